@@ -1,0 +1,60 @@
+# `make help` lists what there is. Everything that is downloaded or built lands in .venv and .cache.
+PYTHON ?= python3
+PY := .venv/bin/python
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+MINIO_MODULE := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-tests run test lint format unit spark services verify cases chaos bench clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.venv/.ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Tidemark needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Install one" \
+	       "(Debian, Ubuntu: apt-get install python3 python3-venv) or say which: make PYTHON=python3.12 …"; exit 1; }
+	@echo "Making the Python environment in .venv (once, about a minute) …"
+	@$(PYTHON) -m venv .venv
+	@.venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
+	@.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+setup: .venv/.ready ## the Python environment and the jars
+	@$(PY) -m infra.setup_jars
+
+setup-tests: setup ## and what the tests run: Kafka, and MinIO where Go can build it
+	@$(PY) -m infra.setup_jars --kafka
+	@if [ ! -x .cache/bin/minio ] && ! command -v minio >/dev/null; then \
+	  if command -v go >/dev/null; then \
+	    echo "Building MinIO into .cache/bin (once, two to three minutes) …"; \
+	    GOBIN=$(CURDIR)/.cache/bin go install $(MINIO_MODULE); \
+	  else echo "LEFT OUT: the tests on MinIO; they need Go or a minio binary on PATH"; fi; fi
+
+run: setup ## a simulated shop, live for two minutes: README's first command
+	@tidemark demo
+
+test: setup-tests lint ## lint, types and all tests: README's second command
+	@$(PY) -m pytest tests -m "not outside_data"
+
+lint: .venv/.ready ## format, lint, types, layers
+	@ruff format --check --quiet .
+	@ruff check --quiet .
+	@mypy
+	@lint-imports --no-cache | tail -n 8
+
+format: .venv/.ready ## format the code
+	@ruff format .
+	@ruff check --fix .
+
+unit: .venv/.ready ## the tests that need no JVM
+	@$(PY) -m pytest tests/unit
+
+verify: setup ## DATA=folder CASES=folder: the tests that read data from outside the repository
+	@TIDEMARK_DATA="$(DATA)" TIDEMARK_CASES="$(CASES)" $(PY) -m pytest tests -m outside_data
+
+cases: setup ## FILE=cases.json: run window cases of other engines
+	@$(PY) -m tests.cases "$(FILE)"
+
+clean: ## remove the environment and all caches
+	rm -rf .venv .cache

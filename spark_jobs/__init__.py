@@ -1,0 +1,1 @@
+"""Tidemark: a streaming lakehouse in which every event is accounted for."""

@@ -1,0 +1,252 @@
+"""The `tidemark` command."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from spark_jobs.console import reports
+from spark_jobs.lake import Lake, audit, inventory, query
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.settings import Settings
+from spark_jobs.pipelines import UnknownPipelineError, registry, resolve
+from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
+
+app = typer.Typer(
+    name="tidemark",
+    help="A streaming lakehouse in which every event is accounted for.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+LakeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--lake",
+        help="Folder or s3a://bucket/prefix. [default: TIDEMARK_LAKE, or ./lake]",
+        show_default=False,
+    ),
+]
+PipelineArgument = Annotated[str, typer.Argument(help="Registered name, or path of a pipeline file.")]
+
+
+def main() -> None:
+    """Runs the command line; errors that Tidemark raises on purpose are told without a traceback."""
+    try:
+        app()
+    except (TidemarkError, DefinitionError, UnknownPipelineError) as error:
+        err.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
+        sys.exit(getattr(error, "exit_code", 1))
+
+
+def _lake(text: str | None) -> Lake:
+    return Lake.parse(text or Settings().lake)
+
+
+def _one(name: str) -> Definition:
+    definitions = resolve([name])
+    if len(definitions) > 1:
+        raise DefinitionError(f"file {name}: defines {[d.name for d in definitions]}; give one of these names")
+    return definitions[0]
+
+
+@app.command()
+def run(
+    names: Annotated[
+        list[str], typer.Argument(help="Registered names, or paths of pipeline files.", metavar="PIPELINE...")
+    ],
+    lake: LakeOption = None,
+    until_caught_up: Annotated[
+        bool,
+        typer.Option("--until-caught-up", help="Process what is there now: ingests first, then their readers."),
+    ] = False,
+    close: Annotated[
+        bool, typer.Option("--close", help="Then finish the input: make every open window final.")
+    ] = False,
+    with_sources: Annotated[
+        bool,
+        typer.Option("--with-sources", help="Also run the ingests that fill the tables these pipelines read."),
+    ] = False,
+    idle_after: Annotated[
+        str | None,
+        typer.Option(help='Without input for so long ("30 seconds"), heartbeats move the watermark on.'),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="Where the ingest reads: a folder, s3a://…, or kafka://host:port/topic."),
+    ] = None,
+) -> None:
+    """Run pipelines in one driver until Ctrl-C, or until they have caught up."""
+    from spark_jobs.console.running import run_pipelines
+    from spark_jobs.spec.durations import parse_duration
+
+    definitions = list(resolve(names))
+    if with_sources:
+        definitions = _with_sources(definitions)
+    if source is not None:
+        definitions = _pointed_at(definitions, source)
+    if close and not until_caught_up:
+        raise DefinitionError("--close finishes a finite input: use it with --until-caught-up")
+    try:
+        idle = parse_duration(idle_after) if idle_after else None
+    except ValueError as error:
+        raise DefinitionError(f"--idle-after: {error}") from None
+    with _interruptible() as stop:
+        failed = run_pipelines(
+            out,
+            err,
+            _lake(lake),
+            definitions,
+            until_caught_up=until_caught_up,
+            close=close,
+            idle_after=idle,
+            stop=stop,
+        )
+    raise typer.Exit(failed)
+
+
+def _with_sources(definitions: Sequence[Definition]) -> list[Definition]:
+    read = {table.name for d in definitions if isinstance(d, Pipeline) for table in d.tables}
+    ingests = [d for d in registry().values() if isinstance(d, Ingest) and d.sink.table in read]
+    missing = read - {d.sink.table for d in (*ingests, *definitions)}
+    if missing:
+        raise DefinitionError(f"--with-sources: no registered ingest writes {', '.join(sorted(missing))}")
+    return list({d.name: d for d in (*ingests, *definitions)}.values())
+
+
+def _pointed_at(definitions: Sequence[Definition], source: str) -> list[Definition]:
+    ingests = [d for d in definitions if isinstance(d, Ingest)]
+    if len(ingests) != 1:
+        raise DefinitionError(
+            f"--from points one ingest elsewhere; this run has {len(ingests)}: {[d.name for d in ingests]}"
+        )
+    from spark_jobs.spec import Files, Kafka
+
+    scheme, _, rest = source.partition("://")
+    new: Files | Kafka
+    if scheme == "kafka":
+        servers, _, topic = rest.partition("/")
+        new = Kafka(topic, bootstrap_servers=servers)
+    else:
+        path = source if "://" in source else str(Path(source).absolute())
+        old = ingests[0].source
+        new = old.model_copy(update={"path": path}) if isinstance(old, Files) else Files(path)
+    return [d.model_copy(update={"source": new}) if d is ingests[0] else d for d in definitions]
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM end the run after the running batches; a second Ctrl-C ends it at once."""
+    stop = threading.Event()
+
+    def on_signal(signum: int, frame: object) -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@app.command()
+def pipelines() -> None:
+    """List the registered pipelines: what each reads and writes."""
+    rows = []
+    for definition in registry().values():
+        if isinstance(definition, Ingest):
+            reads, when = str(definition.source.kind), "-"
+        else:
+            reads = ", ".join(table.name for table in definition.tables)
+            when = definition.watermark.late.value if definition.watermark else "never late"
+        rows.append((definition.name, definition.kind, reads, definition.sink.table, definition.sink.mode, when))
+    out.print(reports.rows_table(("name", "kind", "reads", "writes", "mode", "late events"), rows))
+
+
+@app.command()
+def tables(lake: LakeOption = None) -> None:
+    """List the tables of the lake: rows, size, newest event, watermark, share of late events."""
+    summaries = inventory.summaries(_lake(lake), registry())
+    if not summaries:
+        out.print(f"{_lake(lake).uri} has no tables yet. Fill it: tidemark run ingest_sales")
+        return
+    reports.print_summaries(out, summaries)
+
+
+@app.command()
+def ledger(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    last: Annotated[int | None, typer.Option(help="Show only the newest batches; the totals cover all.")] = None,
+    epoch: Annotated[
+        int | None, typer.Option(help="An earlier life of the checkpoint. [default: the current one]")
+    ] = None,
+    state: Annotated[
+        bool, typer.Option("--state", help="Also read Spark's state and count the open windows (slow).")
+    ] = False,
+) -> None:
+    """Show what became of every event, batch by batch; exit with 1 where the figures do not balance."""
+    definition, where = _one(pipeline), _lake(lake)
+    current = current_epoch(where, definition.name)
+    if current is None:
+        raise MissingTableError(
+            f"pipeline `{definition.name}` has not run on {where.uri} yet. Start it: tidemark run {definition.name}"
+        )
+    number = epoch or current.number
+    rows = ledger_rows(where, definition.sink.table, definition.name, number)
+    checks = audit.checks(where, definition, number, rows)
+    if state and isinstance(definition, Pipeline):
+        from spark_jobs.console.running import state_check
+
+        checks.append(state_check(where, definition, rows))
+    reports.print_ledger(out, definition.name, number, rows, checks, last=last)
+    if not all(holds for holds, _ in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def late(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    limit: Annotated[int, typer.Option(help="Show so many of the newest.")] = 20,
+) -> None:
+    """Show the events that came too late for a pipeline, with the windows that they missed."""
+    definition, where = _one(pipeline), _lake(lake)
+    if not isinstance(definition, Pipeline):
+        raise DefinitionError(
+            f"pipeline `{definition.name}` is an ingest: nothing is late there. See its quarantine: "
+            f"tidemark sql 'SELECT * FROM {definition.sink.table}__quarantine'"
+        )
+    if definition.watermark is None or definition.watermark.late.value == "drop":
+        raise DefinitionError(
+            f"pipeline `{definition.name}` keeps no late events; see `tidemark ledger {definition.name}`"
+        )
+    reports.print_late(out, where, definition, limit)
+
+
+@app.command()
+def sql(
+    text: Annotated[str, typer.Argument(help="A query for DuckDB.", metavar="QUERY")], lake: LakeOption = None
+) -> None:
+    """Query all tables of the lake with DuckDB: bronze.sales, gold.top_products, gold.top_products__late, …"""
+    columns, rows = query.run(_lake(lake), text)
+    out.print(reports.rows_table(columns, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Live progress of a driver."""
+
+import time
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from spark_jobs.engine.driver import AnyQuery, Driver
+from spark_jobs.engine.pipeline import PipelineQuery
+
+_REFRESH_S = 0.5
+_PLAIN_EVERY_S = 10.0
+
+
+class Progress:
+    """Shows each pipeline's rows per second, watermark, lag, batch time, state and late events while it runs.
+
+    On a terminal it redraws one table; elsewhere (a log file) it prints the table every ten seconds.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._last = 0.0
+
+    def __enter__(self) -> "Progress":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def tick(self, driver: Driver) -> None:
+        """Shows the state of the driver, at most a few times a second."""
+        now = time.monotonic()
+        if now - self._last < (_REFRESH_S if self._live else _PLAIN_EVERY_S):
+            return
+        self._last = now
+        table = progress_table(driver)
+        if self._live:
+            self._live.update(table, refresh=True)
+        else:
+            self._console.print(table)
+
+
+def progress_table(driver: Driver) -> Table:
+    """One line for each pipeline."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("pipeline")
+    for heading in (
+        "batch",
+        "events",
+        "events/s",
+        "watermark (UTC)",
+        "lag",
+        "batch time",
+        "state",
+        "late",
+        "set aside",
+    ):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for name, query in driver.queries.items():
+        table.add_row(name, *_figures(query), _state(driver, name))
+    return table
+
+
+def _figures(query: AnyQuery) -> tuple[str, ...]:
+    row = query.latest
+    if row is None:
+        return ("-",) * 9
+    rate = row.read / query.batch_seconds if query.batch_seconds else 0.0
+    published_ms = row.watermark_ms + row.grace_ms
+    is_pipeline = isinstance(query, PipelineQuery)
+    watermark, lag = "-", "-"
+    if is_pipeline and row.watermark_ms:
+        watermark = _clock(published_ms)
+        lag = _span(time.time() - row.started_ms / 1000)
+    return (
+        str(query.latest_batch_id),
+        f"{query.total_read:,}",
+        f"{rate:,.0f}",
+        watermark,
+        lag,
+        f"{query.batch_seconds:.1f} s",
+        f"{row.state_groups:,}" if row.state_groups is not None else "-",
+        f"{query.total_late:,}" if is_pipeline else "-",
+        f"{query.total_quarantined:,}" if not is_pipeline else "-",
+    )
+
+
+def _state(driver: Driver, name: str) -> str:
+    outcome = driver.outcomes.get(name)
+    if outcome is None:
+        return "[green]running[/green]"
+    return "[red]failed[/red]" if outcome.error else "done"
+
+
+def _clock(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,110 @@
+"""Runs pipelines in this process, with live progress and a plain account at the end."""
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from spark_jobs.console.live import Progress, progress_table
+from spark_jobs.engine.driver import Driver, Outcome
+from spark_jobs.engine.session import build_session
+from spark_jobs.engine.state import open_pairs
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.ledger import LedgerRow, Totals
+from spark_jobs.pipelines import registry
+from spark_jobs.spec import Definition, Pipeline
+
+
+def run_pipelines(
+    out: Console,
+    err: Console,
+    lake: Lake,
+    definitions: Sequence[Definition],
+    *,
+    until_caught_up: bool,
+    close: bool,
+    idle_after: timedelta | None,
+    stop: threading.Event,
+) -> int:
+    """Runs pipelines and tells how each ended.
+
+    Returns:
+        The exit code: 0, or that of the first pipeline that failed.
+    """
+    with session(lake, err) as spark:
+        driver = Driver(spark, lake, definitions, readers=[d for d in registry().values() if isinstance(d, Pipeline)])
+        with Progress(out) as progress:
+            driver.on_tick = progress.tick
+            if until_caught_up:
+                outcomes = driver.run_until_caught_up(close=close, stop=stop)
+            else:
+                out.print(f"Running {', '.join(d.name for d in definitions)} on {lake.uri}. Ctrl-C ends cleanly.")
+                outcomes = driver.run_continuously(stop, idle_after=idle_after)
+        out.print(progress_table(driver))
+        return report_failures(err, outcomes)
+
+
+def report_failures(err: Console, outcomes: Mapping[str, Outcome]) -> int:
+    """Tells what stopped each pipeline that failed; the exit code of the first of them."""
+    code = 0
+    for outcome in outcomes.values():
+        if outcome.error is None:
+            continue
+        text = str(outcome.error) if isinstance(outcome.error, TidemarkError) else _unexpected(outcome)
+        err.print(f"[red]{outcome.name} failed:[/red] {text}", soft_wrap=True, highlight=False)
+        code = code or getattr(outcome.error, "exit_code", 1)
+    return code
+
+
+def _unexpected(outcome: Outcome) -> str:
+    error = outcome.error
+    return f"{type(error).__name__}: {error}\nSpark's log: {_log_file()}"
+
+
+def _log_file() -> Path:
+    folder = Path(tempfile.gettempdir()) / "tidemark"
+    folder.mkdir(exist_ok=True)
+    return folder / f"driver-{os.getpid()}.log"
+
+
+@contextlib.contextmanager
+def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
+    """A Spark session whose own output goes to a log file, so that a person reads only what matters."""
+    log_file = _log_file()
+    saved = os.dup(2)
+    with log_file.open("ab") as log:
+        # The JVM inherits this process's standard error when it starts, and keeps it.
+        os.dup2(log.fileno(), 2)
+        try:
+            spark = build_session(lake)
+        except Exception:
+            os.dup2(saved, 2)
+            err.print(f"Spark did not start; its log: {log_file}")
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def state_check(
+    lake: Lake, pipeline: Pipeline, rows: Sequence[tuple[int, LedgerRow]], *, err: Console | None = None
+) -> tuple[bool, str]:
+    """Counts the pairs in Spark's own state and holds them against what the ledger says is open."""
+    with session(lake, err or Console(stderr=True)) as spark:
+        found = open_pairs(spark, lake, pipeline)
+    expected = Totals.of(row for _, row in rows).pairs_open
+    return (
+        found == expected,
+        f"state: {expected:,} pairs still open by the ledger, {found:,} in Spark's state",
+    )

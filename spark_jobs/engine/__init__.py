@@ -1,0 +1,1 @@
+"""One query's life: session, sources, the late split, the ledger, commits, checkpoints, progress."""

@@ -1,0 +1,268 @@
+"""Idempotent commits: each table of a batch gets its rows exactly once, and a commit that was skipped is noticed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import ConcurrentDriverError, LedgerError, TidemarkError
+from spark_jobs.lake.history import commit_at, find_stamp, latest_version
+from spark_jobs.lake.stamps import Role, Stamp, decode
+
+_TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+_ROWS_PER_FILE = 1_000_000
+
+
+class SchemaMismatchError(TidemarkError):
+    """A table has other columns than the definition gives."""
+
+
+def schema_of(ddl: str) -> StructType:
+    """A schema from its SQL text."""
+    schema = StructType.fromDDL(ddl)
+    if not isinstance(schema, StructType):
+        raise TypeError(f"expected the columns of a table, got {ddl!r}")
+    return schema
+
+
+def create_table(
+    spark: SparkSession, lake: Lake, table: str, schema: StructType, *, statistics: Sequence[str] = ()
+) -> None:
+    """Creates a table unless it exists.
+
+    Args:
+        spark: the session.
+        lake: where.
+        table: such as `gold.top_products`.
+        schema: its columns; all may be null.
+        statistics: columns whose minimum and maximum each file records.
+
+    Raises:
+        SchemaMismatchError: if the table exists with other columns.
+    """
+    nullable = StructType([StructField(field.name, field.dataType) for field in schema])
+    if not DeltaTable.isDeltaTable(spark, lake.table_path(table)):
+        builder = (
+            DeltaTable.createIfNotExists(spark)
+            .location(lake.table_path(table))
+            .addColumns(nullable)
+            # Readers start at the first version, and the ledger lives in the history: both need the log.
+            .property("delta.logRetentionDuration", "interval 3650 days")
+        )
+        if statistics:
+            builder = builder.property("delta.dataSkippingStatsColumns", ",".join(statistics))
+        builder.execute()
+    found = {field.name: field.dataType for field in DeltaTable.forPath(spark, lake.table_path(table)).toDF().schema}
+    expected = {field.name: field.dataType for field in nullable}
+    if found != expected:
+        differing = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+        described = "; ".join(
+            f"{name}: expected {_type(expected.get(name))}, the table has {_type(found.get(name))}"
+            for name in differing
+        )
+        raise SchemaMismatchError(
+            f"table {table} in {lake.uri} does not fit the definition: {described}. Nothing was written. Write to a "
+            "new table (sink), or move the old one away."
+        )
+
+
+def _type(data_type: object) -> str:
+    return "no such column" if data_type is None else str(getattr(data_type, "simpleString", lambda: data_type)())
+
+
+@dataclass
+class TableWriter:
+    """Writes the batches of one query to one of its tables.
+
+    Attributes:
+        lake: where.
+        table: such as `gold.top_products__late`.
+        role: which of the query's tables it is.
+        pipeline: name of the pipeline.
+        query_id: of Spark's checkpoint; another checkpoint must not be taken for this one.
+        epoch: of the checkpoint; a reset restarts batch numbers, which the table would otherwise skip as known.
+    """
+
+    lake: Lake
+    table: str
+    role: Role
+    pipeline: str
+    query_id: str
+    epoch: int
+
+    def __post_init__(self) -> None:
+        self._version = latest_version(self.lake, self.table)
+
+    @property
+    def txn_app_id(self) -> str:
+        """The id under which Delta remembers the newest batch of this query in this table."""
+        return f"{self.pipeline}/{self.table}/{self.query_id}/{self.epoch}"
+
+    @property
+    def path(self) -> str:
+        """The table's address."""
+        return self.lake.table_path(self.table)
+
+    def append(self, rows: DataFrame, stamp: Stamp) -> Stamp:
+        """Appends the rows of a batch once, however often it is called.
+
+        Returns:
+            The stamp that the table has: of this commit, or of the one that a replay found.
+
+        Raises:
+            ConcurrentDriverError: if another driver commits the same batch at this moment.
+            LedgerError: if the write was skipped though the table does not have this batch, or wrote another number
+                of rows than the batch's plan holds.
+        """
+        writer = (
+            rows.coalesce(max(1, -(-stamp.rows // _ROWS_PER_FILE)))
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", self.txn_app_id)
+            .option("txnVersion", stamp.batch_id)
+            .option("userMetadata", stamp.encode())
+        )
+        with _conflicts_explained(self, stamp):
+            writer.save(self.path)
+        found = self._verify(stamp, ("numOutputRows",))
+        if found is None:
+            raise LedgerError(
+                f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}`, epoch {self.epoch}, was skipped "
+                f"as known, though the table's history does not have it. The stream has stopped; nothing was "
+                f"written. Begin a new epoch: `tidemark reset {self.pipeline} --keep-tables`."
+            )
+        return found
+
+    def upsert(self, rows: DataFrame, stamp: Stamp, *, keys: Sequence[str], replace_windows: bool = False) -> None:
+        """Merges the rows of a batch by key, once; a row that did not change keeps its `revision`.
+
+        Args:
+            rows: the new state of every group that changed; with `replace_windows` all rows of every window touched.
+            stamp: of the batch; `stamp.rows` is the number of `rows`.
+            keys: what identifies a row.
+            replace_windows: whether rows of a touched window that are not in `rows` are deleted.
+
+        Raises:
+            ConcurrentDriverError, LedgerError: as `append`.
+        """
+        session = rows.sparkSession
+        measures = [name for name in rows.columns if name not in (*keys, "revised_at", "revision")]
+        changed = " OR ".join(f"NOT (t.`{name}` <=> s.`{name}`)" for name in measures)
+        condition = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in keys)
+        touched = ""
+        if "window_start" in keys:
+            # Literals let Delta skip the files of other windows.
+            ends = rows.select(F.unix_micros("window_end")).distinct().collect()
+            touched = f"t.window_end IN ({', '.join(f'timestamp_micros({end[0]})' for end in ends)})" if ends else ""
+            condition = f"{touched} AND {condition}" if touched else condition
+        values = {name: f"s.`{name}`" for name in rows.columns}
+        merge = (
+            DeltaTable.forPath(session, self.path)
+            .alias("t")
+            .merge(rows.alias("s"), condition)
+            .whenMatchedUpdate(changed, {**values, "revision": "t.revision + 1"})
+            .whenNotMatchedInsert(values={**values, "revision": "1"})
+        )
+        if replace_windows and touched:
+            merge = merge.whenNotMatchedBySourceDelete(touched)
+
+        def execute() -> None:
+            with _session_settings(session, self._txn_settings(stamp)):
+                merge.execute()
+
+        with _conflicts_explained(self, stamp):
+            _retrying(execute)
+        if self._verify(stamp, ()) is None:
+            # A merge that changes nothing commits nothing: the ledger row needs a commit all the same.
+            self.append(DeltaTable.forPath(session, self.path).toDF().limit(0), stamp.model_copy(update={"rows": 0}))
+
+    def _txn_settings(self, stamp: Stamp) -> dict[str, str]:
+        return {
+            _TXN_APP_ID: self.txn_app_id,
+            _TXN_VERSION: str(stamp.batch_id),
+            _USER_METADATA: stamp.encode(),
+        }
+
+    def _verify(self, stamp: Stamp, row_metrics: tuple[str, ...]) -> Stamp | None:
+        """Looks for the batch in the table's own log: a skip is right only if it is there."""
+        while (commit := commit_at(self.lake, self.table, self._version + 1)) is not None:
+            self._version += 1
+            found = decode(commit)
+            if found is not None and self._is_ours(found, stamp):
+                written = sum(int(commit.get("operationMetrics", {}).get(name, 0)) for name in row_metrics)
+                if row_metrics and written != stamp.rows:
+                    raise LedgerError(
+                        f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` holds {stamp.rows} rows, "
+                        f"but {written} were written in version {self._version}. The stream has stopped; run "
+                        f"`tidemark ledger {self.pipeline}`."
+                    )
+                return found
+        before = find_stamp(self.lake, self.table, lambda found: self._is_ours(found, stamp))
+        if before is not None and row_metrics and before.rows != stamp.rows:
+            raise LedgerError(
+                f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` was written with {before.rows} "
+                f"rows; its replay gives {stamp.rows}. The stream has stopped; nothing more was written."
+            )
+        return before
+
+    def _is_ours(self, found: Stamp, stamp: Stamp) -> bool:
+        return (found.pipeline, found.epoch, found.batch_id, found.role) == (
+            stamp.pipeline,
+            stamp.epoch,
+            stamp.batch_id,
+            stamp.role,
+        )
+
+
+@contextmanager
+def _session_settings(session: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Sets what only MERGE reads from the session, and unsets all of it: the session is kept from batch to batch."""
+    try:
+        for key, value in settings.items():
+            session.conf.set(key, value)
+        yield
+    finally:
+        for key in settings:
+            session.conf.unset(key)
+
+
+@contextmanager
+def _conflicts_explained(writer: TableWriter, stamp: Stamp) -> Iterator[None]:
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        if "ConcurrentTransactionException" in str(error):
+            raise ConcurrentDriverError(
+                f"pipeline `{writer.pipeline}`: another driver committed batch {stamp.batch_id} to {writer.table} at "
+                "the same moment. This driver stops; the other goes on. Nothing was written twice."
+            ) from error
+        raise
+
+
+_CONFLICTS = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException")
+
+
+def _is_conflict(error: BaseException) -> bool:
+    return any(name in str(error) for name in _CONFLICTS)
+
+
+@retry(
+    retry=retry_if_exception(_is_conflict),
+    stop=stop_after_attempt(8),
+    wait=wait_random_exponential(multiplier=0.2, max=5),
+    reraise=True,
+)
+def _retrying(execute: Callable[[], None]) -> None:
+    """Other writers may change the same files; the idempotent id makes another try safe."""
+    execute()

@@ -1,0 +1,236 @@
+"""A driver: one Spark session that runs several pipelines, each on its own checkpoint, in its own pool."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine import heartbeats
+from spark_jobs.engine.ingest import IngestQuery
+from spark_jobs.engine.pipeline import PipelineQuery
+from spark_jobs.lake import Lake, watermarks
+from spark_jobs.lake.errors import ConcurrentDriverError, TidemarkError
+from spark_jobs.spec import Definition, Ingest, Pipeline
+from spark_jobs.spec.durations import duration_ms
+
+log = logging.getLogger("tidemark")
+
+AnyQuery = IngestQuery | PipelineQuery
+
+_PUBLISH_EVERY_S = 30.0
+_POLL_S = 0.2
+
+
+@dataclass
+class Outcome:
+    """How a pipeline ended.
+
+    Attributes:
+        name: of the pipeline.
+        error: what stopped it; None where it ended as asked.
+    """
+
+    name: str
+    error: BaseException | None = None
+
+
+@dataclass
+class Driver:
+    """Runs pipelines in one Spark session; one that fails neither stops nor restarts the others.
+
+    Attributes:
+        spark: the session.
+        lake: where everything lies.
+        definitions: what to run.
+        readers: every pipeline that is known, so that a heartbeat reaches past the windows of all that read a table.
+        on_tick: called a few times a second while queries run.
+    """
+
+    spark: SparkSession
+    lake: Lake
+    definitions: Sequence[Definition]
+    readers: Sequence[Pipeline] = ()
+    on_tick: Callable[["Driver"], None] = lambda driver: None
+    queries: dict[str, AnyQuery] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    _published: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    def start(self, definition: Definition, *, until_caught_up: bool) -> None:
+        """Starts one pipeline; an error is its outcome, not the driver's."""
+        query: AnyQuery
+        if isinstance(definition, Ingest):
+            query = IngestQuery(self.spark, self.lake, definition)
+        else:
+            query = PipelineQuery(self.spark, self.lake, definition)
+        self.queries[definition.name] = query
+        try:
+            query.start(until_caught_up=until_caught_up)
+        except TidemarkError as error:
+            self.outcomes[definition.name] = Outcome(definition.name, error)
+
+    def run_until_caught_up(self, *, close: bool, stop: threading.Event | None = None) -> Mapping[str, Outcome]:
+        """Runs the ingests until their input is read, then their readers until these have read bronze.
+
+        Args:
+            close: then finish the input: move the watermark past every open window, once.
+            stop: ends early, after the running batches.
+        """
+        stop = stop or threading.Event()
+        ingests = [definition for definition in self.definitions if isinstance(definition, Ingest)]
+        pipelines = [definition for definition in self.definitions if isinstance(definition, Pipeline)]
+        self._run_group(ingests, stop)
+        if close and not stop.is_set():
+            self._close(ingests, pipelines)
+        self._run_group(pipelines, stop)
+        return self.outcomes
+
+    def run_continuously(self, stop: threading.Event, *, idle_after: timedelta | None = None) -> Mapping[str, Outcome]:
+        """Runs everything until told to stop, or until nothing runs any more.
+
+        Args:
+            stop: when set, each query finishes its batch and ends.
+            idle_after: overrides what the ingests say: after so long without input, heartbeats move the watermark.
+        """
+        ingests = [definition for definition in self.definitions if isinstance(definition, Ingest)]
+        pipelines = [definition for definition in self.definitions if isinstance(definition, Pipeline)]
+        ordered: tuple[Definition, ...] = (*ingests, *pipelines)
+        for definition in ordered:
+            self.start(definition, until_caught_up=False)
+        idle = {
+            definition.name: duration_ms(after)
+            for definition in ingests
+            if (after := idle_after or definition.idle_after) is not None
+        }
+        self._watch(stop, _IdleWatch(self, idle))
+        return self.outcomes
+
+    def _run_group(self, definitions: Sequence[Definition], stop: threading.Event) -> None:
+        if stop.is_set():
+            return
+        for definition in definitions:
+            self.start(definition, until_caught_up=True)
+        self._watch(stop, None)
+
+    def _watch(self, stop: threading.Event, idle: "_IdleWatch | None") -> None:
+        while running := self._running():
+            if stop.wait(_POLL_S):
+                self._drain(running)
+                break
+            if idle is not None:
+                idle.look()
+            self._publish()
+            self.on_tick(self)
+        for name, query in self.queries.items():
+            if name not in self.outcomes:
+                self.outcomes[name] = self._outcome(query)
+        self._publish(at_once=True)
+        self.on_tick(self)
+
+    def _running(self) -> list[AnyQuery]:
+        return [query for name, query in self.queries.items() if name not in self.outcomes and query.query.isActive]
+
+    def _drain(self, running: Sequence[AnyQuery]) -> None:
+        """Lets each query finish the batch it is in, then stops it."""
+        for query in running:
+            query.drain()
+        for query in running:
+            while query.query.isActive and not query.idle:
+                time.sleep(_POLL_S / 4)
+                self.on_tick(self)
+            query.query.stop()
+
+    def _outcome(self, query: AnyQuery) -> Outcome:
+        error: BaseException | None = query.error
+        try:
+            exception = query.query.exception()
+        except StreamingQueryException as raised:
+            exception = raised
+        if query.draining:
+            return Outcome(query.name)
+        if exception is not None and error is None:
+            error = _explained(query, exception)
+        return Outcome(query.name, error)
+
+    def _close(self, ingests: Sequence[Ingest], pipelines: Sequence[Pipeline]) -> None:
+        """One heartbeat for each table that an ingest of this run writes or a pipeline of this run reads."""
+        event_times = {definition.sink.table: definition.event_time for definition in ingests}
+        for pipeline in pipelines:
+            for table in pipeline.tables:
+                if pipeline.event_time is not None and table.name not in event_times:
+                    select = table.select or {}
+                    event_times[table.name] = select.get(pipeline.event_time, pipeline.event_time)
+        known = {pipeline.name: pipeline for pipeline in (*self.readers, *pipelines)}.values()
+        for name, event_time in event_times.items():
+            readers = [pipeline for pipeline in known if name in {table.name for table in pipeline.tables}]
+            heartbeats.close(self.spark, self.lake, name, event_time, readers, pipeline=name)
+
+    def _publish(self, *, at_once: bool = False) -> None:
+        """Writes `ops/watermarks`, beside the batches and at most every 30 s."""
+        for name, query in self.queries.items():
+            row = query.latest
+            if not isinstance(query, PipelineQuery) or row is None or query.definition.watermark is None:
+                continue
+            when, watermark_ms = self._published.get(name, (0.0, -1))
+            if row.watermark_ms == watermark_ms or (not at_once and time.monotonic() - when < _PUBLISH_EVERY_S):
+                continue
+            watermarks.publish(
+                self.lake,
+                pipeline=name,
+                table=query.definition.sink.table,
+                engine_ms=row.watermark_ms,
+                grace_ms=row.grace_ms,
+                epoch=query.epoch.number,
+                batch_id=query.latest_batch_id,
+            )
+            self._published[name] = (time.monotonic(), row.watermark_ms)
+
+
+class _IdleWatch:
+    """Sends a heartbeat for each ingest whose input has been silent for too long."""
+
+    def __init__(self, driver: Driver, idle_after_ms: Mapping[str, int]) -> None:
+        self._driver = driver
+        self._idle_after_ms = idle_after_ms
+        self._last: dict[str, tuple[int, float, float]] = {}
+
+    def look(self) -> None:
+        now = time.monotonic()
+        for name, limit_ms in self._idle_after_ms.items():
+            query = self._driver.queries[name]
+            if not isinstance(query, IngestQuery) or not query.query.isActive:
+                continue
+            seen, since, beaten = self._last.get(name, (-1, now, now))
+            if query.latest_batch_id != seen:
+                self._last[name] = (query.latest_batch_id, now, now)
+            elif (now - beaten) * 1000 >= limit_ms:
+                newest = query.newest_event_ms()
+                if newest is not None:
+                    definition = query.definition
+                    idle_ms = int((now - since) * 1000)
+                    heartbeats.beat(
+                        self._driver.spark,
+                        self._driver.lake,
+                        definition.sink.table,
+                        definition.event_time,
+                        newest + idle_ms,
+                        pipeline=definition.name,
+                    )
+                self._last[name] = (seen, since, now)
+
+
+def _explained(query: AnyQuery, exception: Any) -> BaseException:
+    """An error of Spark's as one of Tidemark's, where the reason is known."""
+    text = str(exception)
+    if "CONCURRENT_STREAM_LOG_UPDATE" in text or "FileAlreadyExistsException" in text:
+        return ConcurrentDriverError(
+            f"pipeline `{query.name}`: another driver runs on its checkpoint "
+            f"{query.lake.path(query.epoch.folder)} and planned the next batch first. This driver has stopped; the "
+            "other goes on. Nothing was written twice."
+        )
+    return exception if isinstance(exception, BaseException) else RuntimeError(text)

@@ -1,0 +1,109 @@
+"""Files of a folder that grows: the stream carries their names, each batch reads the files it is given.
+
+So a file that cannot be read is set aside with its error, and the others of its batch go on.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.spec import Files, Ingest
+from spark_jobs.transforms.rows import schema_ddl
+
+_UNREADABLE = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "_CORRUPT_", "PARQUET_COLUMN_DATA_TYPE_MISMATCH")
+
+_BINARY_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
+
+
+def file_names(spark: SparkSession, source: Files, path: str) -> DataFrame:
+    """A stream of `path`, one row a new file, in order of modification time; their content is not read."""
+    options = {"recursiveFileLookup": "true"}
+    if source.max_bytes_per_trigger is not None:
+        options["maxBytesPerTrigger"] = str(source.max_bytes_per_trigger)
+    elif source.max_files_per_trigger is not None:
+        options["maxFilesPerTrigger"] = str(source.max_files_per_trigger)
+    return spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**options).load(path).select("path")
+
+
+class FileBatch:
+    """The files of one batch."""
+
+    def __init__(self, spark: SparkSession, definition: Ingest, source: Files, names: DataFrame) -> None:
+        self._spark = spark
+        self._definition = definition
+        self._source = source
+        rows = names.collect()
+        self._paths = sorted(row["path"] for row in rows)
+        self._time = rows[0]["_ingest_time"] if rows else None
+
+    def read(
+        self, judge: Callable[[DataFrame], DataFrame], count: Callable[[DataFrame], list[Row]]
+    ) -> tuple[DataFrame, list[Row], list[tuple[str, str]]]:
+        """Reads, judges and counts the files in one pass; only if that fails, looks for the files to blame.
+
+        Returns:
+            The judged rows, kept in memory; their counts; and (path, error) of each file that cannot be read.
+        """
+        rows = judge(self._rows(self._paths)).persist()
+        try:
+            return rows, count(rows), []
+        except PySparkException as error:
+            rows.unpersist()
+            if not _is_unreadable(error):
+                raise
+        unreadable = [(path, cause) for path in self._paths if (cause := self._error_of(path))]
+        bad = {path for path, _ in unreadable}
+        rows = judge(self._rows([path for path in self._paths if path not in bad])).persist()
+        return rows, count(rows), unreadable
+
+    def _error_of(self, path: str) -> str | None:
+        try:
+            self._rows([path]).write.format("noop").mode("overwrite").save()
+        except PySparkException as error:
+            if not _is_unreadable(error):
+                raise
+            return _first_cause(error)
+        return None
+
+    def _rows(self, paths: Sequence[str]) -> DataFrame:
+        """The files' rows as text with their place: `__raw`, `__name`, `__block`, `__partition`, `_ingest_time`."""
+        place = [
+            F.col("_metadata.file_path").alias("__name"),
+            F.col("_metadata.file_block_start").alias("__block"),
+            F.lit(None).cast("int").alias("__partition"),
+            F.lit(self._time).cast("timestamp").alias("_ingest_time"),
+        ]
+        if not paths:
+            columns = f"{schema_ddl(self._definition)}, " if self._source.format == "parquet" else ""
+            return self._spark.createDataFrame(
+                [],
+                f"{columns}__raw STRING, __name STRING, __block BIGINT, __partition INT, _ingest_time TIMESTAMP",
+            )
+        if self._source.format == "parquet":
+            names = list(self._definition.columns)
+            return (
+                self._spark.read.schema(schema_ddl(self._definition))
+                .parquet(*paths)
+                .select(
+                    *names,
+                    F.to_json(F.struct(*names)).alias("__raw"),
+                    F.col("_metadata.row_index").alias("__position"),
+                    *place,
+                )
+            )
+        text = self._spark.read.text(list(paths)).select(F.col("value").alias("__raw"), *place)
+        # A blank line is no event in any of these formats.
+        return text.where(F.trim("__raw") != "")
+
+
+def _is_unreadable(error: PySparkException) -> bool:
+    text = str(error)
+    return any(mark in text for mark in _UNREADABLE)
+
+
+def _first_cause(error: PySparkException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by")]
+    return (causes[-1].removeprefix("Caused by: ") if causes else lines[0])[:500]

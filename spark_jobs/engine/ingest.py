@@ -1,0 +1,325 @@
+"""Ingest: from files or Kafka to bronze and its quarantine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from spark_jobs.engine import heartbeats
+from spark_jobs.engine.commits import create_table, schema_of
+from spark_jobs.engine.files import FileBatch, file_names
+from spark_jobs.engine.kafka import messages
+from spark_jobs.engine.progress import BatchBounds
+from spark_jobs.engine.query import Query
+from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.history import find_stamp
+from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.spec import Files, Ingest, Kafka
+from spark_jobs.transforms.rows import (
+    DETAIL,
+    HEADER,
+    RAW,
+    REASON,
+    broken,
+    expected_header,
+    header_of,
+    judge,
+    parse,
+    rules_with,
+    schema_ddl,
+)
+
+METADATA = (
+    "_event_id STRING, _ingest_seq BIGINT, _ingest_time TIMESTAMP, "
+    "_source STRUCT<name: STRING, partition: INT, position: BIGINT>, _heartbeat BOOLEAN"
+)
+QUARANTINE = (
+    "reason STRING, detail STRING, raw STRING, _ingest_time TIMESTAMP, "
+    "_source STRUCT<name: STRING, partition: INT, position: BIGINT>, _epoch INT, _batch_id BIGINT"
+)
+
+_ORDER = "__order"
+_NAME, _BLOCK, _PARTITION, _POSITION = "__name", "__block", "__partition", "__position"
+
+
+class BrokenRuleError(TidemarkError):
+    """A row breaks a rule that must not be broken."""
+
+
+@dataclass
+class _Census:
+    """What the one counting pass over a batch found."""
+
+    groups: Sequence[Row]
+    header: str | None
+    bad_headers: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    good: int = 0
+
+    def __post_init__(self) -> None:
+        if self.header is not None:
+            for group in self.groups:
+                first = group["first_line"]
+                if group[_BLOCK] == 0 and first is not None and first != self.header:
+                    self.bad_headers[group[_NAME]] = first
+        for group in self.groups:
+            reason = HEADER if group[_NAME] in self.bad_headers else group[REASON]
+            if self.header is not None and group["is_header"] and reason != HEADER:
+                continue
+            if reason is None:
+                self.good += group["rows"]
+            else:
+                self.reasons[reason] = self.reasons.get(reason, 0) + group["rows"]
+
+    @property
+    def quarantined(self) -> int:
+        return sum(self.reasons.values())
+
+    def partition_starts(self) -> dict[int, int]:
+        """Partition of the cached batch -> number of rows in the partitions before it."""
+        sizes: dict[int, int] = {}
+        for group in self.groups:
+            sizes[group["pid"]] = sizes.get(group["pid"], 0) + group["rows"]
+        starts, total = {}, 0
+        for pid in sorted(sizes):
+            starts[pid] = total
+            total += sizes[pid]
+        return starts
+
+    def block_starts(self) -> list[tuple[str, int, int, int]]:
+        """(file, block, order of its first row, lines of the file before it): what numbers the lines of each file."""
+        blocks: dict[tuple[str, int], list[int]] = {}
+        for group in self.groups:
+            entry = blocks.setdefault((group[_NAME], group[_BLOCK]), [group["first"], 0])
+            entry[0] = min(entry[0], group["first"])
+            entry[1] += group["rows"]
+        starts, lines = [], {name: 0 for name, _ in blocks}
+        for (name, block), (first, rows) in sorted(blocks.items()):
+            starts.append((name, block, first, lines[name]))
+            lines[name] += rows
+        return starts
+
+
+class IngestQuery(Query[Ingest]):
+    """Appends every good row to bronze and every other one, with the reason and its text, to the quarantine."""
+
+    def create_tables(self) -> None:
+        """Bronze and its quarantine."""
+        table = self.definition.sink.table
+        bronze = schema_of(f"{schema_ddl(self.definition)}, {METADATA}")
+        create_table(self.spark, self.lake, table, bronze, statistics=(self.definition.event_time, "_ingest_seq"))
+        create_table(self.spark, self.lake, f"{table}__quarantine", schema_of(QUARANTINE))
+        newest = find_stamp(self.lake, table, lambda stamp: stamp.next_seq is not None)
+        self._next_seq = newest.next_seq or 0 if newest else 0
+        self._newest_ms: int | None = None
+
+    def newest_event_ms(self) -> int | None:
+        """The newest event time in bronze, in milliseconds; None where it has no event."""
+        if self._newest_ms is None:
+            table, column = self.definition.sink.table, self.definition.event_time
+            self._newest_ms = heartbeats.newest_event_ms(self.spark, self.lake, table, column)
+        return self._newest_ms
+
+    def plan(self) -> DataFrame:
+        """Names of new files, or Kafka's messages; with the batch's clock, which a replay repeats."""
+        source = self.definition.source
+        if isinstance(source, Kafka):
+            stream = messages(self.spark, source)
+        else:
+            stream = file_names(self.spark, source, self.lake.source_path(source.path))
+        return stream.withColumn("_ingest_time", F.current_timestamp())
+
+    def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
+        """Parses and judges the batch in one pass, then commits the quarantine, then bronze with the ledger row."""
+        source = self.definition.source
+        unreadable: list[tuple[str, str]] = []
+        if isinstance(source, Files):
+            files = FileBatch(self.spark, self.definition, source, batch)
+            rows, census_rows, unreadable = files.read(self._judged, self._count)
+        else:
+            rows = self._judged(batch).persist()
+            census_rows = self._count(rows)
+        try:
+            header = self._header()
+            census = _Census(census_rows, header)
+            self._stop_on_failed_rules(rows, census_rows, batch_id)
+            self.reached("materialised", batch_id)
+            ledger = self._ledger(census, census_rows, len(unreadable), bounds)
+            self._commit(rows, census, unreadable, ledger, batch_id)
+        finally:
+            rows.unpersist()
+        return ledger
+
+    def _judged(self, raw: DataFrame) -> DataFrame:
+        """Typed rows with their verdict and their order, ready to be kept in memory."""
+        if isinstance(self.definition.source, Files) and self.definition.source.format == "parquet":
+            rows = raw.withColumn(REASON, F.lit(None).cast("string"))
+        else:
+            rows = parse(raw, self.definition)
+        return judge(rows, self.definition).withColumn(_ORDER, F.monotonically_increasing_id())
+
+    def _header(self) -> str | None:
+        source = self.definition.source
+        if isinstance(source, Files) and source.format == "csv" and source.header:
+            return expected_header(self.definition, source)
+        return None
+
+    def _count(self, rows: DataFrame) -> list[Row]:
+        """The one action that materialises the batch; its figures are the ledger's."""
+        header = self._header()
+        line = header_of(F.col(RAW))
+        is_header = line == F.lit(header) if header is not None else F.lit(False)
+        watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
+        return (
+            rows.groupBy(
+                F.shiftright(_ORDER, 33).cast("int").alias("pid"),
+                _NAME,
+                _BLOCK,
+                REASON,
+                is_header.alias("is_header"),
+            )
+            .agg(
+                F.count(F.lit(1)).alias("rows"),
+                F.min(_ORDER).alias("first"),
+                *([F.min_by(line, _ORDER).alias("first_line")] if header is not None else []),
+                *(
+                    F.count(F.when(F.col(REASON).isNull() & broken(rule), 1)).alias(f"broken_{index}")
+                    for index, rule in enumerate(watched)
+                ),
+            )
+            .collect()
+        )
+
+    def _stop_on_failed_rules(self, rows: DataFrame, groups: Sequence[Row], batch_id: int) -> None:
+        warn = rules_with(self.definition, "warn")
+        for index, rule in enumerate(rules_with(self.definition, "fail"), start=len(warn)):
+            count = sum(group[f"broken_{index}"] for group in groups)
+            if count:
+                example = rows.where(F.col(REASON).isNull() & broken(rule)).select(RAW).head()
+                raise BrokenRuleError(
+                    f"pipeline `{self.name}`: {count} rows of batch {batch_id} break {rule.name}, which stops the "
+                    f"stream; one of them: {example[0] if example else ''!r}. Nothing of this batch was written. "
+                    "Mend the input, or let the rule quarantine such rows, then start the stream again."
+                )
+
+    def _ledger(self, census: _Census, groups: Sequence[Row], unreadable: int, bounds: BatchBounds) -> LedgerRow:
+        reasons = dict(sorted(census.reasons.items()))
+        for index, rule in enumerate(rules_with(self.definition, "warn")):
+            count = sum(group[f"broken_{index}"] for group in groups)
+            if count:
+                reasons[f"warn: {rule.name}"] = count
+        if unreadable:
+            reasons["unreadable file"] = unreadable
+        return LedgerRow(
+            started_ms=bounds.batch_time_ms,
+            read=census.good + census.quarantined + unreadable,
+            on_time=census.good,
+            quarantined=census.quarantined + unreadable,
+            rows=census.good,
+            reasons=reasons,
+            sources=bounds.sources,
+        )
+
+    def _commit(
+        self,
+        rows: DataFrame,
+        census: _Census,
+        unreadable: list[tuple[str, str]],
+        ledger: LedgerRow,
+        batch_id: int,
+    ) -> None:
+        table = self.definition.sink.table
+        if ledger.quarantined:
+            bad = self._quarantined(rows, census, unreadable, batch_id)
+            self.writer("quarantine", f"{table}__quarantine").append(
+                bad, self.stamp("quarantine", batch_id, ledger.quarantined)
+            )
+            self.reached("quarantine_committed", batch_id)
+        next_seq = self._next_seq + sum(group["rows"] for group in census.groups)
+        stamp = self.stamp("result", batch_id, ledger.rows, ledger=ledger, next_seq=next_seq)
+        written = self.writer("result", table).append(self._good(rows, census), stamp)
+        self._next_seq = written.next_seq or 0
+        self._newest_ms = None
+        self.reached("result_committed", batch_id)
+
+    def _placed(self, rows: DataFrame, census: _Census) -> DataFrame:
+        """Adds each row's place in its file; a message of Kafka brings its own."""
+        if isinstance(self.definition.source, Kafka):
+            return rows
+        starts = self.spark.createDataFrame(
+            [(name, block, first, lines) for name, block, first, lines in census.block_starts()],
+            f"{_NAME} STRING, {_BLOCK} BIGINT, first BIGINT, lines BIGINT",
+        )
+        placed = rows.join(F.broadcast(starts), [_NAME, _BLOCK], "left")
+        if _POSITION not in rows.columns:
+            placed = placed.withColumn(_POSITION, F.col(_ORDER) - F.col("first") + F.col("lines"))
+        return placed
+
+    def _source(self) -> Any:
+        return F.struct(
+            F.col(_NAME).alias("name"),
+            F.col(_PARTITION).cast("int").alias("partition"),
+            F.col(_POSITION).cast("bigint").alias("position"),
+        )
+
+    def _good(self, rows: DataFrame, census: _Census) -> DataFrame:
+        good = rows.where(F.col(REASON).isNull())
+        if self._header() is not None:
+            good = good.where(header_of(F.col(RAW)) != F.lit(self._header()))
+            good = good.where(~F.col(_NAME).isin(list(census.bad_headers))) if census.bad_headers else good
+        starts = census.partition_starts()
+        pairs = [F.lit(value) for pid, start in starts.items() for value in (pid, start)]
+        start = F.create_map(*pairs)[F.shiftright(_ORDER, 33).cast("int")] if pairs else F.lit(0)
+        in_partition = F.col(_ORDER).bitwiseAND(F.lit((1 << 33) - 1))
+        placed = self._placed(good, census)
+        place = F.concat_ws("/", F.col(_NAME), F.col(_PARTITION).cast("string"), F.col(_POSITION).cast("string"))
+        event_id = F.col(self.definition.event_id).cast("string") if self.definition.event_id else F.md5(place)
+        return placed.select(
+            *self.definition.columns,
+            event_id.alias("_event_id"),
+            (F.lit(self._next_seq) + start + in_partition).cast("bigint").alias("_ingest_seq"),
+            "_ingest_time",
+            self._source().alias("_source"),
+            F.lit(False).alias("_heartbeat"),
+        )
+
+    def _quarantined(
+        self, rows: DataFrame, census: _Census, unreadable: list[tuple[str, str]], batch_id: int
+    ) -> DataFrame:
+        reason, detail, bad = F.col(REASON), F.col(DETAIL), F.col(REASON).isNotNull()
+        if self._header() is not None:
+            wrong = F.col(_NAME).isin(list(census.bad_headers)) if census.bad_headers else F.lit(False)
+            bad = (bad & (header_of(F.col(RAW)) != F.lit(self._header()))) | wrong
+            found = F.create_map(*(F.lit(text) for pair in census.bad_headers.items() for text in pair))
+            told = F.concat(F.lit(f"expected {self._header()}, got "), found[F.col(_NAME)])
+            reason = F.when(wrong, F.lit(HEADER)).otherwise(reason)
+            detail = F.when(wrong, told).otherwise(detail) if census.bad_headers else detail
+        place = [F.lit(self.epoch.number).alias("_epoch"), F.lit(batch_id).cast("bigint").alias("_batch_id")]
+        placed = self._placed(rows.withColumns({"__bad": bad, "__why": reason, "__how": detail}).where("__bad"), census)
+        found_bad = placed.select(
+            F.col("__why").alias("reason"),
+            F.col("__how").alias("detail"),
+            F.col(RAW).alias("raw"),
+            "_ingest_time",
+            self._source().alias("_source"),
+            *place,
+        )
+        if not unreadable:
+            return found_bad
+        files = self.spark.createDataFrame(
+            [(path, error) for path, error in unreadable], f"{_NAME} STRING, error STRING"
+        ).select(
+            F.lit("unreadable file").alias("reason"),
+            F.col("error").alias("detail"),
+            F.col(_NAME).alias("raw"),
+            F.current_timestamp().alias("_ingest_time"),
+            F.struct(
+                F.col(_NAME).alias("name"),
+                F.lit(None).cast("int").alias("partition"),
+                F.lit(None).cast("bigint").alias("position"),
+            ).alias("_source"),
+            *place,
+        )
+        return found_bad.unionByName(files)

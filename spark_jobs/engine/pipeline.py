@@ -1,0 +1,325 @@
+"""A stateful pipeline: windows, the late split, results and the ledger, in one query.
+
+The plan has two branches over one source. The first is Spark's own stateful aggregation. The second carries every
+event as a narrow row (sequence number, event time, whether it passed `Where`); above it, each batch keeps the events
+of which a window ended at or before W(N-1): exactly those whose pairs Spark's operator drops in silence.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from spark_jobs.engine.commits import create_table
+from spark_jobs.engine.late import LateRows, late_schema
+from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
+from spark_jobs.engine.query import Query
+from spark_jobs.lake import tables
+from spark_jobs.lake.errors import LedgerError, MissingTableError
+from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.spec import Late, Pipeline, Session, Table, Window
+from spark_jobs.spec.durations import duration_ms
+from spark_jobs.transforms.aggregation import EVENTS, aggregate, top_n, with_result_steps
+from spark_jobs.transforms.events import PASSED, project, with_row_steps
+from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
+
+# Names of the narrow branch; the first one tells the branches apart.
+TIME, SEQ, SOURCE = "__time", "__seq", "__table"
+HEARTBEAT = "_heartbeat"
+INGEST_SEQ = "_ingest_seq"
+
+
+class PipelineQuery(Query[Pipeline]):
+    """Reads bronze, writes results, keeps what came too late for them and accounts for every event."""
+
+    @property
+    def output_mode(self) -> str:  # type: ignore[override]
+        """Spark's output mode is the sink's."""
+        return self.definition.sink.mode
+
+    @property
+    def updates(self) -> bool:
+        """Whether results are upserted while they change."""
+        return self.definition.sink.mode == "update"
+
+    @property
+    def late_policy(self) -> Late | None:
+        """What becomes of late events; None where nothing is ever late."""
+        return self.definition.watermark.late if self.definition.watermark else None
+
+    # --- tables ---
+
+    def create_tables(self) -> None:
+        """The result, and beside it what the definition needs: late rows, the groups of a live ranking."""
+        for read in self.definition.tables:
+            if not tables.exists(self.lake, read.name):
+                raise MissingTableError(
+                    f"pipeline `{self.name}` reads {read.name}, which does not exist in {self.lake.uri}. Nothing "
+                    f"was started. Fill it with an ingest first, or run `tidemark run {self.name} --with-sources`."
+                )
+        table, result = self.definition.sink.table, self._result_schema()
+        statistics = ("window_start", "window_end") if self.definition.aggregate.window else ()
+        create_table(self.spark, self.lake, table, result, statistics=statistics)
+        if self.updates and self.definition.top_n:
+            groups = StructType([field for field in result if field.name != "rank"])
+            create_table(self.spark, self.lake, f"{table}__groups", groups, statistics=statistics)
+        if self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE):
+            create_table(self.spark, self.lake, f"{table}__late", self._late_schema())
+
+    def _batch_source(self, table: Table) -> DataFrame:
+        bronze = self.spark.read.format("delta").load(self.lake.table_path(table.name))
+        return project(bronze, table, (*_EVENT_COLUMNS, HEARTBEAT))
+
+    def _union(self, sources: Mapping[int, DataFrame]) -> DataFrame:
+        return reduce(lambda left, right: left.unionByName(right), sources.values())
+
+    def _result_schema(self) -> StructType:
+        batch = self._union({index: self._batch_source(t) for index, t in enumerate(self.definition.tables)})
+        results = self._results(batch)
+        if self.definition.top_n:
+            results = top_n(results, self.definition.top_n, self.definition.aggregate.by)
+        if self.updates:
+            results = self._with_revision(results, 0)
+        return results.schema
+
+    def _late_schema(self) -> StructType:
+        return late_schema(self._union({i: self._batch_source(t) for i, t in enumerate(self.definition.tables)}))
+
+    # --- plan ---
+
+    def plan(self) -> DataFrame:
+        """Both branches over one source: it is read by one set of offsets."""
+        sources = {index: self._stream(table) for index, table in enumerate(self.definition.tables)}
+        marked = {index: self._with_watermark(stream) for index, stream in sources.items()}
+        results = self._results(self._union(marked))
+        narrow = self._union({index: self._narrow(stream, index) for index, stream in sources.items()})
+        return results.unionByName(narrow, allowMissingColumns=True)
+
+    def _stream(self, table: Table) -> DataFrame:
+        options = {"startingVersion": "0", "skipChangeCommits": "true"}
+        if table.max_files_per_trigger is not None:
+            options["maxFilesPerTrigger"] = str(table.max_files_per_trigger)
+        if table.max_bytes_per_trigger is not None:
+            options["maxBytesPerTrigger"] = str(table.max_bytes_per_trigger)
+        bronze = self.spark.readStream.format("delta").options(**options).load(self.lake.table_path(table.name))
+        return project(bronze, table, (*_EVENT_COLUMNS, HEARTBEAT))
+
+    def _with_watermark(self, stream: DataFrame) -> DataFrame:
+        watermark, event_time = self.definition.watermark, self.definition.event_time
+        if watermark is None or event_time is None:
+            return stream
+        return stream.withWatermark(event_time, f"{duration_ms(watermark.engine_delay)} milliseconds")
+
+    def _results(self, events: DataFrame) -> DataFrame:
+        """The aggregation over the events that passed; heartbeats only move the watermark."""
+        passed = with_row_steps(events, self.definition.row_steps)
+        counted = F.col(PASSED) & ~F.col(HEARTBEAT)
+        if self.definition.event_time:
+            # Naming the event time keeps the filter above the watermark: Spark pushes any other below it, and the
+            # rows that it removes would not move the watermark.
+            counted = F.when(F.col(self.definition.event_time).isNull(), F.lit(False)).otherwise(counted)
+        step = self.definition.aggregate
+        results = aggregate(passed.where(counted), step, self.definition.event_time)
+        return with_result_steps(results, self.definition.result_steps)
+
+    def _narrow(self, stream: DataFrame, index: int) -> DataFrame:
+        events = with_row_steps(stream, self.definition.row_steps)
+        time = F.col(self.definition.event_time) if self.definition.event_time else F.lit(0).cast("timestamp")
+        return events.select(
+            time.alias(TIME),
+            F.when(~F.col(HEARTBEAT), F.col(INGEST_SEQ)).alias(SEQ),
+            F.col(PASSED),
+            F.lit(index).alias(SOURCE),
+        )
+
+    # --- batches ---
+
+    def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
+        """Counts, splits, checks and commits one batch; a replayed one like any other.
+
+        The counting pass materialises the whole plan even where every table already has the batch: Spark's state
+        partitions have to run, or the query dies at each restart.
+        """
+        counted = Observation()
+        narrow = F.col(TIME).isNotNull()
+        late = self._is_late_pair(first_end_us, bounds)
+        kept = batch.observe(counted, *self._counts(bounds)).where(~narrow | (F.col(PASSED) & late)).persist()
+        try:
+            figures = kept.agg(
+                F.count(F.when(~narrow, 1)).alias("rows"),
+                F.sum(EVENTS).alias("pairs_result"),
+                F.count(F.when(narrow, 1)).alias("late_events"),
+                F.sum(F.when(narrow, self._late_windows(bounds))).alias("pairs_late"),
+            ).collect()[0]
+            self.reached("materialised", batch_id)
+            ledger = self._ledger(counted.get, figures.asDict(), state_figures(self.query), bounds)
+            return self._commit(kept, ledger, figures["rows"], batch_id, bounds)
+        finally:
+            kept.unpersist()
+
+    @property
+    def _windowed(self) -> bool:
+        return self.definition.aggregate.window is not None
+
+    def _is_late_pair(self, end_us: Callable[[Column, Window], Column], bounds: BatchBounds) -> Column:
+        window = self.definition.aggregate.window
+        if window is None:
+            return F.lit(False)
+        return end_us(F.col(TIME), window) <= F.lit(bounds.late_watermark_ms * 1000)
+
+    def _late_windows(self, bounds: BatchBounds) -> Column:
+        """How many windows of an event are late."""
+        window = self.definition.aggregate.window
+        if window is None:
+            return F.lit(0)
+        if isinstance(window, Session):
+            return F.lit(1)
+        every_us = duration_ms(window.every) * 1000
+        past = F.lit(bounds.late_watermark_ms * 1000) - first_end_us(F.col(TIME), window)
+        return F.least(F.floor(past / F.lit(every_us)) + 1, window_count(F.col(TIME), window))
+
+    def _counts(self, bounds: BatchBounds) -> list[Column]:
+        """The figures over every event of the batch, taken in the same pass and apart from what is kept."""
+        event = F.col(TIME).isNotNull() & F.col(SEQ).isNotNull()
+        passed = event & F.col(PASSED)
+        counts = {
+            "read": event,
+            "filtered": event & ~F.col(PASSED),
+            "heartbeats": F.col(TIME).isNotNull() & F.col(SEQ).isNull(),
+            "on_time": passed,
+        }
+        columns = []
+        if self._windowed and self.definition.watermark:
+            window, grace_ms = self.definition.aggregate.window, duration_ms(self.definition.watermark.grace)
+            if window is None:
+                raise ValueError("a windowed pipeline has a window")
+            any_late = self._is_late_pair(first_end_us, bounds)
+            all_late = self._is_late_pair(last_end_us, bounds)
+            published = BatchBounds(0, bounds.late_watermark_ms + grace_ms, {}, 0)
+            counts |= {"on_time": passed & ~any_late, "late": passed & all_late}
+            counts["partly_late"] = passed & any_late & ~all_late
+            if grace_ms:
+                counts["within_grace"] = passed & ~any_late & self._is_late_pair(first_end_us, published)
+            columns.append(F.sum(F.when(passed, window_count(F.col(TIME), window))).alias("pairs"))
+        return [F.count(F.when(condition, 1)).alias(name) for name, condition in counts.items()] + columns
+
+    def _ledger(
+        self,
+        counted: Mapping[str, int | None],
+        kept: Mapping[str, int | None],
+        state: StateFigures,
+        bounds: BatchBounds,
+    ) -> LedgerRow:
+        watermark = self.definition.watermark
+        count = {name: value or 0 for name, value in counted.items()}
+        ledger = LedgerRow(
+            started_ms=bounds.batch_time_ms,
+            watermark_ms=bounds.watermark_ms,
+            late_watermark_ms=bounds.late_watermark_ms,
+            grace_ms=duration_ms(watermark.grace) if watermark else 0,
+            **{**count, "pairs": count.get("pairs", count["on_time"])},
+            pairs_late=kept["pairs_late"] or 0,
+            pairs_result=None if self.updates else kept["pairs_result"] or 0,
+            state_groups=state.groups,
+            sources=bounds.sources,
+        )
+        if ledger.late + ledger.partly_late != kept["late_events"]:
+            raise LedgerError(
+                f"pipeline `{self.name}`: {ledger.late + ledger.partly_late} events are late by the count over all, "
+                f"but {kept['late_events']} were kept. Nothing of this batch was written; the stream has stopped."
+            )
+        if (state.dropped_groups == 0) != (ledger.pairs_late == 0) or state.dropped_groups > ledger.pairs_late:
+            raise _disagreement(self.name, state.dropped_groups, f"{ledger.pairs_late} late (event, window) pairs")
+        return ledger
+
+    def _commit(
+        self, kept: DataFrame, ledger: LedgerRow, changed: int, batch_id: int, bounds: BatchBounds
+    ) -> LedgerRow:
+        table = self.definition.sink.table
+        if ledger.pairs_late and self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE):
+            self._commit_late(kept, ledger, batch_id, bounds)
+        results = kept.where(F.col(TIME).isNull()).drop(TIME, SEQ, PASSED, SOURCE)
+        top, by = self.definition.top_n, self.definition.aggregate.by
+        writer = self.writer("result", table)
+        if not self.updates:
+            rows = changed
+            if top:
+                results = top_n(results, top, by).persist()
+                rows = results.count()
+            ledger = ledger.model_copy(update={"rows": rows})
+            writer.append(results, self.stamp("result", batch_id, rows, ledger=ledger))
+            results.unpersist()
+        else:
+            revised = self._with_revision(results, bounds.batch_time_ms)
+            keys = self.definition.key_columns
+            if top:
+                groups = self.writer("groups", f"{table}__groups")
+                groups.upsert(revised, self.stamp("groups", batch_id, changed), keys=keys)
+                self.reached("groups_committed", batch_id)
+                revised = self._with_revision(self._ranked(groups.path, results), bounds.batch_time_ms).persist()
+            rows = revised.count() if top else changed
+            ledger = ledger.model_copy(update={"rows": rows})
+            stamp = self.stamp("result", batch_id, rows, ledger=ledger)
+            writer.upsert(revised, stamp, keys=keys, replace_windows=top is not None)
+            revised.unpersist()
+        self.reached("result_committed", batch_id)
+        return ledger
+
+    def _commit_late(self, kept: DataFrame, ledger: LedgerRow, batch_id: int, bounds: BatchBounds) -> None:
+        late = LateRows(
+            self.definition,
+            {index: self._batch_source(table) for index, table in enumerate(self.definition.tables)},
+            bounds,
+        )
+        rows = late.fetch(kept.where(F.col(TIME).isNotNull()), batch_id, self.epoch.number).persist()
+        try:
+            found = late.count(rows)
+            events = ledger.late + ledger.partly_late
+            if (found.events, found.pairs) != (events, ledger.pairs_late):
+                raise LedgerError(
+                    f"pipeline `{self.name}`: batch {batch_id} has {events} late events in {ledger.pairs_late} pairs, "
+                    f"but bronze gives {found.events} in {found.pairs}. Nothing of it was written; the stream has "
+                    "stopped."
+                )
+            dropped = state_figures(self.query).dropped_groups
+            if not found.fewest_groups <= dropped <= found.most_groups:
+                raise _disagreement(self.name, dropped, f"{found.fewest_groups} late groups")
+            writer = self.writer("late", f"{self.definition.sink.table}__late")
+            writer.append(rows, self.stamp("late", batch_id, events))
+        finally:
+            rows.unpersist()
+        self.reached("late_committed", batch_id)
+
+    def _with_revision(self, results: DataFrame, batch_time_ms: int) -> DataFrame:
+        watermark = self.definition.watermark
+        if watermark is not None and self._windowed:
+            grace_us = F.lit(duration_ms(watermark.grace) * 1000)
+            final = F.timestamp_micros(F.unix_micros("window_end") + grace_us)
+            results = results.withColumn("final_after", final)
+        return results.withColumns(
+            {"revision": F.lit(1).cast("bigint"), "revised_at": F.timestamp_millis(F.lit(batch_time_ms))}
+        )
+
+    def _ranked(self, groups_path: str, changed: DataFrame) -> DataFrame:
+        """The new ranking of every window that this batch touched, over all of its groups."""
+        top = self.definition.top_n
+        if top is None:
+            raise ValueError("no ranking is defined")
+        ends = [row[0] for row in changed.select(F.unix_micros("window_end")).distinct().collect()]
+        session = changed.sparkSession
+        groups = session.read.format("delta").load(groups_path)
+        touched = groups.where(F.col("window_end").isin([F.timestamp_micros(F.lit(end)) for end in ends]))
+        columns = [name for name in groups.columns if name not in ("final_after", "revision", "revised_at")]
+        return top_n(touched.select(*columns), top, self.definition.aggregate.by)
+
+
+_EVENT_COLUMNS = ("_event_id", INGEST_SEQ, "_ingest_time")
+
+
+def _disagreement(pipeline: str, dropped: int, ours: str) -> LedgerError:
+    return LedgerError(
+        f"pipeline `{pipeline}`: Spark dropped {dropped} late groups, the late split finds {ours}. Nothing of this "
+        "batch was written; the stream has stopped."
+    )

@@ -1,0 +1,173 @@
+"""What every query of Tidemark has in common: its checkpoint's epoch, its start, its batches, its errors."""
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.engine.commits import TableWriter
+from spark_jobs.engine.progress import BatchBounds, batch_bounds
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import Epoch, open_epoch
+from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.stamps import Role, Stamp
+from spark_jobs.spec import Ingest, Pipeline
+from spark_jobs.spec.durations import duration_ms
+
+D = TypeVar("D", bound=Ingest | Pipeline)
+
+Reached = Callable[[str, int], None]
+"""Told of each point of a batch that has been reached, with the batch's number; tests make it fail there."""
+
+
+def _unobserved(point: str, batch_id: int) -> None:
+    """Nobody watches."""
+
+
+class Query(ABC, Generic[D]):
+    """One pipeline as a running Structured Streaming query.
+
+    Args:
+        spark: the driver's session.
+        lake: where everything lies.
+        definition: what to run.
+        reached: told of each point of a batch.
+    """
+
+    output_mode = "append"
+
+    def __init__(self, spark: SparkSession, lake: Lake, definition: D, *, reached: Reached = _unobserved) -> None:
+        self.spark = spark
+        self.lake = lake
+        self.definition: D = definition
+        self.error: BaseException | None = None
+        self.latest: LedgerRow | None = None
+        self.latest_batch_id = -1
+        self.batch_seconds = 0.0
+        self.total_read = self.total_late = self.total_quarantined = 0
+        self._draining = threading.Event()
+        self._reached = reached
+        self._started = threading.Event()
+        self._writers: dict[Role, TableWriter] = {}
+        self._query: StreamingQuery | None = None
+        self._epoch: Epoch | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the pipeline."""
+        return self.definition.name
+
+    @property
+    def query(self) -> StreamingQuery:
+        """Spark's handle of the query, once it has started."""
+        if self._query is None:
+            raise RuntimeError(f"pipeline `{self.name}` has not been started")
+        return self._query
+
+    @property
+    def epoch(self) -> Epoch:
+        """The life of the checkpoint on which it runs."""
+        if self._epoch is None:
+            raise RuntimeError(f"pipeline `{self.name}` has not been started")
+        return self._epoch
+
+    def start(self, *, until_caught_up: bool = False) -> StreamingQuery:
+        """Starts the query on its checkpoint, which it makes if there is none.
+
+        Args:
+            until_caught_up: process what is there now, then end.
+
+        Raises:
+            CheckpointError: if the checkpoint was made with another definition.
+            SchemaMismatchError: if a table has other columns than the definition gives.
+        """
+        self._epoch = open_epoch(self.lake, self.definition)
+        self.create_tables()
+        interval = f"{duration_ms(self.definition.trigger_interval)} milliseconds"
+        writer = (
+            self.plan()
+            .writeStream.foreachBatch(self._run_batch)
+            .outputMode(self.output_mode)
+            .queryName(self.name)
+            .option("checkpointLocation", self.lake.path(self.epoch.folder))
+        )
+        writer = writer.trigger(availableNow=True) if until_caught_up else writer.trigger(processingTime=interval)
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        self._query = writer.start()
+        self._started.set()
+        return self._query
+
+    @abstractmethod
+    def create_tables(self) -> None:
+        """Makes the tables that the query writes, unless they exist."""
+
+    @abstractmethod
+    def plan(self) -> DataFrame:
+        """The streaming plan."""
+
+    @abstractmethod
+    def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
+        """Commits one batch: side tables first, the result with the ledger row last."""
+
+    def writer(self, role: Role, table: str) -> TableWriter:
+        """The writer of one of the query's tables."""
+        if role not in self._writers:
+            self._writers[role] = TableWriter(
+                lake=self.lake,
+                table=table,
+                role=role,
+                pipeline=self.name,
+                query_id=str(self.query.id),
+                epoch=self.epoch.number,
+            )
+        return self._writers[role]
+
+    def stamp(self, role: Role, batch_id: int, rows: int, **more: object) -> Stamp:
+        """What a commit of this query says of itself."""
+        fields = {
+            "pipeline": self.name,
+            "epoch": self.epoch.number,
+            "batch_id": batch_id,
+            "role": role,
+            "rows": rows,
+        }
+        return Stamp.model_validate({**fields, **more})
+
+    def drain(self) -> None:
+        """Asks the query to end after the batch that it is in."""
+        self._draining.set()
+
+    @property
+    def draining(self) -> bool:
+        """Whether it has been asked to end."""
+        return self._draining.is_set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is being processed or committed to Spark's log."""
+        return not self.query.status["isTriggerActive"]
+
+    def reached(self, point: str, batch_id: int) -> None:
+        """Tells whoever watches that a point of the batch has been reached."""
+        self._reached(point, batch_id)
+
+    def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
+        self._started.wait()
+        try:
+            started = time.time()
+            self.reached("planned", batch_id)
+            row = self.process(batch, batch_id, batch_bounds(self.query))
+            self.latest, self.latest_batch_id = row, batch_id
+            self.total_read += row.read
+            self.total_late += row.late + row.partly_late
+            self.total_quarantined += row.quarantined
+            self.batch_seconds = time.time() - started
+            self.reached("processed", batch_id)
+        except BaseException as error:
+            # Spark would hand over only the text; the driver tells the user what happened and with which exit code.
+            self.error = error
+            raise

@@ -1,0 +1,100 @@
+"""The Spark session of a driver: which jars, which settings and why."""
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.settings import S3Settings, Settings
+
+JARS_FOLDER = Path(__file__).parents[2] / ".cache" / "jars"
+
+_LOG_STORE = "io.tidemark.storage.ConditionalCreateLogStore"
+_CHECKPOINT_MANAGER = "io.tidemark.storage.ConditionalCreateCheckpointFileManager"
+
+_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A folder needs the exclusion between processes as much as S3 does: the stock writers check, then rename.
+    "spark.delta.logStore.file.impl": _LOG_STORE,
+    "spark.delta.logStore.s3a.impl": _LOG_STORE,
+    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_MANAGER,
+    # One meaning of a timestamp everywhere.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    # State: none of the three is Spark's default. Format 2 keeps zombie tasks from overwriting committed state.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "512",
+    # The late split rests on these two.
+    "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition": "false",
+    "spark.sql.streaming.statefulOperator.allowMultiple": "true",
+    # Checksum files double the state's objects; Delta, Parquet and S3 have their own.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.speculation": "false",
+    # One pool per query: a slow pipeline must not starve the others of its driver.
+    "spark.scheduler.mode": "FAIR",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.hadoop.fs.s3a.path.style.access": "true",
+    "spark.hadoop.fs.s3a.connection.ssl.enabled": "true",
+}
+
+
+class MissingJarsError(TidemarkError):
+    """The jars that Spark needs are not there."""
+
+
+def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings | None = None) -> SparkSession:
+    """Starts Spark with everything that a driver of Tidemark needs; credentials come from the AWS chain.
+
+    Raises:
+        MissingJarsError: if set-up has not retrieved the jars.
+    """
+    settings = settings or Settings()
+    jars = sorted(str(jar) for jar in JARS_FOLDER.glob("*.jar"))
+    if not jars:
+        raise MissingJarsError(
+            f"jars: expected Delta's and Hadoop's in {JARS_FOLDER}, found none. Nothing was started. Run `make setup`."
+        )
+    # Spark's Python workers otherwise take whatever python3 is on PATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.pop("SPARK_REMOTE", None)
+    builder = SparkSession.builder.appName(app_name).master(settings.master)
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    builder = (
+        builder.config("spark.driver.memory", settings.driver_memory)
+        .config("spark.sql.shuffle.partitions", str(settings.shuffle_partitions))
+        .config(
+            "spark.driver.extraJavaOptions",
+            f"-Dlog4j2.configurationFile={_log_settings()} -XX:+UseParallelGC",
+        )
+    )
+    if settings.master.startswith("local"):
+        # On the class path, not in spark.jars: those would be copied at each start.
+        builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(jars))
+    else:
+        builder = builder.config("spark.jars", ",".join(jars))
+    if lake.on_s3:
+        s3 = S3Settings()
+        builder = builder.config("spark.hadoop.fs.s3a.endpoint.region", s3.region)
+        if s3.endpoint_url:
+            builder = builder.config("spark.hadoop.fs.s3a.endpoint", s3.endpoint_url).config(
+                "spark.hadoop.fs.s3a.connection.ssl.enabled", str(s3.endpoint_url.startswith("https")).lower()
+            )
+    return builder.getOrCreate()
+
+
+def _log_settings() -> str:
+    return (Path(__file__).parent / "log4j2.properties").as_uri()

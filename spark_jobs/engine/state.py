@@ -1,0 +1,26 @@
+"""What Spark's state holds, read with Spark's own state reader."""
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.spec import Pipeline
+
+
+def open_pairs(spark: SparkSession, lake: Lake, pipeline: Pipeline) -> int:
+    """(event, window) pairs in the groups that are still open: the sum of their event counts.
+
+    The count is the last aggregate of the plan, hence the last column of the state's value.
+
+    Raises:
+        MissingTableError: if the pipeline has no checkpoint.
+    """
+    epoch = current_epoch(lake, pipeline.name)
+    if epoch is None:
+        raise MissingTableError(f"pipeline `{pipeline.name}` has no checkpoint in {lake.uri}. Nothing was read.")
+    state = spark.read.format("statestore").load(lake.path(epoch.folder))
+    values = state.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]
+    total = state.agg(F.sum(F.col(f"value.`{values[-1]}`"))).collect()[0][0]
+    return int(total or 0)

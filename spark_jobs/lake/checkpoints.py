@@ -1,0 +1,124 @@
+"""Checkpoints by pipeline and epoch, and the definition that each was made with.
+
+`_checkpoints/<pipeline>/epochs/<number>.json` is created once and never changed, by a conditional create, so of two
+drivers that begin an epoch exactly one does. Spark's own checkpoint of the epoch lies beside it, in
+`_checkpoints/<pipeline>/epoch-<number>/`.
+"""
+
+import json
+from datetime import UTC, datetime
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, NotFoundError
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.location import Lake
+from spark_jobs.spec import Definition
+
+
+class Epoch(BaseModel):
+    """The life of a checkpoint.
+
+    Attributes:
+        pipeline: its name.
+        number: grows with every reset or restore, starting at 1.
+        fingerprint: of the definition that runs on it.
+        definition: the definition itself, as JSON.
+        begun_at: when the epoch began.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    number: int
+    fingerprint: str
+    definition: str
+    begun_at: datetime
+
+    @property
+    def folder(self) -> str:
+        """Spark's checkpoint, relative to the lake."""
+        return f"_checkpoints/{self.pipeline}/epoch-{self.number}"
+
+
+def current_epoch(lake: Lake, pipeline: str) -> Epoch | None:
+    """The newest epoch of a pipeline; None before its first run."""
+    folder = f"_checkpoints/{pipeline}/epochs/"
+    paths = [item["path"] for item in lake.store.list(folder).collect() if item["path"].endswith(".json")]
+    if not paths:
+        return None
+    return Epoch.model_validate_json(bytes(lake.store.get(max(paths)).bytes()))
+
+
+def begin_epoch(lake: Lake, definition: Definition, number: int) -> Epoch:
+    """Begins an epoch with a definition.
+
+    Returns:
+        The epoch; if another driver began it first, with the same definition, that one's.
+
+    Raises:
+        CheckpointError: if another driver began it with another definition.
+    """
+    epoch = Epoch(
+        pipeline=definition.name,
+        number=number,
+        fingerprint=definition.fingerprint(),
+        definition=definition.to_json(),
+        begun_at=datetime.now(UTC),
+    )
+    path = f"_checkpoints/{definition.name}/epochs/{number:06d}.json"
+    try:
+        lake.store.put(path, epoch.model_dump_json().encode(), mode="create")
+    except AlreadyExistsError:
+        other = Epoch.model_validate_json(bytes(lake.store.get(path).bytes()))
+        _refuse_other_definition(lake, other, definition)
+        return other
+    return epoch
+
+
+def open_epoch(lake: Lake, definition: Definition) -> Epoch:
+    """The epoch that a definition runs on: the current one, or the first.
+
+    Raises:
+        CheckpointError: if the checkpoint was made with another definition.
+    """
+    current = current_epoch(lake, definition.name)
+    if current is None:
+        return begin_epoch(lake, definition, 1)
+    _refuse_other_definition(lake, current, definition)
+    return current
+
+
+def query_id(lake: Lake, epoch: Epoch) -> str | None:
+    """The id that Spark gave the query of this checkpoint; None before its first start."""
+    try:
+        content = bytes(obstore.get(lake.store, f"{epoch.folder}/metadata").bytes())
+    except (NotFoundError, FileNotFoundError):
+        return None
+    return str(json.loads(content)["id"])
+
+
+def delete_checkpoint(lake: Lake, epoch: Epoch) -> None:
+    """Removes Spark's checkpoint of an epoch that is over."""
+    paths = [item["path"] for item in lake.store.list(f"{epoch.folder}/").collect()]
+    for start in range(0, len(paths), 1000):
+        lake.store.delete(paths[start : start + 1000])
+
+
+def changed_fields(before: str, after: str) -> tuple[str, ...]:
+    """The top-level fields in which two definitions, as JSON, differ."""
+    old, new = json.loads(before), json.loads(after)
+    return tuple(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))
+
+
+def _refuse_other_definition(lake: Lake, epoch: Epoch, definition: Definition) -> None:
+    if epoch.fingerprint == definition.fingerprint():
+        return
+    changed = ", ".join(changed_fields(epoch.definition, definition.to_json()))
+    raise CheckpointError(
+        f"pipeline `{definition.name}`: its definition has changed ({changed}) since epoch {epoch.number} of its "
+        f"checkpoint in {lake.path(epoch.folder)} began. Nothing was started or written. Put the definition back, or "
+        f"begin a new epoch with `tidemark reset {definition.name} --keep-tables` (results so far stay, and the "
+        f"stream reads its source again from the start) or `--empty-tables`."
+    )

@@ -1,0 +1,33 @@
+"""What goes wrong with a lake, and whether trying again helps."""
+
+
+class TidemarkError(Exception):
+    """The base of all errors that Tidemark raises on purpose.
+
+    Attributes:
+        exit_code: of the command line: 1 needs a person, 75 (EX_TEMPFAIL) may be tried again as it is.
+    """
+
+    exit_code = 1
+
+
+class LakeUnavailableError(TidemarkError):
+    """The lake cannot be read or written."""
+
+    exit_code = 75
+
+
+class MissingTableError(TidemarkError):
+    """A table that something reads does not exist yet."""
+
+
+class CheckpointError(TidemarkError):
+    """A checkpoint does not fit the definition that would run on it."""
+
+
+class ConcurrentDriverError(TidemarkError):
+    """Another driver plans batches on the same checkpoint."""
+
+
+class LedgerError(TidemarkError):
+    """Figures that must agree do not."""

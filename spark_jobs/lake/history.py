@@ -1,0 +1,60 @@
+"""The history of a table: who committed what, and the ledger that rides in it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import obstore
+from obstore.exceptions import NotFoundError
+
+from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.stamps import Stamp, decode
+from spark_jobs.lake.tables import history, open_table
+
+
+def latest_version(lake: Lake, table: str) -> int:
+    """The newest version of a table.
+
+    Raises:
+        MissingTableError: if it does not exist.
+    """
+    return open_table(lake, table).version()
+
+
+def commit_at(lake: Lake, table: str, version: int) -> dict[str, Any] | None:
+    """The `commitInfo` of one version, read from its file alone; None if there is no such version yet."""
+    path = f"{table.replace('.', '/', 1)}/_delta_log/{version:020d}.json"
+    try:
+        content = bytes(obstore.get(lake.store, path).bytes())
+    except (NotFoundError, FileNotFoundError):
+        return None
+    for line in content.splitlines():
+        action = json.loads(line)
+        if "commitInfo" in action:
+            return dict(action["commitInfo"])
+    return {}
+
+
+def find_stamp(lake: Lake, table: str, wanted: Callable[[Stamp], bool]) -> Stamp | None:
+    """The newest commit of a table that somebody stamped so; None if there is none.
+
+    Walks back from the newest version, one small file each: what is looked for is nearly always among the last.
+    """
+    version = latest_version(lake, table)
+    while version >= 0 and (commit := commit_at(lake, table, version)) is not None:
+        stamp = decode(commit)
+        if stamp is not None and wanted(stamp):
+            return stamp
+        version -= 1
+    return None
+
+
+def ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple[int, LedgerRow]]:
+    """The ledger of one epoch of a pipeline, from the history of its result table, in order of batches."""
+    rows = {}
+    for commit in history(open_table(lake, table)):
+        stamp = decode(commit)
+        if stamp and stamp.ledger and (stamp.pipeline, stamp.epoch) == (pipeline, epoch):
+            rows[stamp.batch_id] = stamp.ledger
+    return sorted(rows.items())

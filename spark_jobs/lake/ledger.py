@@ -1,0 +1,135 @@
+"""The ledger: what became of every event of a batch, and whether the figures agree.
+
+Two equations (section 1 of the design):
+
+- in events, per batch: read = on_time + partly_late + late + duplicate + quarantined + filtered;
+- in (event, window) pairs, over the life of a checkpoint: pairs = counted in results + late + still open.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict
+
+
+class LedgerRow(BaseModel):
+    """One batch.
+
+    Attributes:
+        started_ms: when the batch began, in milliseconds since 1970.
+        watermark_ms: Spark's watermark W(N) of this batch: windows that end at or before it are closed.
+        late_watermark_ms: W(N-1), by which late events are judged.
+        grace_ms: allowed lateness; people are shown the published watermark, W + grace.
+        read: events that the batch read (heartbeats are none).
+        on_time: counted in all of their windows.
+        within_grace: of these, the events of which a window had passed the published watermark.
+        partly_late: counted in some of their windows, late for the others.
+        late: counted in no window.
+        duplicate: removed by a `Deduplicate`.
+        quarantined: set aside at ingest.
+        filtered: removed by the definition's `Where`.
+        pairs: (event, window) pairs of the events that passed `Where`; without windows, these events.
+        pairs_late: of these, the late ones.
+        pairs_result: sum of `__events` of the rows that this batch wrote as final, before `TopN` cuts; None where
+            the sink is `update`, whose table holds all that was counted.
+        state_groups: groups that Spark keeps in its state after this batch.
+        rows: rows of the result table that the batch wrote.
+        heartbeats: heartbeat rows that the batch read.
+        reasons: quarantined rows by reason, and rows that only warn by `warn: <rule>`.
+        sources: source -> the offset up to which the batch read, as Spark's log has it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    started_ms: int
+    watermark_ms: int = 0
+    late_watermark_ms: int = 0
+    grace_ms: int = 0
+    read: int
+    on_time: int
+    within_grace: int = 0
+    partly_late: int = 0
+    late: int = 0
+    duplicate: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    pairs: int = 0
+    pairs_late: int = 0
+    pairs_result: int | None = None
+    state_groups: int | None = None
+    rows: int = 0
+    heartbeats: int = 0
+    reasons: dict[str, int] = {}
+    sources: dict[str, str] = {}
+
+    @property
+    def accounted(self) -> int:
+        """Events whose end is known; equal to `read` where the batch balances."""
+        return self.on_time + self.partly_late + self.late + self.duplicate + self.quarantined + self.filtered
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the equation in events holds."""
+        return self.accounted == self.read
+
+
+class Totals(BaseModel):
+    """The sums over batches; the pairs of an `append` sink that no result holds yet are open."""
+
+    model_config = ConfigDict(frozen=True)
+
+    batches: int = 0
+    read: int = 0
+    on_time: int = 0
+    within_grace: int = 0
+    partly_late: int = 0
+    late: int = 0
+    duplicate: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    pairs: int = 0
+    pairs_late: int = 0
+    pairs_result: int = 0
+    rows: int = 0
+    heartbeats: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[LedgerRow]) -> Self:
+        """Adds up the rows of one epoch."""
+        rows = tuple(rows)
+        sums = {name: sum(getattr(row, name) or 0 for row in rows) for name in cls.model_fields if name != "batches"}
+        return cls(batches=len(rows), **sums)
+
+    @property
+    def pairs_open(self) -> int:
+        """Pairs that are neither in a final result nor late."""
+        return self.pairs - self.pairs_late - self.pairs_result
+
+
+def discrepancies(rows: Sequence[tuple[int, LedgerRow]], *, windowed: bool = True) -> tuple[str, ...]:
+    """What does not agree in the batches of one epoch, in words; empty where the ledger balances.
+
+    Args:
+        rows: batch number and row, in order of batches.
+        windowed: whether results become final, so that an open pair implies a group in Spark's state.
+    """
+    problems = []
+    expected = 0
+    opened = 0
+    for batch_id, row in rows:
+        if batch_id != expected:
+            problems.append(f"batch {batch_id}: expected batch {expected} next; its ledger row is missing")
+        expected = batch_id + 1
+        if not row.balanced:
+            problems.append(f"batch {batch_id}: read {row.read} events, accounts for {row.accounted}")
+        if row.pairs_result is None:
+            continue
+        opened += row.pairs - row.pairs_late - row.pairs_result
+        if opened < 0:
+            problems.append(f"batch {batch_id}: results and late rows hold {-opened} pairs more than were read")
+        if windowed and row.state_groups is not None:
+            if row.state_groups > opened:
+                problems.append(f"batch {batch_id}: {row.state_groups} groups in state for {opened} open pairs")
+            if row.state_groups == 0 and opened > 0:
+                problems.append(f"batch {batch_id}: {opened} pairs are in no result, not late and not in state")
+    return tuple(problems)

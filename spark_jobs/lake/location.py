@@ -1,0 +1,102 @@
+"""Where everything of a lake lies."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from obstore.store import LocalStore, ObjectStore, S3Store
+
+from spark_jobs.lake.errors import LakeUnavailableError
+from spark_jobs.lake.settings import S3Settings
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A lake by its address.
+
+    Attributes:
+        uri: an absolute folder, or `s3a://bucket/prefix`; no slash at the end.
+    """
+
+    uri: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads an address as a user writes it; relative folders are taken from the working directory.
+
+        Raises:
+            LakeUnavailableError: if the scheme is none that Tidemark knows.
+        """
+        scheme, separator, rest = text.partition("://")
+        if not separator:
+            return cls(str(Path(text).expanduser().absolute()))
+        if scheme == "file":
+            return cls(str(Path(rest).absolute()))
+        if scheme in ("s3", "s3a") and rest.strip("/"):
+            return cls("s3a://" + rest.strip("/"))
+        raise LakeUnavailableError(f"lake {text!r}: expected a folder or s3a://bucket/prefix. Set TIDEMARK_LAKE.")
+
+    @property
+    def on_s3(self) -> bool:
+        """Whether the lake lies on S3 or a store that speaks S3."""
+        return self.uri.startswith("s3a://")
+
+    def path(self, *parts: str) -> str:
+        """The address of something inside the lake, as Spark takes it."""
+        return "/".join((self.uri, *parts))
+
+    def table_path(self, table: str) -> str:
+        """The address of a table such as `gold.top_products`, as Spark takes it."""
+        return self.path(*table.split(".", 1))
+
+    def table_uri(self, table: str) -> str:
+        """The address of a table, as readers without a JVM take it."""
+        return self.table_path(table).replace("s3a://", "s3://", 1)
+
+    def source_path(self, path: str) -> str:
+        """The address of an ingest's input folder: absolute, or relative to the lake."""
+        if "://" in path or path.startswith("/"):
+            return path.replace("s3://", "s3a://", 1)
+        return self.path(path.strip("/"))
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """How readers without a JVM reach the store; credentials come from the AWS chain, not from here."""
+        if not self.on_s3:
+            return {}
+        settings = S3Settings()
+        options = {"AWS_REGION": settings.region, "AWS_CONDITIONAL_PUT": "etag"}
+        if settings.endpoint_url:
+            options |= {
+                "AWS_ENDPOINT_URL": settings.endpoint_url,
+                "AWS_ALLOW_HTTP": str(settings.endpoint_url.startswith("http://")).lower(),
+            }
+        return options
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The lake's objects by their path inside it, with conditional creates.
+
+        Raises:
+            LakeUnavailableError: if a folder lake cannot be made.
+        """
+        if not self.on_s3:
+            try:
+                Path(self.uri).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LakeUnavailableError(
+                    f"lake {self.uri}: cannot be made ({error.strerror}). Nothing was written. "
+                    "Set TIDEMARK_LAKE to a folder that you may write."
+                ) from error
+            return LocalStore(self.uri)
+        bucket, _, prefix = self.uri.removeprefix("s3a://").partition("/")
+        settings = S3Settings()
+        return S3Store(
+            bucket,
+            prefix=prefix or None,
+            region=settings.region,
+            endpoint=settings.endpoint_url,
+            client_options={"allow_http": bool(settings.endpoint_url)},
+            virtual_hosted_style_request=False,
+        )

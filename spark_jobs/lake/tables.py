@@ -1,0 +1,77 @@
+"""The Delta tables of a lake, read without a JVM."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
+from spark_jobs.lake.location import Lake
+
+LAYERS = ("bronze", "silver", "gold", "ops")
+
+
+def open_table(lake: Lake, table: str, *, version: int | None = None) -> DeltaTable:
+    """Opens a table at its latest version, or at the one asked for.
+
+    Raises:
+        MissingTableError: if it does not exist.
+        LakeUnavailableError: if the store does not answer, or refuses.
+    """
+    try:
+        return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage_options)
+    except TableNotFoundError as error:
+        raise MissingTableError(f"table {table}: not in the lake {lake.uri}.") from error
+    except OSError as error:
+        raise LakeUnavailableError(f"table {table}: the lake {lake.uri} cannot be read: {error}") from error
+
+
+def exists(lake: Lake, table: str) -> bool:
+    """Whether the lake has this table."""
+    try:
+        open_table(lake, table)
+    except MissingTableError:
+        return False
+    return True
+
+
+def table_names(lake: Lake) -> tuple[str, ...]:
+    """Every table of the lake, side tables included, in order of layer and name."""
+    found = []
+    for layer in LAYERS:
+        for prefix in lake.store.list_with_delimiter(f"{layer}/")["common_prefixes"]:
+            name = f"{layer}.{prefix.rstrip('/').rsplit('/', 1)[-1]}"
+            if exists(lake, name):
+                found.append(name)
+    return tuple(found)
+
+
+def file_statistics(table: DeltaTable) -> pa.Table:
+    """One row per data file, from the log alone: `size_bytes`, `num_records`, and `min.<column>`, `max.<column>`."""
+    return pa.table(table.get_add_actions(flatten=True))
+
+
+def row_count(table: DeltaTable) -> int:
+    """Rows of the table, from the log alone."""
+    statistics = file_statistics(table)
+    return sum(statistics.column("num_records").to_pylist()) if statistics.num_rows else 0
+
+
+def newest(table: DeltaTable, column: str) -> Any:
+    """The greatest value of a column, from the files' statistics; None where no file has one.
+
+    Delta keeps timestamps in statistics to the millisecond, cut off.
+    """
+    statistics = file_statistics(table)
+    name = f"max.{column}"
+    if name not in statistics.column_names:
+        return None
+    values = [value for value in statistics.column(name).to_pylist() if value is not None]
+    return max(values, default=None)
+
+
+def history(table: DeltaTable, limit: int | None = None) -> Iterator[dict[str, Any]]:
+    """The commits of the table, newest first, as Delta's `commitInfo` has them."""
+    yield from table.history(limit)

@@ -1,0 +1,69 @@
+"""`ops/watermarks`: up to which event time the results of each pipeline are final."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.tables import open_table
+
+TABLE = "ops.watermarks"
+
+_TIME = pa.timestamp("us", tz="UTC")
+_SCHEMA = pa.schema(
+    [
+        ("pipeline", pa.string()),
+        ("table", pa.string()),
+        ("watermark", _TIME),
+        ("engine_watermark", _TIME),
+        ("epoch", pa.int32()),
+        ("batch_id", pa.int64()),
+        ("updated_at", _TIME),
+    ]
+)
+
+
+def publish(lake: Lake, *, pipeline: str, table: str, engine_ms: int, grace_ms: int, epoch: int, batch_id: int) -> None:
+    """Publishes how far a pipeline is: rows with `final_after <= watermark` do not change any more.
+
+    Args:
+        lake: where.
+        pipeline: its name.
+        table: its result table.
+        engine_ms: Spark's watermark after the batch, in milliseconds since 1970.
+        grace_ms: allowed lateness; the published watermark is the engine's plus grace.
+        epoch: of the checkpoint.
+        batch_id: the newest committed batch.
+    """
+    row = {
+        "pipeline": pipeline,
+        "table": table,
+        "watermark": datetime.fromtimestamp((engine_ms + grace_ms) / 1000, UTC),
+        "engine_watermark": datetime.fromtimestamp(engine_ms / 1000, UTC),
+        "epoch": epoch,
+        "batch_id": batch_id,
+        "updated_at": datetime.now(UTC),
+    }
+    rows = pa.Table.from_pylist([row], schema=_SCHEMA)
+    target: DeltaTable | str
+    try:
+        target = open_table(lake, TABLE)
+    except MissingTableError:
+        write_deltalake(lake.table_uri(TABLE), rows, mode="append", storage_options=lake.storage_options)
+        return
+    target.merge(
+        rows, "t.pipeline = s.pipeline", source_alias="s", target_alias="t"
+    ).when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def published(lake: Lake) -> Mapping[str, datetime]:
+    """Pipeline -> its published watermark."""
+    try:
+        table = open_table(lake, TABLE)
+    except MissingTableError:
+        return {}
+    rows = table.to_pyarrow_table(columns=["pipeline", "watermark"]).to_pylist()
+    return {row["pipeline"]: row["watermark"] for row in rows}

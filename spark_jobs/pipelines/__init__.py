@@ -1,0 +1,8 @@
+"""What runs: one file per pipeline. This is the folder to edit.
+
+Every module here defines one or more `Ingest` or `Pipeline` values at its top level; `registry()` finds them.
+"""
+
+from spark_jobs.pipelines._registry import UnknownPipelineError, load_file, registry, resolve
+
+__all__ = ["UnknownPipelineError", "load_file", "registry", "resolve"]

@@ -1,0 +1,28 @@
+"""All streams of a shop on one line of event time."""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+
+from spark_jobs.simulator.catalogue import product_events
+from spark_jobs.simulator.clicks import click_events
+from spark_jobs.simulator.sales import sale_events
+from spark_jobs.simulator.shop import Shop
+from spark_jobs.simulator.streams import STREAM_NAMES, Event, StreamName
+from spark_jobs.simulator.visits import payment_events, visit_events
+
+_GENERATORS: Mapping[StreamName, Callable[[Shop, int], Iterator[Event]]] = {
+    "sales": sale_events,
+    "products": product_events,
+    "clicks": click_events,
+    "visits": visit_events,
+    "payments": payment_events,
+}
+
+
+def timeline(shop: Shop, start_ms: int) -> Iterator[Event]:
+    """What happens in the shop from `start_ms` on, in order of event time, for ever.
+
+    Ties between streams follow `STREAM_NAMES`, whatever the order in `shop.streams`.
+    """
+    generators = [_GENERATORS[name](shop, start_ms) for name in STREAM_NAMES if name in shop.streams]
+    return heapq.merge(*generators, key=lambda event: event.event_time_ms)

@@ -1,0 +1,39 @@
+"""The vocabulary of a pipeline file: pure, frozen values that import no Spark."""
+
+from spark_jobs.spec.errors import DefinitionError
+from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline
+from spark_jobs.spec.rules import Between, NotNull, OneOf, RowRule, Satisfies
+from spark_jobs.spec.sinks import Sink
+from spark_jobs.spec.sources import Files, Kafka, Table, Union
+from spark_jobs.spec.steps import Aggregate, Select, TopN, Where
+from spark_jobs.spec.watermark import Late, Watermark
+from spark_jobs.spec.windows import GridWindow, Hopping, Session, Tumbling, Window
+
+__all__ = [
+    "METADATA_COLUMNS",
+    "Aggregate",
+    "Between",
+    "Definition",
+    "DefinitionError",
+    "Files",
+    "GridWindow",
+    "Hopping",
+    "Ingest",
+    "Kafka",
+    "Late",
+    "NotNull",
+    "OneOf",
+    "Pipeline",
+    "RowRule",
+    "Satisfies",
+    "Select",
+    "Session",
+    "Sink",
+    "Table",
+    "TopN",
+    "Tumbling",
+    "Union",
+    "Watermark",
+    "Where",
+    "Window",
+]

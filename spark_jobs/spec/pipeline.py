@@ -1,0 +1,257 @@
+"""A pipeline: one frozen value that says what runs. Nothing here imports Spark."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from spark_jobs.spec.base import Spec
+from spark_jobs.spec.durations import Duration, PositiveDuration
+from spark_jobs.spec.expressions import SqlType, check_column_names, columns, split_order_by
+from spark_jobs.spec.rules import NotNull, RowRule
+from spark_jobs.spec.sinks import Sink
+from spark_jobs.spec.sources import Files, Kafka, Table, Union
+from spark_jobs.spec.steps import Aggregate, Select, Step, TopN, Where
+from spark_jobs.spec.watermark import Late, Watermark
+from spark_jobs.spec.windows import Session
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
+        raise ValueError(f"expected lower-case letters, digits and underscores, got {name!r}")
+    return name
+
+
+PipelineName = Annotated[str, AfterValidator(_check_name)]
+
+METADATA_COLUMNS = ("_event_id", "_ingest_seq", "_ingest_time", "_source", "_heartbeat")
+"""What ingest adds to the payload of each bronze row."""
+
+
+class _Definition(Spec):
+    name: PipelineName
+    sink: Sink
+    trigger_interval: Duration = timedelta(0)
+    """Time between the starts of two batches; zero: the next as soon as one is done."""
+
+    def to_json(self) -> str:
+        """The whole definition as canonical JSON; what is kept beside a checkpoint."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+
+    def fingerprint(self) -> str:
+        """A hash of all that decides what a checkpoint holds and what its tables mean.
+
+        Rate limits and trigger intervals are left out: they may change under a running checkpoint.
+        """
+        value = self.model_dump(mode="json")
+        value.pop("trigger_interval")
+        for source in _sources(value["source"]):
+            for limit in [key for key in source if key.endswith("_per_trigger")]:
+                source.pop(limit)
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _sources(source: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from source.get("tables", (source,))
+
+
+class Ingest(_Definition):
+    """Reads files or Kafka, checks each row and appends it to bronze, or to `<table>__quarantine` with the reason.
+
+    Attributes:
+        columns: payload column -> Spark SQL type; for CSV in the order of the file.
+        event_time: the column that says when the event happened; a TIMESTAMP.
+        event_id: the column that identifies an event; None: a hash of the row's place (topic, partition and offset,
+            or file and line).
+        max_future: how far ahead of its arrival an event time may be; what claims more goes to the quarantine, since
+            it would make all honest events late.
+        arrival_time: the column that says when the event arrived, where history is replayed; None: the ingest time.
+        rules: what each row must satisfy.
+        idle_after: when the input has been silent for so long, heartbeats move the watermark on; None: never.
+    """
+
+    kind: Literal["ingest"] = "ingest"
+    source: Annotated[Files | Kafka, Field(discriminator="kind")]
+    columns: Mapping[str, SqlType]
+    event_time: str
+    event_id: str | None = None
+    max_future: PositiveDuration = timedelta(hours=1)
+    arrival_time: str | None = None
+    rules: tuple[RowRule, ...] = ()
+    idle_after: PositiveDuration | None = None
+
+    @property
+    def all_rules(self) -> tuple[RowRule, ...]:
+        """The rules, and those that every event must satisfy: it has an event time and, if declared, an id."""
+        required = [self.event_time, *([self.event_id] if self.event_id else [])]
+        named = {rule.column for rule in self.rules if isinstance(rule, NotNull)}
+        return (*(NotNull(column) for column in required if column not in named), *self.rules)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        check_column_names(self.columns)
+        for field in ("event_time", "event_id", "arrival_time"):
+            column = getattr(self, field)
+            if column is not None and column not in self.columns:
+                raise ValueError(f"{field}: expected one of the columns {sorted(self.columns)}, got {column!r}")
+        for field in ("event_time", "arrival_time"):
+            column = getattr(self, field)
+            if column is not None and self.columns[column].strip().upper() != "TIMESTAMP":
+                raise ValueError(
+                    f"{field}: expected a column of type TIMESTAMP, got {column!r} of type {self.columns[column]!r}"
+                )
+        if not self.sink.table.startswith("bronze.") or self.sink.mode != "append":
+            raise ValueError(
+                f"sink: an ingest appends to a bronze table, got {self.sink.table!r} in mode {self.sink.mode!r}"
+            )
+        for rule in self.rules:
+            unknown = columns(rule.condition) - set(self.columns)
+            if unknown:
+                raise ValueError(
+                    f"rules: {rule.name} reads {sorted(unknown)}; expected columns of {sorted(self.columns)}"
+                )
+            required = isinstance(rule, NotNull) and rule.column in (self.event_time, self.event_id)
+            if required and rule.on_failure == "warn":
+                raise ValueError(f"rules: {rule.name} cannot only warn: nothing downstream can place such an event")
+        return self
+
+
+class Pipeline(_Definition):
+    """Reads bronze, computes results and keeps what came too late for them.
+
+    Attributes:
+        source: a bronze table, or several as one stream.
+        event_time: the column that windows and the watermark go by; None only for a running total.
+        watermark: when a window is final; None only for a running total, which never is.
+        steps: `Where`, `Select`, one `Aggregate`, then `Select` or `TopN`, in this order of execution.
+    """
+
+    kind: Literal["pipeline"] = "pipeline"
+    source: Annotated[Table | Union, Field(discriminator="kind")]
+    event_time: str | None = None
+    watermark: Watermark | None = None
+    steps: tuple[Step, ...] = Field(min_length=1)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The bronze tables that are read."""
+        return self.source.tables if isinstance(self.source, Union) else (self.source,)
+
+    @property
+    def aggregate(self) -> Aggregate:
+        """The one step that groups."""
+        return next(step for step in self.steps if isinstance(step, Aggregate))
+
+    @property
+    def row_steps(self) -> tuple[Where | Select, ...]:
+        """What happens to each event before it is grouped."""
+        before = self.steps[: self.steps.index(self.aggregate)]
+        return tuple(step for step in before if isinstance(step, Where | Select))
+
+    @property
+    def result_steps(self) -> tuple[Select, ...]:
+        """What is computed from each result row."""
+        after = self.steps[self.steps.index(self.aggregate) + 1 :]
+        return tuple(step for step in after if isinstance(step, Select))
+
+    @property
+    def top_n(self) -> TopN | None:
+        """The ranking at the end, if any."""
+        return next((step for step in self.steps if isinstance(step, TopN)), None)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """What identifies a row of the result."""
+        window = ("window_start", "window_end") if self.aggregate.window else ()
+        return (*window, *self.aggregate.by)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        self._check_steps()
+        self._check_time()
+        self._check_columns()
+        if self.sink.table.startswith("bronze."):
+            raise ValueError(f"sink: bronze holds events as they arrived, got {self.sink.table!r}: use silver or gold")
+        return self
+
+    def _check_steps(self) -> None:
+        kinds = [step.kind for step in self.steps]
+        if kinds.count("aggregate") != 1:
+            raise ValueError(f"steps: expected exactly one Aggregate, got {kinds.count('aggregate')} in {kinds}")
+        after = kinds[kinds.index("aggregate") + 1 :]
+        if "where" in after:
+            raise ValueError(
+                "steps: a Where after Aggregate would remove counted results, which the ledger could not tell from "
+                "lost ones: filter events before Aggregate, or results when you query them"
+            )
+        if "top_n" in kinds and kinds.index("top_n") != len(kinds) - 1:
+            raise ValueError(f"steps: expected TopN once, as the last step, got {kinds}")
+        if "top_n" in kinds and kinds.index("top_n") < kinds.index("aggregate"):
+            raise ValueError(f"steps: expected TopN after Aggregate, got {kinds}")
+
+    def _check_time(self) -> None:
+        window, update = self.aggregate.window, self.sink.mode == "update"
+        if window is None:
+            if not update:
+                raise ValueError(
+                    f"sink: a running total never becomes final, got mode 'append': "
+                    f'use Sink({self.sink.table!r}, mode="update")'
+                )
+            if self.watermark is not None:
+                raise ValueError("watermark: a running total has no window that it could close: leave it out")
+            if self.top_n is not None:
+                raise ValueError("steps: TopN ranks inside a window: give the Aggregate one")
+            return
+        if self.event_time is None or self.watermark is None:
+            raise ValueError("event_time and watermark: are required where the Aggregate has a window")
+        if isinstance(window, Session):
+            if update:
+                raise ValueError('sink: Spark cannot update session windows: use mode="append"')
+            if not self.aggregate.by:
+                raise ValueError("steps: Spark needs a key for session windows: name it in Aggregate(by=...)")
+            if self.top_n is not None:
+                raise ValueError("steps: sessions of different keys share no window to rank in: leave TopN out")
+        if self.watermark.late is Late.UPDATE and not update:
+            raise ValueError(
+                f'watermark: Late.UPDATE changes published results: use Sink({self.sink.table!r}, mode="update")'
+            )
+
+    def _check_columns(self) -> None:
+        """Names that are known wrong without knowing bronze's columns."""
+        for table in self.tables:
+            if table.select is not None and self.event_time is not None and self.event_time not in table.select:
+                raise ValueError(
+                    f"event_time: {table.name} does not select {self.event_time!r}; it selects {sorted(table.select)}"
+                )
+        added: set[str] = set()
+        for step in self.row_steps:
+            if isinstance(step, Select):
+                if self.event_time in step.columns:
+                    raise ValueError(f"steps: Select may not replace the event time {self.event_time!r}")
+                added |= set(step.columns)
+        results = {*self.key_columns, *self.aggregate.measures}
+        if len(results) < len(self.key_columns) + len(self.aggregate.measures):
+            raise ValueError("steps: Aggregate: a measure has the name of a column in `by`: rename it")
+        for select in self.result_steps:
+            for name, sql in select.columns.items():
+                unknown = columns(sql) - results
+                if unknown or name in results:
+                    raise ValueError(
+                        f"steps: Select {name!r} after Aggregate: expected a new name computed from "
+                        f"{sorted(results)}, got {sql!r}"
+                    )
+            results |= set(select.columns)
+        if self.top_n is not None:
+            for term in split_order_by(self.top_n.order_by):
+                unknown = columns(term.removesuffix(" DESC").removesuffix(" ASC").split(" NULLS ")[0]) - results
+                if unknown:
+                    raise ValueError(
+                        f"steps: TopN order_by reads {sorted(unknown)}; expected columns of {sorted(results)}"
+                    )
+
+
+Definition = Ingest | Pipeline

@@ -1,0 +1,131 @@
+"""Row rules: what an event must satisfy to reach bronze.
+
+A rule holds where its condition is true or null, as in SQL's CHECK; `NotNull` is the rule for nulls.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from spark_jobs.spec.base import Spec
+from spark_jobs.spec.expressions import Scalar
+
+OnFailure = Literal["quarantine", "warn", "fail"]
+"""What becomes of a row that breaks a rule: set aside, let through and counted, or the stream stops."""
+
+
+class _Rule(Spec):
+    on_failure: OnFailure = "quarantine"
+
+    def __init__(self, /, **fields: Any) -> None:
+        super().__init__(**fields)
+
+    @property
+    def name(self) -> str:
+        """What the quarantine and the ledger call the rule."""
+        raise NotImplementedError
+
+    @property
+    def condition(self) -> str:
+        """The rule as a Spark SQL condition, true or null where it holds."""
+        raise NotImplementedError
+
+
+class NotNull(_Rule):
+    """The column has a value."""
+
+    kind: Literal["not_null"] = "not_null"
+    column: str
+
+    def __init__(self, column: str, **options: Any) -> None:
+        super().__init__(column=column, **options)
+
+    @property
+    def name(self) -> str:
+        """`not_null(column)`."""
+        return f"not_null({self.column})"
+
+    @property
+    def condition(self) -> str:
+        """`column IS NOT NULL`."""
+        return f"`{self.column}` IS NOT NULL"
+
+
+class Between(_Rule):
+    """The column lies between two bounds, both inclusive; one may be left open."""
+
+    kind: Literal["between"] = "between"
+    column: str
+    min: float | int | None = None
+    max: float | int | None = None
+
+    def __init__(self, column: str, **options: Any) -> None:
+        super().__init__(column=column, **options)
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.min is None and self.max is None:
+            raise ValueError("min: expected a bound in min, max or both, got neither")
+        return self
+
+    @property
+    def name(self) -> str:
+        """`between(column, min, max)`, with `..` for an open end."""
+        low, high = ("" if bound is None else f"{bound:g}" for bound in (self.min, self.max))
+        return f"between({self.column}, {low}..{high})"
+
+    @property
+    def condition(self) -> str:
+        """The bounds as comparisons."""
+        bounds = []
+        if self.min is not None:
+            bounds.append(f"`{self.column}` >= {self.min}")
+        if self.max is not None:
+            bounds.append(f"`{self.column}` <= {self.max}")
+        return " AND ".join(bounds)
+
+
+class OneOf(_Rule):
+    """The column has one of the listed texts."""
+
+    kind: Literal["one_of"] = "one_of"
+    column: str
+    values: tuple[str, ...] = Field(min_length=1)
+
+    def __init__(self, column: str, values: tuple[str, ...], **options: Any) -> None:
+        super().__init__(column=column, values=values, **options)
+
+    @property
+    def name(self) -> str:
+        """`one_of(column)`."""
+        return f"one_of({self.column})"
+
+    @property
+    def condition(self) -> str:
+        """`column IN (…)`."""
+        quoted = ", ".join("'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'" for value in self.values)
+        return f"`{self.column}` IN ({quoted})"
+
+
+class Satisfies(_Rule):
+    """A condition of one's own over the columns of the row."""
+
+    kind: Literal["satisfies"] = "satisfies"
+    rule_name: str
+    sql: Scalar
+
+    def __init__(self, rule_name: str, sql: str, **options: Any) -> None:
+        super().__init__(rule_name=rule_name, sql=sql, **options)
+
+    @property
+    def name(self) -> str:
+        """The name that the definition gives."""
+        return self.rule_name
+
+    @property
+    def condition(self) -> str:
+        """The condition as written."""
+        return self.sql
+
+
+RowRule = Annotated[NotNull | Between | OneOf | Satisfies, Field(discriminator="kind")]

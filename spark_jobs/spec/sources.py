@@ -1,0 +1,138 @@
+"""Where events come from."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from spark_jobs.spec.base import Spec
+from spark_jobs.spec.expressions import Scalar, check_column_names
+
+_TABLE = re.compile(r"(bronze|silver|gold)\.[a-z][a-z0-9_]*")
+_SIDE_TABLE = re.compile(r"__(late|quarantine|groups)$")
+
+
+def check_table_name(name: str) -> str:
+    """A table of the lake: `bronze.<name>`, `silver.<name>` or `gold.<name>`.
+
+    Raises:
+        ValueError: if it is none, or the name of a side table that Tidemark keeps itself.
+    """
+    if not _TABLE.fullmatch(name):
+        raise ValueError(f"expected a table such as 'gold.top_products' (bronze, silver or gold), got {name!r}")
+    if _SIDE_TABLE.search(name):
+        raise ValueError(f"{name!r} is a side table that Tidemark keeps beside its result: choose another name")
+    return name
+
+
+TableName = Annotated[str, AfterValidator(check_table_name)]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+class Files(Spec):
+    """A folder that grows: every new file below it is read once.
+
+    Attributes:
+        path: folder, absolute, `s3a://…`, or relative to the lake.
+        format: `json` (one object a line), `csv` (columns in the order of the definition) or `parquet`.
+        header: CSV only: the first line names the columns; a file whose header differs goes to the quarantine.
+        delimiter: CSV only.
+        max_files_per_trigger: at most so many files a batch.
+        max_bytes_per_trigger: about so many bytes a batch (soft; at least one file).
+    """
+
+    kind: Literal["files"] = "files"
+    path: str
+    format: Literal["json", "csv", "parquet"] = "json"
+    header: bool = True
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    max_files_per_trigger: PositiveInt | None = 1000
+    max_bytes_per_trigger: PositiveInt | None = None
+
+    def __init__(self, path: str, **options: object) -> None:
+        super().__init__(path=path, **options)
+
+    @model_validator(mode="after")
+    def _csv_options_for_csv(self) -> Self:
+        if self.format != "csv" and {"header", "delimiter"} & self.model_fields_set:
+            raise ValueError(f"header and delimiter are for CSV, got format {self.format!r}: leave them out")
+        return self
+
+
+class Kafka(Spec):
+    """Topics of a Kafka cluster; each message value is one JSON object.
+
+    Attributes:
+        topic: one topic, or several separated by commas.
+        bootstrap_servers: `host:port`, several separated by commas; None: `TIDEMARK_KAFKA` of the environment.
+        starting_offsets: where a new checkpoint starts.
+        max_offsets_per_trigger: at most so many messages a batch.
+    """
+
+    kind: Literal["kafka"] = "kafka"
+    topic: str
+    bootstrap_servers: str | None = None
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    max_offsets_per_trigger: PositiveInt | None = 1_000_000
+
+    def __init__(self, topic: str, **options: object) -> None:
+        super().__init__(topic=topic, **options)
+
+
+class Table(Spec):
+    """A bronze table of the lake, read in the order in which its rows arrived.
+
+    Attributes:
+        name: `bronze.<stream>`.
+        select: result column -> Spark SQL expression; None keeps all columns. Inside a `Union` every table selects
+            the same columns.
+        max_files_per_trigger: at most so many files of the table a batch.
+        max_bytes_per_trigger: about so many bytes a batch (soft; at least one file).
+    """
+
+    kind: Literal["table"] = "table"
+    name: TableName
+    select: Mapping[str, Scalar] | None = None
+    max_files_per_trigger: PositiveInt | None = 1000
+    max_bytes_per_trigger: PositiveInt | None = None
+
+    def __init__(self, name: str, **options: object) -> None:
+        super().__init__(name=name, **options)
+
+    @field_validator("name")
+    @classmethod
+    def _bronze(cls, name: str) -> str:
+        if not name.startswith("bronze."):
+            raise ValueError(
+                f"expected a bronze table, got {name!r}: bronze keeps every event with its place, which the late "
+                "split needs"
+            )
+        return name
+
+    @field_validator("select")
+    @classmethod
+    def _names_are_free(cls, select: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        check_column_names(select or ())
+        return select
+
+
+class Union(Spec):
+    """Several bronze tables as one stream: each says with `select` how its rows give the common columns."""
+
+    kind: Literal["union"] = "union"
+    tables: tuple[Table, ...]
+
+    def __init__(self, *tables: Table, **other: object) -> None:
+        super().__init__(tables=other.pop("tables", tables), **other)
+
+    @model_validator(mode="after")
+    def _same_columns(self) -> Self:
+        if len(self.tables) < 2:
+            raise ValueError(f"tables: expected two or more, got {len(self.tables)}")
+        shapes = {table.name: tuple(sorted(table.select or ())) for table in self.tables}
+        if len(shapes) != len(self.tables):
+            raise ValueError(f"tables: expected each table once, got {[table.name for table in self.tables]}")
+        if not all(shapes.values()) or len(set(shapes.values())) > 1:
+            raise ValueError(f"tables: expected the same `select` columns for each table, got {shapes}")
+        return self

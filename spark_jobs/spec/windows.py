@@ -1,0 +1,95 @@
+"""Windows of event time. A window is half-open: it holds events from its start up to, not including, its end."""
+
+from datetime import timedelta
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from spark_jobs.spec.base import Spec
+from spark_jobs.spec.durations import Duration, PositiveDuration, format_duration
+
+
+class Tumbling(Spec):
+    """Windows that touch: every event belongs to exactly one.
+
+    Attributes:
+        size: length of a window.
+        offset: shift of the grid from 1970-01-01 00:00 UTC; "6 hours" starts daily windows at 06:00 UTC.
+    """
+
+    kind: Literal["tumbling"] = "tumbling"
+    size: PositiveDuration
+    offset: Duration = timedelta(0)
+
+    def __init__(self, size: str | timedelta, *, offset: str | timedelta = timedelta(0), **other: object) -> None:
+        super().__init__(size=size, offset=offset, **other)
+
+    @property
+    def every(self) -> timedelta:
+        """Distance between the starts of two neighbours."""
+        return self.size
+
+    @model_validator(mode="after")
+    def _offset_within_grid(self) -> Self:
+        _check_offset(self)
+        return self
+
+
+class Hopping(Spec):
+    """Windows of one size that overlap on a fixed grid: an event belongs to several.
+
+    Attributes:
+        size: length of a window.
+        every: distance between the starts of two neighbours; at most `size`.
+        offset: shift of the grid from 1970-01-01 00:00 UTC.
+    """
+
+    kind: Literal["hopping"] = "hopping"
+    size: PositiveDuration
+    every: PositiveDuration
+    offset: Duration = timedelta(0)
+
+    def __init__(
+        self,
+        size: str | timedelta,
+        every: str | timedelta,
+        *,
+        offset: str | timedelta = timedelta(0),
+        **other: object,
+    ) -> None:
+        super().__init__(size=size, every=every, offset=offset, **other)
+
+    @model_validator(mode="after")
+    def _no_gaps(self) -> Self:
+        if self.every > self.size:
+            raise ValueError(
+                f"every: expected at most the size ({format_duration(self.size)}), got "
+                f"{format_duration(self.every)}: events between two windows would belong to none"
+            )
+        _check_offset(self)
+        return self
+
+
+class Session(Spec):
+    """Windows of activity: one ends when its key has been silent for `gap`.
+
+    Two events of a key at most `gap` apart share a session. The window is [first event, last event + gap).
+    """
+
+    kind: Literal["session"] = "session"
+    gap: PositiveDuration
+
+    def __init__(self, gap: str | timedelta, **other: object) -> None:
+        super().__init__(gap=gap, **other)
+
+
+Window = Tumbling | Hopping | Session
+GridWindow = Tumbling | Hopping
+
+
+def _check_offset(window: GridWindow) -> None:
+    if window.offset >= window.every:
+        raise ValueError(
+            f"offset: expected less than {format_duration(window.every)}, got {format_duration(window.offset)}: "
+            "the grid repeats after that"
+        )

@@ -1,0 +1,1 @@
+"""Steps and row rules as DataFrame operations, the same for stream and batch."""

@@ -1,0 +1,55 @@
+"""Groups, measures and ranks."""
+
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.spec import Aggregate, Select, TopN
+from spark_jobs.spec.expressions import split_order_by
+from spark_jobs.transforms.grid import window_column
+
+EVENTS = "__events"
+
+
+def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> DataFrame:
+    """One row for each window and key: `window_start`, `window_end`, the key, the measures and `__events`.
+
+    On a stream this is Spark's own stateful aggregation; in batch it gives the rows that the stream would give if no
+    event came late.
+    """
+    keys: list[Column] = [F.col(name) for name in step.by]
+    if step.window is not None:
+        if event_time is None:
+            raise ValueError("a window needs an event time")
+        keys.insert(0, window_column(F.col(event_time), step.window).alias("__window"))
+    measures = [F.expr(sql).alias(name) for name, sql in step.measures.items()]
+    grouped = events.groupBy(*keys).agg(*measures, F.count(F.lit(1)).alias(EVENTS))
+    bounds = (
+        [F.col("__window.start").alias("window_start"), F.col("__window.end").alias("window_end")]
+        if step.window is not None
+        else []
+    )
+    return grouped.select(*bounds, *step.by, *step.measures, EVENTS)
+
+
+def with_result_steps(results: DataFrame, steps: Iterable[Select]) -> DataFrame:
+    """Adds the columns that are computed from each result row; `__events` stays last."""
+    for step in steps:
+        results = results.withColumns({name: F.expr(sql) for name, sql in step.columns.items()})
+    return results.select(*(name for name in results.columns if name != EVENTS), EVENTS)
+
+
+def top_n(results: DataFrame, step: TopN, by: Iterable[str]) -> DataFrame:
+    """The first n rows of each window, with their `rank`; ties go by the key.
+
+    Args:
+        results: all groups of the windows that they belong to.
+        step: how many, in which order.
+        by: the key of a group inside its window.
+    """
+    order = ", ".join((*split_order_by(step.order_by), *(f"`{name}`" for name in by)))
+    rank = F.expr(f"row_number() OVER (PARTITION BY window_start, window_end ORDER BY {order})")
+    with_rank = results.withColumn("rank", rank).where(F.col("rank") <= step.n)
+    bounds = ["window_start", "window_end", "rank"]
+    return with_rank.select(*bounds, *(name for name in results.columns if name not in bounds))

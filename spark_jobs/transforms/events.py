@@ -1,0 +1,33 @@
+"""What happens to each event before it is grouped."""
+
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.spec import Select, Table, Where
+
+PASSED = "__passed"
+
+
+def project(bronze: DataFrame, table: Table, keep: Iterable[str]) -> DataFrame:
+    """The columns that a source table gives to a pipeline: its `select`, or all of them; and those to keep."""
+    if table.select is None:
+        return bronze
+    return bronze.select(*(F.expr(sql).alias(name) for name, sql in table.select.items()), *keep)
+
+
+def with_row_steps(events: DataFrame, steps: Iterable[Where | Select]) -> DataFrame:
+    """Adds the columns of every `Select`, and `__passed`: whether every `Where` is true of the event.
+
+    Nothing is removed here, so that the ledger can count what `Where` removes.
+    """
+    passed: Column = F.lit(True)
+    for step in steps:
+        if isinstance(step, Select):
+            events = events.withColumns({name: F.expr(sql) for name, sql in step.columns.items()})
+        else:
+            passed = passed & F.coalesce(F.expr(step.condition), F.lit(False))
+            events = events.withColumn(PASSED, passed)
+            passed = F.col(PASSED)
+    return events if PASSED in events.columns else events.withColumn(PASSED, passed)
