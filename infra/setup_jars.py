@@ -32,6 +32,7 @@ SUPPORTED_JAVA = (17, 21)
 STORAGE_JAR = "tidemark-storage.jar"
 
 _AGAIN = "Run `python -m infra.setup_jars` again."
+_REPEATED = "If that ends the same way, the list or the registry is wrong: do not use the jar."
 _COORDINATE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+)\s+([0-9a-f]{64})")
 _COMPILE_AGAINST = (
     "delta-storage",
@@ -204,8 +205,8 @@ def fetch(jars: JarSet, java: Path, cache: Path) -> None:
         cache: Folder for Ivy's own files.
 
     Raises:
-        SetupError: If a jar could not be downloaded or has another checksum than listed. Jars with the right
-            checksum stay; wrong ones are removed.
+        SetupError: If a jar could not be downloaded or has another checksum than listed. What lay there with
+            the right checksum stays; a wrong file is removed.
     """
     wanted = parse_listing(jars.listing.read_text(encoding="utf-8"), jars.listing.name)
     jars.folder.mkdir(parents=True, exist_ok=True)
@@ -368,7 +369,7 @@ def _verify(jars: Sequence[Jar], folder: Path) -> None:
             path.unlink()
             wrong.append(f"{jar.coordinate}: expected sha256 {jar.sha256}, got {got}")
     if wrong:
-        raise SetupError("\n".join([*wrong, f"The wrong files were removed. {_AGAIN}"]))
+        raise SetupError("\n".join([*wrong, f"The wrong files were removed. {_AGAIN} {_REPEATED}"]))
 
 
 def _digest(*parts: JarSet | list[Path]) -> str:

@@ -1,10 +1,12 @@
 """Tables, ledgers and late rows as a person reads them."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.inventory import TableSummary
@@ -16,12 +18,14 @@ _EVENT_COLUMNS = ("read", "on_time", "partly_late", "late", "duplicate", "quaran
 
 def rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> Table:
     """Any rows, numbers to the right."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    # Text, not str: what stands in data is never taken for rich's markup.
+    table = Table(title=title and Text(title), title_justify="left", box=None, pad_edge=False)
     for index, name in enumerate(columns):
-        numeric = all(isinstance(row[index], int | float) for row in rows) and bool(rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        values = [row[index] for row in rows if row[index] is not None]
+        numeric = bool(values) and all(isinstance(value, int | float | Decimal) for value in values)
+        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(Text(_cell(value)) for value in row))
     return table
 
 
@@ -30,10 +34,10 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
+    if isinstance(value, int | Decimal):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.2f}"
+        return f"{value:,.12g}"
     return str(value)
 
 
@@ -47,7 +51,7 @@ def print_summaries(console: Console, summaries: Sequence[TableSummary]) -> None
                     summary.table,
                     summary.rows,
                     summary.files,
-                    summary.size_bytes / 1e6,
+                    Decimal(summary.size_bytes).scaleb(-6).quantize(Decimal("0.01")),
                     _time(summary.newest_event),
                     _time(summary.watermark),
                     "-" if summary.late_share is None else f"{summary.late_share:.2%}",
@@ -110,7 +114,7 @@ def print_ledger(
     )
     console.print(table)
     for holds, text in checks:
-        console.print(f"[green]balanced[/green]  {text}" if holds else f"[red]UNBALANCED[/red]  {text}")
+        console.print(Text.assemble(("balanced", "green") if holds else ("UNBALANCED", "red"), f"  {text}"))
 
 
 def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> None:

@@ -159,7 +159,8 @@ class TableWriter:
         session = rows.sparkSession
         measures = [name for name in rows.columns if name not in (*keys, "revised_at", "revision")]
         changed = " OR ".join(f"NOT (t.`{name}` <=> s.`{name}`)" for name in measures)
-        condition = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in keys)
+        # The total over the whole stream has no key: its table holds one row.
+        condition = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in keys) or "true"
         touched = ""
         if "window_start" in keys:
             # Literals let Delta skip the files of other windows.

@@ -81,8 +81,8 @@ class LateRows:
     def count(self, rows: DataFrame) -> LateCount:
         """What the rows hold, to be held against the ledger and against Spark's own drop count."""
         keys = with_row_steps(rows, self._definition.row_steps)
-        group = F.struct(F.explode("missed_windows.window_end").alias("end"), *self._definition.aggregate.by)
-        groups = keys.select(group.alias("g")).distinct().count()
+        ends = F.explode("missed_windows.window_end").alias("__end")
+        groups = keys.select(ends, *self._definition.aggregate.by).distinct().count()
         found = rows.agg(F.count(F.lit(1)), F.sum(F.size("missed_windows"))).collect()[0]
         events, pairs = found[0], found[1] or 0
         most = events if isinstance(self._definition.aggregate.window, Session) else groups

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.location import Lake
 from spark_jobs.spec import Definition
+from spark_jobs.spec.pipeline import changed_fields
 
 
 class Epoch(BaseModel):
@@ -104,12 +105,6 @@ def delete_checkpoint(lake: Lake, epoch: Epoch) -> None:
     paths = [item["path"] for item in lake.store.list(f"{epoch.folder}/").collect()]
     for start in range(0, len(paths), 1000):
         lake.store.delete(paths[start : start + 1000])
-
-
-def changed_fields(before: str, after: str) -> tuple[str, ...]:
-    """The top-level fields in which two definitions, as JSON, differ."""
-    old, new = json.loads(before), json.loads(after)
-    return tuple(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))
 
 
 def _refuse_other_definition(lake: Lake, epoch: Epoch, definition: Definition) -> None:

@@ -8,7 +8,7 @@ from spark_jobs.lake import ledger
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables import file_statistics, newest, open_table, table_names
+from spark_jobs.lake.tables import file_statistics, newest, open_table, row_count, table_names
 from spark_jobs.lake.watermarks import published
 from spark_jobs.spec import Definition, Pipeline
 
@@ -50,7 +50,7 @@ def summaries(lake: Lake, definitions: Mapping[str, Definition]) -> tuple[TableS
         found.append(
             TableSummary(
                 table=name,
-                rows=sum(statistics.column("num_records").to_pylist()) if statistics.num_rows else 0,
+                rows=row_count(table),
                 files=statistics.num_rows,
                 size_bytes=sum(statistics.column("size_bytes").to_pylist()) if statistics.num_rows else 0,
                 newest_event=newest(table, column) if column else None,

@@ -1,5 +1,7 @@
 """Where everything of a lake lies."""
 
+import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +11,8 @@ from obstore.store import LocalStore, ObjectStore, S3Store
 
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.settings import S3Settings
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass(frozen=True)
@@ -28,14 +32,20 @@ class Lake:
         Raises:
             LakeUnavailableError: if the scheme is none that Tidemark knows.
         """
-        scheme, separator, rest = text.partition("://")
-        if not separator:
-            return cls(str(Path(text).expanduser().absolute()))
-        if scheme == "file":
-            return cls(str(Path(rest).absolute()))
-        if scheme in ("s3", "s3a") and rest.strip("/"):
+        scheme, _, rest = text.partition(":")
+        if text.strip() and not _SCHEME.match(text):
+            return cls(os.path.abspath(Path(text).expanduser()))
+        if scheme == "file" and rest.startswith("/") and not re.match("//[^/]", rest):
+            return cls(os.path.abspath("/" + rest.lstrip("/")))
+        bucket = rest.strip("/").split("/")[0]
+        if scheme in ("s3", "s3a") and rest.startswith("//") and bucket and "@" not in bucket:
             return cls("s3a://" + rest.strip("/"))
-        raise LakeUnavailableError(f"lake {text!r}: expected a folder or s3a://bucket/prefix. Set TIDEMARK_LAKE.")
+        # An address with credentials is not shown.
+        shown = f"{scheme}://…@…" if "@" in text else text
+        raise LakeUnavailableError(
+            f"lake {shown!r}: expected a folder, or s3a://bucket/prefix without credentials (they come from the "
+            "environment). Set TIDEMARK_LAKE, or give --lake."
+        )
 
     @property
     def on_s3(self) -> bool:

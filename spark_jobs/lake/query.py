@@ -10,6 +10,8 @@ from spark_jobs.lake.tables import LAYERS, open_table, table_names
 class QueryError(TidemarkError):
     """A SQL query that DuckDB cannot run."""
 
+_REVISED = "final_after"
+
 
 def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with one view for each table: `gold.top_products`, `gold.top_products__late`, ….
@@ -21,23 +23,27 @@ def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
     for layer in LAYERS:
         connection.execute(f"CREATE SCHEMA {layer}")
     names = table_names(lake)
-    watermarked = "ops.watermarks" in names
-    for name in names:
-        table = open_table(lake, name)
-        layer, short = name.split(".", 1)
-        connection.register(f"__{layer}__{short}", table.to_pyarrow_dataset())
+    opened = {name: open_table(lake, name) for name in names}
+    for name, table in opened.items():
+        connection.register(_registered(name), table.to_pyarrow_dataset())
+    for name, table in opened.items():
         columns = {field.name for field in table.schema().fields}
-        final = ""
-        if "final_after" in columns:
-            final = ", false AS is_final"
-            if watermarked:
-                base = name.removesuffix("__groups")
-                final = (
-                    ", coalesce(final_after <= (SELECT max(watermark) FROM __ops__watermarks "
-                    f"WHERE \"table\" = '{base}'), false) AS is_final"
-                )
-        connection.execute(f'CREATE VIEW {layer}."{short}" AS SELECT *{final} FROM "__{layer}__{short}"')
+        final = f", {_finality(name, watermarked='ops.watermarks' in opened)} AS is_final" if _REVISED in columns else ""
+        layer, short = name.split(".", 1)
+        connection.execute(f'CREATE VIEW {layer}."{short}" AS SELECT *{final} FROM "{_registered(name)}"')
     return connection
+
+
+def _registered(table: str) -> str:
+    return "__" + table.replace(".", "__")
+
+
+def _finality(table: str, *, watermarked: bool) -> str:
+    if not watermarked:
+        return "false"
+    result = table.removesuffix("__groups")
+    watermark = f"""SELECT max(watermark) FROM "{_registered('ops.watermarks')}" WHERE "table" = '{result}'"""
+    return f"coalesce({_REVISED} <= ({watermark}), false)"
 
 
 def run(lake: Lake, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:

@@ -54,9 +54,10 @@ def file_statistics(table: DeltaTable) -> pa.Table:
 
 
 def row_count(table: DeltaTable) -> int:
-    """Rows of the table, from the log alone."""
+    """Rows of the table, from the log alone; counted where another writer left no statistics."""
     statistics = file_statistics(table)
-    return sum(statistics.column("num_records").to_pylist()) if statistics.num_rows else 0
+    counts = statistics.column("num_records").to_pylist() if statistics.num_rows else []
+    return table.to_pyarrow_dataset().count_rows() if None in counts else sum(counts)
 
 
 def newest(table: DeltaTable, column: str) -> Any:

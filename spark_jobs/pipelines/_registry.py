@@ -30,7 +30,28 @@ class UnknownPipelineError(LookupError):
 
 
 def _definitions(module: ModuleType) -> tuple[Definition, ...]:
-    return tuple(value for value in vars(module).values() if isinstance(value, Ingest | Pipeline))
+    """What the module defines or imports, each value once."""
+    found = {id(value): value for value in vars(module).values() if isinstance(value, Ingest | Pipeline)}
+    return tuple(found.values())
+
+
+def _by_name(definitions: Iterable[Definition]) -> dict[str, Definition]:
+    """The definitions by name; the same value may come more than once, as where one file imports from another.
+
+    Raises:
+        DefinitionError: if two have one name, or write to one table.
+    """
+    found: dict[str, Definition] = {}
+    tables: dict[str, str] = {}
+    for definition in definitions:
+        if found.setdefault(definition.name, definition) is not definition:
+            raise DefinitionError(f"pipeline `{definition.name}` is defined twice: rename one")
+        other = tables.setdefault(definition.sink.table, definition.name)
+        if other != definition.name:
+            raise DefinitionError(
+                f"pipelines `{other}` and `{definition.name}` both write {definition.sink.table}: rename one sink"
+            )
+    return found
 
 
 @cache
@@ -41,38 +62,28 @@ def registry() -> MappingProxyType[str, Definition]:
         DefinitionError: if two have one name, or write to one table.
     """
     package = importlib.import_module(__package__)
-    found: dict[str, Definition] = {}
-    tables: dict[str, str] = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        if info.name.startswith("_"):
-            continue
-        for definition in _definitions(importlib.import_module(f"{__package__}.{info.name}")):
-            if definition.name in found:
-                raise DefinitionError(f"pipeline `{definition.name}` is defined twice: rename one")
-            other = tables.setdefault(definition.sink.table, definition.name)
-            if other != definition.name:
-                raise DefinitionError(
-                    f"pipelines `{other}` and `{definition.name}` both write {definition.sink.table}: rename one sink"
-                )
-            found[definition.name] = definition
+    names = [info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_")]
+    modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
+    found = _by_name(definition for module in modules for definition in _definitions(module))
     return MappingProxyType(dict(sorted(found.items())))
 
 
 def load_file(path: Path) -> tuple[Definition, ...]:
-    """The definitions of a pipeline file outside of this folder.
+    """The definitions of a pipeline file outside of this folder; registered ones that it imports are not its own.
 
     Raises:
-        DefinitionError: if the file defines none.
+        DefinitionError: if the file defines none, two of one name, or two that write to one table.
     """
     spec = importlib.util.spec_from_file_location(f"tidemark_pipeline_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise DefinitionError(f"file {path}: expected a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    definitions = _definitions(module)
+    registered = {id(definition) for definition in registry().values()}
+    definitions = [definition for definition in _definitions(module) if id(definition) not in registered]
     if not definitions:
         raise DefinitionError(f"file {path}: expected an Ingest or a Pipeline at its top level, found none")
-    return definitions
+    return tuple(_by_name(definitions).values())
 
 
 def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
@@ -80,14 +91,15 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
 
     Raises:
         UnknownPipelineError: for a name that is neither.
+        DefinitionError: if two have one name, or write to one table.
     """
-    resolved: dict[str, Definition] = {}
-    for name in names:
+    resolved: list[Definition] = []
+    for name in dict.fromkeys(names):
         path = Path(name)
         if name in registry():
-            resolved[name] = registry()[name]
+            resolved.append(registry()[name])
         elif path.suffix == ".py" and path.is_file():
-            resolved |= {definition.name: definition for definition in load_file(path)}
+            resolved += load_file(path)
         else:
             raise UnknownPipelineError(name, registry())
-    return tuple(resolved.values())
+    return tuple(_by_name(resolved).values())

@@ -1,10 +1,36 @@
 """The base of every value in the vocabulary: frozen, strict, with errors that a person can act on."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from spark_jobs.spec.errors import DefinitionError
+
+_Value = TypeVar("_Value")
+
+
+class FrozenMapping(dict[str, _Value]):
+    """A mapping that stays as it is, in its order; it can be hashed and compared like the dictionary it was made of."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("a definition cannot be changed: define another one")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
+
+
+def _freeze(mapping: Mapping[str, Any]) -> FrozenMapping[Any]:
+    return FrozenMapping(mapping)
+
+
+FROZEN = AfterValidator(_freeze)
+"""Makes a mapping field as unchangeable as the value that it belongs to."""
 
 
 class Spec(BaseModel):
@@ -12,18 +38,35 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    def __init__(self, /, **fields: Any) -> None:
+    def __init__(self, /, *unnamed: Any, **fields: Any) -> None:
+        if unnamed:
+            known = ", ".join(f"{name}=…" for name in type(self).model_fields if name != "kind")
+            raise DefinitionError(f"{_subject(type(self), fields)}: expected named fields ({known}), got {unnamed!r}")
+        for name, value in fields.items():
+            field = type(self).model_fields.get(name)
+            if isinstance(value, Spec) and field is not None and get_origin(field.annotation) is tuple:
+                raise DefinitionError(
+                    f"{_subject(type(self), fields)}: {name}: expected a tuple, got one {type(value).__name__}: a "
+                    f"tuple of one needs a comma, {name}=({type(value).__name__}(…),)"
+                )
         try:
             super().__init__(**fields)
         except ValidationError as error:
             raise DefinitionError(_describe(type(self), fields, error)) from None
 
 
-def _describe(model: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> str:
+def _subject(model: type[BaseModel], fields: dict[str, Any]) -> str:
     name = fields.get("name")
-    subject = f"{model.__name__} `{name}`" if isinstance(name, str) else model.__name__
+    return f"{model.__name__} `{name}`" if isinstance(name, str) else model.__name__
+
+
+def _describe(model: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> str:
+    subject = _subject(model, fields)
     lines = []
-    for detail in error.errors():
+    details = error.errors()
+    for detail in details:
+        if detail["type"] == "too_short" and any(detail["loc"] == other["loc"][:-1] for other in details):
+            continue  # pydantic counts only the items that are valid; what is wrong with the others is told
         place = ".".join(str(part) for part in detail["loc"])
         message = detail["msg"].removeprefix("Value error, ")
         match detail["type"]:
@@ -34,6 +77,10 @@ def _describe(model: type[BaseModel], fields: dict[str, Any], error: ValidationE
                 message = "is required"
             case "value_error":
                 pass
+            case "tuple_type":
+                message = (
+                    f"expected a tuple, got {detail['input']!r}: a tuple of one needs a comma, ({detail['input']!r},)"
+                )
             case _:
                 message = f"{message[0].lower()}{message[1:]}, got {detail['input']!r}"
         lines.append(f"{subject}: {place}: {message}" if place else f"{subject}: {message}")

@@ -8,14 +8,15 @@ from pydantic import BeforeValidator, PlainSerializer
 
 _UNITS_MS = {
     "millisecond": 1,
-    "ms": 1,
     "second": 1_000,
     "minute": 60_000,
     "hour": 3_600_000,
     "day": 86_400_000,
     "week": 604_800_000,
 }
-_PART = re.compile(r"\s*(\d+)\s*([A-Za-z]+)\s*,?")
+_SPELLINGS_MS = {"ms": 1, **_UNITS_MS, **{f"{unit}s": unit_ms for unit, unit_ms in _UNITS_MS.items()}}
+_PART = re.compile(r"([0-9]{1,999})\s*([A-Za-z]+)(?:\s*,\s*(?=[0-9])|\s+|(?=[0-9])|$)")
+_LONGEST = timedelta(days=365_000)
 _EXAMPLE = 'expected a duration such as "30 seconds" or "1 hour 30 minutes"'
 
 
@@ -27,7 +28,7 @@ def parse_duration(text: object) -> timedelta:
             days and weeks, singular or plural. A `timedelta` passes through.
 
     Returns:
-        The duration, a whole number of milliseconds, never negative.
+        The duration, a whole number of milliseconds, never negative, at most 365,000 days.
 
     Raises:
         ValueError: if the text is no such sum. Months and years have no fixed length and are refused.
@@ -35,6 +36,10 @@ def parse_duration(text: object) -> timedelta:
     if isinstance(text, timedelta):
         if text < timedelta(0):
             raise ValueError(f"{_EXAMPLE}, got the negative {text!r}")
+        if text % timedelta(milliseconds=1):
+            raise ValueError(f"expected a whole number of milliseconds, got {text!r}")
+        if text > _LONGEST:
+            raise ValueError(f"expected at most {_LONGEST.days} days, got {text!r}")
         return text
     if not isinstance(text, str):
         raise ValueError(f"{_EXAMPLE}, got {text!r}")
@@ -43,7 +48,7 @@ def parse_duration(text: object) -> timedelta:
     while position < len(stripped):
         part = _PART.match(stripped, position)
         unit = part.group(2).lower() if part else ""
-        unit_ms = _UNITS_MS.get(unit) or _UNITS_MS.get(unit.removesuffix("s"))
+        unit_ms = _SPELLINGS_MS.get(unit)
         if part is None or unit_ms is None:
             hint = ": months and years have no fixed length" if re.match("month|year", unit) else ""
             raise ValueError(f"{_EXAMPLE}, got {text!r}{hint}")
@@ -51,6 +56,8 @@ def parse_duration(text: object) -> timedelta:
         position = part.end()
     if not stripped:
         raise ValueError(f"{_EXAMPLE}, got {text!r}")
+    if total_ms > duration_ms(_LONGEST):
+        raise ValueError(f"expected at most {_LONGEST.days} days, got {text!r}")
     return timedelta(milliseconds=total_ms)
 
 

@@ -1,6 +1,8 @@
 """SQL expressions: parsed when a pipeline is defined, run by Spark, transpiled for DuckDB."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Annotated
 
 import sqlglot
@@ -15,7 +17,11 @@ _CLOCK_AND_CHANCE = (
     exp.CurrentDatetime,
     exp.Rand,
     exp.Randn,
+    exp.Randstr,
+    exp.Uniform,
     exp.Uuid,
+    exp.CurrentUser,
+    exp.SessionUser,
 )
 _UNREPEATABLE = {
     "now",
@@ -23,14 +29,34 @@ _UNREPEATABLE = {
     "monotonically_increasing_id",
     "spark_partition_id",
     "input_file_name",
+    "input_file_block_start",
+    "input_file_block_length",
     "shuffle",
     "rand",
     "randn",
     "random",
     "uuid",
+    "user",
     "curdate",
     "localtimestamp",
 }
+# Spark reads these texts as the present day or moment when they are cast.
+_MOVING_DATE = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+_GENERATORS = (exp.Explode, exp.Posexplode, exp.Inline, exp.Stack)
+_GENERATOR_NAMES = {"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer"}
+_WINDOW_NAMES = {"window", "session_window"}
+_OVER_ONLY = (
+    exp.Lag,
+    exp.Lead,
+    exp.NthValue,
+    exp.Rank,
+    exp.DenseRank,
+    exp.PercentRank,
+    exp.CumeDist,
+    exp.Ntile,
+    exp.RowNumber,
+)
+_AGGREGATE_CLAUSES = (exp.Filter, exp.WithinGroup)
 _ORDER_DEPENDENT = (exp.First, exp.Last, exp.AnyValue, exp.FirstValue, exp.LastValue)
 # Aggregates that sqlglot has no class for.
 _AGGREGATE_NAMES = {
@@ -44,6 +70,10 @@ _AGGREGATE_NAMES = {
     "bool_or",
     "count_min_sketch",
     "histogram_numeric",
+    "hll_sketch_agg",
+    "hll_union_agg",
+    "mean",
+    "std",
     "kurtosis",
     "regr_count",
     "regr_r2",
@@ -52,8 +82,9 @@ _AGGREGATE_NAMES = {
 }
 
 
+@cache
 def parse(sql: str) -> exp.Expr:
-    """The syntax tree of one Spark SQL expression.
+    """The syntax tree of one Spark SQL expression; not to be changed.
 
     Raises:
         ValueError: if the text is no single expression, or can give another answer when it is asked again.
@@ -63,22 +94,45 @@ def parse(sql: str) -> exp.Expr:
     except SqlglotError as error:
         first_line = str(error).splitlines()[0]
         raise ValueError(f"expected a Spark SQL expression, got {sql!r} ({first_line})") from None
-    if not isinstance(select, exp.Select) or len(select.expressions) != 1 or select.args.get("from_"):
+    if not isinstance(select, exp.Select) or len(select.expressions) != 1 or _clauses(select, "expressions"):
         raise ValueError(f"expected a single Spark SQL expression, got {sql!r}")
     tree: exp.Expr = select.expressions[0]
     if isinstance(tree, exp.Alias):
         raise ValueError(f"expected an expression without an alias, got {sql!r}: the mapping's key names it")
     if tree.find(exp.Subquery, exp.Select):
         raise ValueError(f"expected an expression without a subquery, got {sql!r}: use Enrich or Join")
-    if tree.find(exp.Window):
+    if tree.find(exp.Window, *_OVER_ONLY):
         raise ValueError(f"Spark cannot run OVER (...) on a stream, got {sql!r}: use Aggregate or TopN")
+    if tree.find(exp.Placeholder, exp.Parameter, exp.SessionParameter):
+        raise ValueError(f"expected an expression without parameters, got {sql!r}: write the value")
+    if any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)):
+        raise ValueError(f"expected the names of columns instead of *, got {sql!r}")
     for node in tree.find_all(exp.Func):
+        if isinstance(node, _GENERATORS) or _name(node) in _GENERATOR_NAMES:
+            raise ValueError(
+                f"{_name(node)}() makes several rows of one event, which the ledger counts once; got {sql!r}: use "
+                "transform, filter or aggregate on the array"
+            )
+        if _name(node) in _WINDOW_NAMES:
+            raise ValueError(f"{_name(node)}() is no column of an event, got {sql!r}: use Aggregate(window=...)")
         if isinstance(node, _CLOCK_AND_CHANCE) or _name(node) in _UNREPEATABLE:
             raise ValueError(
                 f"{_name(node)}() answers differently each time, so a replayed batch would not repeat its rows; "
                 f"got {sql!r}: use a column of the event, such as _ingest_time"
             )
+    for literal in tree.find_all(exp.Literal):
+        cast = isinstance(literal.parent, exp.Cast | exp.TryCast | exp.Date | exp.Timestamp)
+        if cast and literal.is_string and _MOVING_DATE.match(literal.name):
+            raise ValueError(
+                f"{literal.name!r} as a time is another one each time, so a replayed batch would not repeat its "
+                f"rows; got {sql!r}: use a column of the event, such as _ingest_time"
+            )
     return tree
+
+
+def _clauses(select: exp.Select, *expected: str) -> bool:
+    """Whether the text went on after what was expected: WHERE, LIMIT, DISTINCT, …."""
+    return any(value for name, value in select.args.items() if name not in expected)
 
 
 def _name(node: exp.Expr) -> str:
@@ -93,14 +147,30 @@ def is_aggregate(tree: exp.Expr) -> bool:
 
 
 def _is_aggregate_function(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Any):  # any(a) is an aggregate, a = any(b) is none
+        return node.arg_key != "expression"
     return isinstance(node, exp.AggFunc) or (isinstance(node, exp.Anonymous) and _name(node) in _AGGREGATE_NAMES)
 
 
 def columns(sql: str) -> frozenset[str]:
     """The columns that the expression reads (lambda variables are none)."""
-    tree = parse(sql)
-    bound = {variable.name for function in tree.find_all(exp.Lambda) for variable in function.expressions}
-    return frozenset(column.parts[0].name for column in tree.find_all(exp.Column) if column.parts[0].name not in bound)
+    return frozenset(column.parts[0].name for column in parse(sql).find_all(exp.Column))
+
+
+def ungrouped_columns(sql: str) -> frozenset[str]:
+    """The columns that the expression reads outside of any aggregate: only those of the key may stand there."""
+    return frozenset(
+        column.parts[0].name
+        for column in parse(sql).find_all(exp.Column)
+        if not any(_is_aggregate_function(node) or isinstance(node, _AGGREGATE_CLAUSES) for node in _above(column))
+    )
+
+
+def _above(node: exp.Expr) -> Iterator[exp.Expr]:
+    above = node.parent
+    while above is not None:
+        yield above
+        above = above.parent
 
 
 def to_duckdb(sql: str) -> str:
@@ -114,10 +184,20 @@ def _check_scalar(sql: str) -> str:
     return sql
 
 
+def _check_condition(sql: str) -> str:
+    root = parse(_check_scalar(sql)).unnest()
+    if isinstance(root, exp.Add | exp.Sub | exp.Mul | exp.Div | exp.Mod | exp.Neg | exp.Literal | exp.DPipe):
+        raise ValueError(f"expected a condition such as 'quantity > 0', got {sql!r}")
+    return sql
+
+
 def _check_aggregate(sql: str) -> str:
     tree = parse(sql)
     if not is_aggregate(tree):
         raise ValueError(f"expected an aggregate such as 'sum(quantity)', got {sql!r}")
+    aggregates = [node for node in tree.walk() if _is_aggregate_function(node)]
+    if any(_is_aggregate_function(above) for node in aggregates for above in _above(node)):
+        raise ValueError(f"expected no aggregate inside another, got {sql!r}")
     if tree.find(exp.Distinct):
         raise ValueError(
             f"Spark cannot count distinct values incrementally, got {sql!r}: use approx_count_distinct(...)"
@@ -137,18 +217,33 @@ def split_order_by(sql: str) -> tuple[str, ...]:
     Raises:
         ValueError: if the text is no such list.
     """
+    return tuple(term.sql(dialect="spark") for term in _order_terms(sql))
+
+
+def order_by_columns(sql: str) -> frozenset[str]:
+    """The columns that an ORDER BY list reads."""
+    return frozenset(name for term in _order_terms(sql) for name in columns(term.this.sql(dialect="spark")))
+
+
+def _order_terms(sql: str) -> list[exp.Ordered]:
+    problem = f"expected an ORDER BY list such as 'units DESC, product_id', got {sql!r}"
     try:
         select = sqlglot.parse_one(f"SELECT 1 ORDER BY {sql}", dialect="spark")
     except SqlglotError:
-        raise ValueError(f"expected an ORDER BY list such as 'units DESC, product_id', got {sql!r}") from None
+        raise ValueError(problem) from None
+    if not isinstance(select, exp.Select) or _clauses(select, "expressions", "order"):
+        raise ValueError(problem)
     order = select.args.get("order")
     if order is None:
-        raise ValueError(f"expected an ORDER BY list such as 'units DESC, product_id', got {sql!r}")
-    return tuple(term.sql(dialect="spark") for term in order.expressions)
+        raise ValueError(problem)
+    return list(order.expressions)
 
 
 def _check_order_by(sql: str) -> str:
-    split_order_by(sql)
+    for term in _order_terms(sql):
+        text = term.this.sql(dialect="spark")
+        if not columns(_check_scalar(text)):
+            raise ValueError(f"expected columns to order by, got {text!r} in {sql!r}")
     return sql
 
 
@@ -156,34 +251,137 @@ def check_type(sql: str) -> str:
     """A Spark SQL column type, as text.
 
     Raises:
-        ValueError: if it is no type of Spark SQL.
+        ValueError: if it is no type that a table of Spark can have.
     """
     try:
-        exp.DataType.build(sql, dialect="spark")
+        tree = exp.DataType.build(sql, dialect="spark")
     except (SqlglotError, ValueError):
-        raise ValueError(f"expected a Spark SQL type such as 'DECIMAL(10, 2)', got {sql!r}") from None
+        tree = None
+    # sqlglot also knows the types of other engines, and skips what it does not understand.
+    if tree is None or not _is_spark_type(tree) or _spelled(tree.sql(dialect="spark")) != _spelled(sql):
+        raise ValueError(f"expected a Spark SQL type such as 'STRING' or 'DECIMAL(10, 2)', got {sql!r}")
     return sql
 
 
+_SPARK_TYPES = {
+    exp.DType.BOOLEAN,
+    exp.DType.TINYINT,
+    exp.DType.SMALLINT,
+    exp.DType.INT,
+    exp.DType.BIGINT,
+    exp.DType.FLOAT,
+    exp.DType.DOUBLE,
+    exp.DType.DECIMAL,
+    exp.DType.TEXT,
+    exp.DType.BINARY,
+    exp.DType.DATE,
+    exp.DType.TIMESTAMPTZ,
+    exp.DType.TIMESTAMPLTZ,
+    exp.DType.TIMESTAMPNTZ,
+    exp.DType.VARIANT,
+}
+_ARITY = {exp.DType.ARRAY: (1, 1), exp.DType.MAP: (2, 2), exp.DType.STRUCT: (1, 1000)}
+_ALIASES = {
+    "INTEGER": "INT",
+    "LONG": "BIGINT",
+    "SHORT": "SMALLINT",
+    "BYTE": "TINYINT",
+    "REAL": "FLOAT",
+    "DEC": "DECIMAL",
+    "NUMERIC": "DECIMAL",
+}
+_NUMERIC = {"TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"}
+
+
+def _is_spark_type(tree: exp.Expr) -> bool:
+    if not isinstance(tree, exp.DataType):
+        return False
+    parts = [part.kind if isinstance(part, exp.ColumnDef) else part for part in tree.expressions]
+    if tree.this in _ARITY:
+        fewest, most = _ARITY[tree.this]
+        return fewest <= len(parts) <= most and all(part is not None and _is_spark_type(part) for part in parts)
+    if tree.this == exp.DType.DECIMAL and parts:
+        digits = [int(part.name) if part.name.isdecimal() else 99 for part in parts]
+        precision, scale = (*digits, 0)[:2]
+        return len(digits) <= 2 and 1 <= precision <= 38 and scale <= precision
+    return tree.this in _SPARK_TYPES and not parts
+
+
+def _spelled(sql: str) -> str:
+    words = re.sub(r"[A-Z]+", lambda word: _ALIASES.get(word[0], word[0]), sql.upper())
+    return re.sub(r"[\s:]+", "", words)
+
+
+def is_numeric(sql_type: str) -> bool:
+    """Whether a column of this type holds numbers."""
+    return re.split(r"[\s(]", _spelled(sql_type))[0] in _NUMERIC
+
+
+def is_text(sql_type: str) -> bool:
+    """Whether a column of this type holds texts."""
+    return _spelled(sql_type) == "STRING"
+
+
+def is_nested(sql_type: str) -> bool:
+    """Whether a value of this type holds others."""
+    return "<" in sql_type or _spelled(sql_type) == "VARIANT"
+
+
+_FORBIDDEN = re.compile(r"[\s,;{}()=.`]")
+
+
 def check_column_names(names: Iterable[str]) -> None:
-    """Refuses names that Tidemark keeps for itself.
+    """Refuses names that Tidemark keeps for itself, that a table cannot hold, or that Spark takes for one.
 
     Raises:
-        ValueError: if a name starts with an underscore or is empty.
+        ValueError: if a name is empty, starts with an underscore, has a blank or one of `,;{}()=.` or a backtick, or
+            differs from another one at most in case.
     """
+    seen: dict[str, str] = {}
     for name in names:
-        if not name or name.startswith("_"):
+        if not name:
+            raise ValueError("expected a column name, got an empty one")
+        if name.startswith("_"):
             raise ValueError(f"column names that start with an underscore are Tidemark's own, got {name!r}")
+        if _FORBIDDEN.search(name):
+            raise ValueError(
+                f"expected a column name without blanks, dots, backticks or any of ,;{{}}()=, which a Delta table "
+                f"cannot keep; got {name!r}"
+            )
+        if name.casefold() in seen:
+            raise ValueError(
+                f"expected each column once, got {seen[name.casefold()]!r} and {name!r}: Spark does not tell them apart"
+            )
+        seen[name.casefold()] = name
+
+
+def check_plain_column(name: str) -> str:
+    """A column by its plain name.
+
+    Raises:
+        ValueError: if the text is an expression, a field of a struct or a name that would need quotes.
+    """
+    if not re.fullmatch(r"[^\W\d]\w*", name):
+        raise ValueError(
+            f"expected the plain name of a column, got {name!r}: compute it in a Select before, or in Table(select=...)"
+        )
+    return name
 
 
 Scalar = Annotated[str, AfterValidator(_check_scalar)]
 """A Spark SQL expression over the columns of one row."""
+
+Condition = Annotated[str, AfterValidator(_check_condition)]
+"""A Spark SQL condition over the columns of one row."""
 
 AggregateExpression = Annotated[str, AfterValidator(_check_aggregate)]
 """A Spark SQL expression over the rows of a group, one that Spark can compute incrementally."""
 
 OrderBy = Annotated[str, AfterValidator(_check_order_by)]
 """An ORDER BY list."""
+
+PlainColumn = Annotated[str, AfterValidator(check_plain_column)]
+"""The name of a column, without quotes."""
 
 SqlType = Annotated[str, AfterValidator(check_type)]
 """A Spark SQL column type."""

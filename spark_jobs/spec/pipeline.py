@@ -3,16 +3,25 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from spark_jobs.spec.base import Spec
+from spark_jobs.spec.base import FROZEN, Spec
 from spark_jobs.spec.durations import Duration, PositiveDuration
-from spark_jobs.spec.expressions import SqlType, check_column_names, columns, split_order_by
-from spark_jobs.spec.rules import NotNull, RowRule
+from spark_jobs.spec.expressions import (
+    PlainColumn,
+    SqlType,
+    check_column_names,
+    columns,
+    is_nested,
+    is_numeric,
+    is_text,
+    order_by_columns,
+)
+from spark_jobs.spec.rules import Between, NotNull, OneOf, RowRule, Satisfies
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
 from spark_jobs.spec.steps import Aggregate, Select, Step, TopN, Where
@@ -22,7 +31,9 @@ from spark_jobs.spec.windows import Session
 
 def _check_name(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
-        raise ValueError(f"expected lower-case letters, digits and underscores, got {name!r}")
+        raise ValueError(
+            f"expected a lower-case letter, then at most 62 lower-case letters, digits and underscores, got {name!r}"
+        )
     return name
 
 
@@ -30,6 +41,9 @@ PipelineName = Annotated[str, AfterValidator(_check_name)]
 
 METADATA_COLUMNS = ("_event_id", "_ingest_seq", "_ingest_time", "_source", "_heartbeat")
 """What ingest adds to the payload of each bronze row."""
+
+LATE_COLUMNS = frozenset({"missed_windows", "partly_late", "late_by_ms", "watermark", "engine_watermark"})
+"""What a late row has beside the event."""
 
 
 class _Definition(Spec):
@@ -39,20 +53,32 @@ class _Definition(Spec):
     """Time between the starts of two batches; zero: the next as soon as one is done."""
 
     def to_json(self) -> str:
-        """The whole definition as canonical JSON; what is kept beside a checkpoint."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """The whole definition as JSON, columns in their order; what is kept beside a checkpoint."""
+        return json.dumps(self.model_dump(mode="json"))
 
     def fingerprint(self) -> str:
         """A hash of all that decides what a checkpoint holds and what its tables mean.
 
         Rate limits and trigger intervals are left out: they may change under a running checkpoint.
         """
-        value = self.model_dump(mode="json")
-        value.pop("trigger_interval")
-        for source in _sources(value["source"]):
-            for limit in [key for key in source if key.endswith("_per_trigger")]:
-                source.pop(limit)
-        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(_what_counts(self.to_json()), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def changed_fields(before: str, after: str) -> tuple[str, ...]:
+    """The fields in which two definitions, as JSON, differ, of those that `fingerprint` goes by."""
+    old, new = _what_counts(before), _what_counts(after)
+    return tuple(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))
+
+
+def _what_counts(definition: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(definition)
+    value.pop("trigger_interval", None)
+    for source in _sources(value["source"]):
+        for limit in [key for key in source if key.endswith("_per_trigger")]:
+            source.pop(limit)
+    if value["source"].get("format") == "csv":
+        value["columns"] = list(value["columns"].items())  # their order is that of the file
+    return value
 
 
 def _sources(source: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -76,7 +102,7 @@ class Ingest(_Definition):
 
     kind: Literal["ingest"] = "ingest"
     source: Annotated[Files | Kafka, Field(discriminator="kind")]
-    columns: Mapping[str, SqlType]
+    columns: Annotated[Mapping[str, SqlType], Field(min_length=1), FROZEN]
     event_time: str
     event_id: str | None = None
     max_future: PositiveDuration = timedelta(hours=1)
@@ -93,7 +119,6 @@ class Ingest(_Definition):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        check_column_names(self.columns)
         for field in ("event_time", "event_id", "arrival_time"):
             column = getattr(self, field)
             if column is not None and column not in self.columns:
@@ -108,8 +133,31 @@ class Ingest(_Definition):
             raise ValueError(
                 f"sink: an ingest appends to a bronze table, got {self.sink.table!r} in mode {self.sink.mode!r}"
             )
+        self._check_types()
+        self._check_rules()
+        return self
+
+    @field_validator("columns")
+    @classmethod
+    def _names_are_free(cls, columns: Mapping[str, str]) -> Mapping[str, str]:
+        check_column_names(columns)
+        return columns
+
+    def _check_types(self) -> None:
+        if isinstance(self.source, Files) and self.source.format == "csv":
+            nested = {name: sql_type for name, sql_type in self.columns.items() if is_nested(sql_type)}
+            if nested:
+                raise ValueError(
+                    f"columns: CSV holds single values, got {nested}: use STRING, and from_json in a Select"
+                )
+
+    def _check_rules(self) -> None:
+        names = [rule.name for rule in self.rules]
         for rule in self.rules:
-            unknown = columns(rule.condition) - set(self.columns)
+            if names.count(rule.name) > 1:
+                raise ValueError(f"rules: expected each name once, got {rule.name!r} twice: the ledger counts by name")
+            read = columns(rule.sql) if isinstance(rule, Satisfies) else {rule.column}
+            unknown = read - set(self.columns)
             if unknown:
                 raise ValueError(
                     f"rules: {rule.name} reads {sorted(unknown)}; expected columns of {sorted(self.columns)}"
@@ -117,7 +165,17 @@ class Ingest(_Definition):
             required = isinstance(rule, NotNull) and rule.column in (self.event_time, self.event_id)
             if required and rule.on_failure == "warn":
                 raise ValueError(f"rules: {rule.name} cannot only warn: nothing downstream can place such an event")
-        return self
+            # Spark would compare as numbers, or as the column's type, and stop at the first text that is none.
+            if isinstance(rule, Between) and not is_numeric(self.columns[rule.column]):
+                raise ValueError(
+                    f"rules: {rule.name} compares numbers, but {rule.column!r} is {self.columns[rule.column]}: use "
+                    f"Satisfies(name, condition)"
+                )
+            if isinstance(rule, OneOf) and not is_text(self.columns[rule.column]):
+                raise ValueError(
+                    f"rules: {rule.name} compares texts, but {rule.column!r} is {self.columns[rule.column]}: use "
+                    f"Satisfies(name, condition)"
+                )
 
 
 class Pipeline(_Definition):
@@ -132,7 +190,7 @@ class Pipeline(_Definition):
 
     kind: Literal["pipeline"] = "pipeline"
     source: Annotated[Table | Union, Field(discriminator="kind")]
-    event_time: str | None = None
+    event_time: PlainColumn | None = None
     watermark: Watermark | None = None
     steps: tuple[Step, ...] = Field(min_length=1)
 
@@ -222,36 +280,66 @@ class Pipeline(_Definition):
 
     def _check_columns(self) -> None:
         """Names that are known wrong without knowing bronze's columns."""
+        self._check_event_columns()
+        self._check_result_columns()
+
+    def _check_event_columns(self) -> None:
+        selects = [table.select for table in self.tables if table.select is not None]
         for table in self.tables:
             if table.select is not None and self.event_time is not None and self.event_time not in table.select:
                 raise ValueError(
                     f"event_time: {table.name} does not select {self.event_time!r}; it selects {sorted(table.select)}"
                 )
-        added: set[str] = set()
-        for step in self.row_steps:
+        # Columns of a table without `select` are bronze's own: Spark checks them when the stream starts.
+        given = {*selects[0], *_KEPT_COLUMNS} if selects else None
+        taken = {name.casefold() for name in (*(selects[0] if selects else ()), self.event_time or "")}
+        for name in selects[0] if selects else ():
+            self._check_late_name(name)
+        for step in self.steps[: self.steps.index(self.aggregate)]:
+            if isinstance(step, Where):
+                _check_known("Where", columns(step.condition), given)
             if isinstance(step, Select):
-                if self.event_time in step.columns:
-                    raise ValueError(f"steps: Select may not replace the event time {self.event_time!r}")
-                added |= set(step.columns)
+                for name, sql in step.columns.items():
+                    if name.casefold() in taken:
+                        raise ValueError(f"steps: Select: expected a new column, got {name!r}, which exists: rename it")
+                    self._check_late_name(name)
+                    _check_known(f"Select {name!r}", columns(sql), given)
+                taken |= {name.casefold() for name in step.columns}
+                given = given and given | set(step.columns)
+        _check_known("Aggregate by", self.aggregate.by, given)
+        for name, sql in self.aggregate.measures.items():
+            _check_known(f"Aggregate measure {name!r}", columns(sql), given)
+
+    def _check_late_name(self, name: str) -> None:
+        if self.watermark is not None and self.watermark.late is not Late.DROP and name.casefold() in LATE_COLUMNS:
+            raise ValueError(f"{name!r} is a column that Tidemark adds to late rows: choose another name")
+
+    def _check_result_columns(self) -> None:
         results = {*self.key_columns, *self.aggregate.measures}
-        if len(results) < len(self.key_columns) + len(self.aggregate.measures):
-            raise ValueError("steps: Aggregate: a measure has the name of a column in `by`: rename it")
         for select in self.result_steps:
             for name, sql in select.columns.items():
                 unknown = columns(sql) - results
-                if unknown or name in results:
+                if unknown or name.casefold() in {result.casefold() for result in results}:
                     raise ValueError(
                         f"steps: Select {name!r} after Aggregate: expected a new name computed from "
                         f"{sorted(results)}, got {sql!r}"
                     )
             results |= set(select.columns)
         if self.top_n is not None:
-            for term in split_order_by(self.top_n.order_by):
-                unknown = columns(term.removesuffix(" DESC").removesuffix(" ASC").split(" NULLS ")[0]) - results
-                if unknown:
-                    raise ValueError(
-                        f"steps: TopN order_by reads {sorted(unknown)}; expected columns of {sorted(results)}"
-                    )
+            unknown = order_by_columns(self.top_n.order_by) - results
+            if unknown:
+                raise ValueError(f"steps: TopN order_by reads {sorted(unknown)}; expected columns of {sorted(results)}")
+
+
+_KEPT_COLUMNS = ("_event_id", "_ingest_seq", "_ingest_time")
+
+
+def _check_known(what: str, read: Iterable[str], given: set[str] | None) -> None:
+    if given is None:
+        return
+    unknown = sorted(set(read) - given)
+    if unknown:
+        raise ValueError(f"steps: {what} reads {unknown}; expected columns of {sorted(given)}")
 
 
 Definition = Ingest | Pipeline

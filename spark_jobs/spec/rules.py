@@ -5,13 +5,26 @@ A rule holds where its condition is true or null, as in SQL's CHECK; `NotNull` i
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from spark_jobs.spec.base import Spec
-from spark_jobs.spec.expressions import Scalar
+from spark_jobs.spec.expressions import Condition
 
 OnFailure = Literal["quarantine", "warn", "fail"]
 """What becomes of a row that breaks a rule: set aside, let through and counted, or the stream stops."""
+
+RESERVED_REASONS = frozenset({"unparseable", "header", "future", "unreadable file"})
+"""Reasons of the quarantine that are no rule's."""
+
+
+def _check_bound(bound: object) -> object:
+    number = isinstance(bound, int | float) and not isinstance(bound, bool)
+    if bound is not None and not (number and abs(bound) < 1e38):  # type: ignore[arg-type]
+        raise ValueError(f"expected a finite number, got {bound!r}")
+    return bound
+
+
+Bound = Annotated[float | int | None, BeforeValidator(_check_bound)]
 
 
 class _Rule(Spec):
@@ -56,8 +69,8 @@ class Between(_Rule):
 
     kind: Literal["between"] = "between"
     column: str
-    min: float | int | None = None
-    max: float | int | None = None
+    min: Bound = None
+    max: Bound = None
 
     def __init__(self, column: str, **options: Any) -> None:
         super().__init__(column=column, **options)
@@ -66,12 +79,14 @@ class Between(_Rule):
     def _has_a_bound(self) -> Self:
         if self.min is None and self.max is None:
             raise ValueError("min: expected a bound in min, max or both, got neither")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min: expected at most max ({self.max}), got {self.min}: no row could satisfy it")
         return self
 
     @property
     def name(self) -> str:
-        """`between(column, min, max)`, with `..` for an open end."""
-        low, high = ("" if bound is None else f"{bound:g}" for bound in (self.min, self.max))
+        """`between(column, min..max)`, with nothing for an open end."""
+        low, high = ("" if bound is None else f"{bound}" for bound in (self.min, self.max))
         return f"between({self.column}, {low}..{high})"
 
     @property
@@ -112,7 +127,17 @@ class Satisfies(_Rule):
 
     kind: Literal["satisfies"] = "satisfies"
     rule_name: str
-    sql: Scalar
+    sql: Condition
+
+    @field_validator("rule_name")
+    @classmethod
+    def _tells_what_was_wrong(cls, rule_name: str) -> str:
+        if not rule_name.strip() or rule_name in RESERVED_REASONS or rule_name.startswith("warn: "):
+            raise ValueError(
+                f"expected a name that tells in the quarantine which rule was broken, got {rule_name!r} (not one of "
+                f"{sorted(RESERVED_REASONS)}, which are Tidemark's own)"
+            )
+        return rule_name
 
     def __init__(self, rule_name: str, sql: str, **options: Any) -> None:
         super().__init__(rule_name=rule_name, sql=sql, **options)

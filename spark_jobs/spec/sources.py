@@ -6,10 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from spark_jobs.spec.base import Spec
+from spark_jobs.spec.base import FROZEN, Spec
 from spark_jobs.spec.expressions import Scalar, check_column_names
 
 _TABLE = re.compile(r"(bronze|silver|gold)\.[a-z][a-z0-9_]*")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SERVER = re.compile(r"[^\s,:/]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}")
+_DEFAULT_FILES = 1000
 _SIDE_TABLE = re.compile(r"__(late|quarantine|groups)$")
 
 
@@ -38,8 +41,8 @@ class Files(Spec):
         format: `json` (one object a line), `csv` (columns in the order of the definition) or `parquet`.
         header: CSV only: the first line names the columns; a file whose header differs goes to the quarantine.
         delimiter: CSV only.
-        max_files_per_trigger: at most so many files a batch.
-        max_bytes_per_trigger: about so many bytes a batch (soft; at least one file).
+        max_files_per_trigger: at most so many files a batch; 1000 where no limit is given.
+        max_bytes_per_trigger: instead, about so many bytes a batch (soft; at least one file).
     """
 
     kind: Literal["files"] = "files"
@@ -47,16 +50,43 @@ class Files(Spec):
     format: Literal["json", "csv", "parquet"] = "json"
     header: bool = True
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
-    max_files_per_trigger: PositiveInt | None = 1000
+    max_files_per_trigger: PositiveInt | None = _DEFAULT_FILES
     max_bytes_per_trigger: PositiveInt | None = None
 
     def __init__(self, path: str, **options: object) -> None:
+        if options.get("max_bytes_per_trigger") is not None:
+            options.setdefault("max_files_per_trigger", None)
         super().__init__(path=path, **options)
 
+    @field_validator("path")
+    @classmethod
+    def _is_a_folder(cls, path: str) -> str:
+        scheme, separator, rest = path.partition("://")
+        known = scheme in ("s3", "s3a", "file") if separator else True
+        if not known or not (rest if separator else path).strip(" /") or "@" in rest.split("/")[0]:
+            shown = f"{scheme}://…" if "@" in rest else path
+            raise ValueError(
+                f"expected a folder: relative to the lake, absolute, or s3a://bucket/prefix without credentials, got "
+                f"{shown!r}"
+            )
+        return path
+
+    @field_validator("delimiter")
+    @classmethod
+    def _separates(cls, delimiter: str) -> str:
+        if delimiter in '"\\\r\n':
+            raise ValueError(f"expected a character such as ',' or ';', got {delimiter!r}, which CSV uses otherwise")
+        return delimiter
+
     @model_validator(mode="after")
-    def _csv_options_for_csv(self) -> Self:
-        if self.format != "csv" and {"header", "delimiter"} & self.model_fields_set:
+    def _options_fit(self) -> Self:
+        if self.format != "csv" and (not self.header or self.delimiter != ","):
             raise ValueError(f"header and delimiter are for CSV, got format {self.format!r}: leave them out")
+        if self.max_files_per_trigger is not None and self.max_bytes_per_trigger is not None:
+            raise ValueError(
+                f"max_bytes_per_trigger: Spark limits a batch of files by their number or by bytes, got "
+                f"{self.max_files_per_trigger} files and {self.max_bytes_per_trigger} bytes: leave one out"
+            )
         return self
 
 
@@ -79,6 +109,20 @@ class Kafka(Spec):
     def __init__(self, topic: str, **options: object) -> None:
         super().__init__(topic=topic, **options)
 
+    @field_validator("topic")
+    @classmethod
+    def _names_topics(cls, topic: str) -> str:
+        if not all(_TOPIC.fullmatch(name.strip()) for name in topic.split(",")):
+            raise ValueError(f"expected the name of a topic, or several separated by commas, got {topic!r}")
+        return topic
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _names_servers(cls, servers: str | None) -> str | None:
+        if servers is not None and not all(_SERVER.fullmatch(server.strip()) for server in servers.split(",")):
+            raise ValueError(f"expected host:port, or several separated by commas, got {servers!r}")
+        return servers
+
 
 class Table(Spec):
     """A bronze table of the lake, read in the order in which its rows arrived.
@@ -93,7 +137,7 @@ class Table(Spec):
 
     kind: Literal["table"] = "table"
     name: TableName
-    select: Mapping[str, Scalar] | None = None
+    select: Annotated[Mapping[str, Scalar], Field(min_length=1), FROZEN] | None = None
     max_files_per_trigger: PositiveInt | None = 1000
     max_bytes_per_trigger: PositiveInt | None = None
 
@@ -130,9 +174,13 @@ class Union(Spec):
     def _same_columns(self) -> Self:
         if len(self.tables) < 2:
             raise ValueError(f"tables: expected two or more, got {len(self.tables)}")
-        shapes = {table.name: tuple(sorted(table.select or ())) for table in self.tables}
+        shapes = {table.name: sorted(table.select or ()) for table in self.tables}
         if len(shapes) != len(self.tables):
             raise ValueError(f"tables: expected each table once, got {[table.name for table in self.tables]}")
-        if not all(shapes.values()) or len(set(shapes.values())) > 1:
-            raise ValueError(f"tables: expected the same `select` columns for each table, got {shapes}")
+        first, *others = shapes.values()
+        if not first or any(other != first for other in others):
+            raise ValueError(
+                f"tables: expected the same columns from each table, got {shapes}: give each one "
+                "select={column: expression}"
+            )
         return self

@@ -1,20 +1,31 @@
 """Steps of a stateful pipeline, from its source to its sink."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from spark_jobs.spec.base import Spec
-from spark_jobs.spec.expressions import AggregateExpression, OrderBy, Scalar, check_column_names
+from spark_jobs.spec.base import FROZEN, Spec
+from spark_jobs.spec.expressions import (
+    AggregateExpression,
+    Condition,
+    OrderBy,
+    PlainColumn,
+    Scalar,
+    check_column_names,
+    ungrouped_columns,
+)
 from spark_jobs.spec.windows import Window
+
+RESULT_COLUMNS = frozenset({"window_start", "window_end", "final_after", "is_final", "revision", "revised_at", "rank"})
+"""What Tidemark adds to results."""
 
 
 class Where(Spec):
     """Keeps the events for which a condition is true; the others are counted as `filtered`."""
 
     kind: Literal["where"] = "where"
-    condition: Scalar
+    condition: Condition
 
     def __init__(self, condition: str, **other: object) -> None:
         super().__init__(condition=condition, **other)
@@ -28,7 +39,7 @@ class Select(Spec):
     """
 
     kind: Literal["select"] = "select"
-    columns: Mapping[str, Scalar]
+    columns: Annotated[Mapping[str, Scalar], Field(min_length=1), FROZEN]
 
     def __init__(self, columns: Mapping[str, str], **other: object) -> None:
         super().__init__(columns=columns, **other)
@@ -37,6 +48,7 @@ class Select(Spec):
     @classmethod
     def _names_are_free(cls, columns: Mapping[str, str]) -> Mapping[str, str]:
         check_column_names(columns)
+        _refuse_result_columns(columns)
         return columns
 
 
@@ -54,18 +66,31 @@ class Aggregate(Spec):
 
     kind: Literal["aggregate"] = "aggregate"
     window: Annotated[Window, Field(discriminator="kind")] | None = None
-    by: tuple[str, ...] = ()
-    measures: Mapping[str, AggregateExpression]
+    by: tuple[PlainColumn, ...] = ()
+    measures: Annotated[Mapping[str, AggregateExpression], FROZEN]
 
     @field_validator("by", "measures")
     @classmethod
     def _names_are_free(cls, names: tuple[str, ...] | Mapping[str, str]) -> tuple[str, ...] | Mapping[str, str]:
         check_column_names(names)
-        taken = {"window_start", "window_end", "final_after", "revision", "revised_at", "rank"}
-        for name in names:
-            if name in taken:
-                raise ValueError(f"{name!r} is a column that Tidemark adds to results: choose another name")
+        _refuse_result_columns(names)
         return names
+
+    @model_validator(mode="after")
+    def _measures_and_key_fit(self) -> Self:
+        keys = {name.casefold() for name in self.by}
+        for name, sql in self.measures.items():
+            if name.casefold() in keys:
+                raise ValueError(
+                    f"measures: {name!r} is already a column of `by` ({list(self.by)}): rename the measure"
+                )
+            loose = sorted(column for column in ungrouped_columns(sql) if column.casefold() not in keys)
+            if loose:
+                raise ValueError(
+                    f"measures.{name}: {loose} stand outside of an aggregate in {sql!r}, though they are no columns of "
+                    f"`by` ({list(self.by)}): aggregate them, or compute the column with a Select after Aggregate"
+                )
+        return self
 
 
 class TopN(Spec):
@@ -80,6 +105,12 @@ class TopN(Spec):
 
     def __init__(self, n: int, *, order_by: str, **other: object) -> None:
         super().__init__(n=n, order_by=order_by, **other)
+
+
+def _refuse_result_columns(names: Iterable[str]) -> None:
+    for name in names:
+        if name.casefold() in RESULT_COLUMNS:
+            raise ValueError(f"{name!r} is a column that Tidemark adds to results: choose another name")
 
 
 Step = Annotated[Where | Select | Aggregate | TopN, Field(discriminator="kind")]

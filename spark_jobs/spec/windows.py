@@ -8,6 +8,8 @@ from pydantic import model_validator
 from spark_jobs.spec.base import Spec
 from spark_jobs.spec.durations import Duration, PositiveDuration, format_duration
 
+_MOST_WINDOWS = 10_000
+
 
 class Tumbling(Spec):
     """Windows that touch: every event belongs to exactly one.
@@ -65,6 +67,11 @@ class Hopping(Spec):
             raise ValueError(
                 f"every: expected at most the size ({format_duration(self.size)}), got "
                 f"{format_duration(self.every)}: events between two windows would belong to none"
+            )
+        if self.size > self.every * _MOST_WINDOWS:
+            raise ValueError(
+                f"every: expected at least size / {_MOST_WINDOWS:,}, got {format_duration(self.every)} for a size of "
+                f"{format_duration(self.size)}: each event would be kept in {-(-self.size // self.every):,} windows"
             )
         _check_offset(self)
         return self

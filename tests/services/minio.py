@@ -93,7 +93,7 @@ def start_minio(root: Path) -> Iterator[Minio]:
     """
     binary = minio_binary()
     if binary is None:
-        raise ServiceError("minio: expected .cache/bin/minio or one on PATH, found none. Run `make minio`.")
+        raise ServiceError("minio: expected .cache/bin/minio or one on PATH, found none. Run `make setup-tests`.")
     data = root / "data"
     data.mkdir(parents=True, exist_ok=True)
     address = f"127.0.0.1:{free_port()}"

@@ -90,8 +90,8 @@ def race_commits(racers: list[Racer], store: str, log: str, *, writers: int, com
     for number, racer in enumerate(racers):
         racer.send("commits", store, log, f"process{number}writer", writers, commits, start_ms)
     acknowledged: dict[int, list[str]] = {}
-    for racer in racers:
-        for line in racer.answer():
+    for answer in [racer.answer() for racer in racers]:
+        for line in answer:
             verdict, version, content = line.split()
             assert verdict == "won", line
             acknowledged.setdefault(int(version), []).append(content)
@@ -104,8 +104,8 @@ def race_rounds(racers: list[Racer], manager: str, folder: str, *, rounds: int, 
     for number, racer in enumerate(racers):
         racer.send("rounds", manager, folder, f"driver{number}", rounds, start_ms, every_ms)
     winners: dict[int, list[str]] = {entry: [] for entry in range(rounds)}
-    for number, racer in enumerate(racers):
-        for line in racer.answer():
+    for number, answer in enumerate([racer.answer() for racer in racers]):
+        for line in answer:
             entry, _, verdict = line.partition(" ")
             assert verdict in ("won", "lost"), line
             if verdict == "won":

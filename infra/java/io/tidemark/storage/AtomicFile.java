@@ -11,8 +11,8 @@ import org.apache.hadoop.fs.RawLocalFileSystem;
 /**
  * A file that appears whole, under its final name, when it is closed, or not at all.
  *
- * <p>Without {@code overwrite} it is <em>exclusive</em>: of any number of writers, in any number of processes,
- * exactly one {@link #close} returns normally; for all others it throws {@link
+ * <p>Without {@code overwrite} it is <em>exclusive</em>: of any number of writers, in any number of
+ * processes, exactly one {@link #close} returns normally; for all others it throws {@link
  * org.apache.hadoop.fs.FileAlreadyExistsException}. A writer whose own file is in place is always told so,
  * also where the store's answer got lost on the way.
  *
@@ -26,7 +26,6 @@ abstract class AtomicFile extends OutputStream {
    *
    * @param overwrite whether a file of that name is replaced; otherwise the file is exclusive
    * @throws UnsupportedOperationException if the path is neither a local one nor one of S3A
-   * @throws IllegalStateException if the store is set up so that an exclusive create would overwrite
    */
   static AtomicFile open(Path path, Configuration conf, boolean overwrite) throws IOException {
     FileSystem fs = path.getFileSystem(conf);

@@ -44,7 +44,6 @@ final class AtomicObject extends AtomicFile {
       // Saves a LIST for each file: no folder ever has the name of a log or state file.
       builder.overwrite(true).opt(PERFORMANCE, true);
     } else {
-      refuseSilentOverwrites(fs, path);
       builder
           .overwrite(false)
           .must(CONDITIONAL, true)
@@ -121,15 +120,5 @@ final class AtomicObject extends AtomicFile {
       }
     }
     return Optional.empty();
-  }
-
-  private static void refuseSilentOverwrites(FileSystem fs, Path path) throws IOException {
-    if (fs.hasPathCapability(path, PERFORMANCE + ".enabled")) {
-      throw new IllegalStateException(
-          path + ": expected fs.s3a.performance.flags without `create`, got `"
-              + fs.getConf().get("fs.s3a.performance.flags", PERFORMANCE)
-              + "`. With it an exclusive create overwrites without an error. Nothing was written."
-              + " Remove `create` (or `*`) from fs.s3a.performance.flags.");
-    }
   }
 }

@@ -12,10 +12,11 @@ import org.slf4j.LoggerFactory;
 /**
  * Spark's streaming checkpoints on S3, MinIO or a local disk, with one winner for each log entry.
  *
- * <p>Spark writes a temporary file, looks whether the final name is free, and renames: two drivers can both pass
- * the look, and on S3 the rename is a copy. Here offsets and commits are exclusive, so the second driver of a
- * checkpoint stops with {@code CONCURRENT_STREAM_LOG_UPDATE}; state files, which a retried task may write again,
- * are put in place at once. Set it with {@code spark.sql.streaming.checkpointFileManagerClass}.
+ * <p>Spark writes a temporary file, looks whether the final name is free, and renames: two drivers can both
+ * pass the look, and on S3 the rename is a copy. Here offsets and commits are exclusive, so the second driver
+ * of a checkpoint stops, with {@code CONCURRENT_STREAM_LOG_UPDATE} where it comes later and a {@code
+ * SparkConcurrentModificationException} where both write at once. State files, which a retried task may write
+ * again, are put in place at once. Set it with {@code spark.sql.streaming.checkpointFileManagerClass}.
  */
 public class ConditionalCreateCheckpointFileManager extends FileSystemBasedCheckpointFileManager {
   private static final Logger LOG = LoggerFactory.getLogger(ConditionalCreateCheckpointFileManager.class);

@@ -1,21 +1,23 @@
 package io.tidemark.storage;
 
-import io.delta.storage.S3SingleDriverLogStore;
+import io.delta.storage.HadoopFileSystemLogStore;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Comparator;
 import java.util.Iterator;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileAlreadyExistsException;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 
 /**
  * Delta's log on S3, MinIO or a local disk, safe with any number of writing processes.
  *
  * <p>Delta's own stores for these exclude other writers of the same JVM only. Set it with {@code
- * spark.delta.logStore.s3a.impl} and {@code spark.delta.logStore.file.impl}. Reading and listing are those of
- * Delta's S3 store, and so is the answer that no partial write is visible: here it is true of local files, too.
+ * spark.delta.logStore.s3a.impl} and {@code spark.delta.logStore.file.impl}.
  */
-public class ConditionalCreateLogStore extends S3SingleDriverLogStore {
+public class ConditionalCreateLogStore extends HadoopFileSystemLogStore {
   /** Called by Delta. */
   public ConditionalCreateLogStore(Configuration hadoopConf) {
     super(hadoopConf);
@@ -24,7 +26,7 @@ public class ConditionalCreateLogStore extends S3SingleDriverLogStore {
   /**
    * Writes one file of the log, one action a line.
    *
-   * @throws java.nio.file.FileAlreadyExistsException if another writer has this version, unless {@code overwrite}
+   * @throws java.nio.file.FileAlreadyExistsException if another writer has it, unless {@code overwrite}
    */
   @Override
   public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration hadoopConf)
@@ -41,5 +43,26 @@ public class ConditionalCreateLogStore extends S3SingleDriverLogStore {
     } finally {
       file.cancel();
     }
+  }
+
+  /**
+   * Lists the folder of a file by name, from that file on.
+   *
+   * <p>Delta's way, less its look whether the folder exists: the listing itself tells, and on S3 the look
+   * costs up to two more requests each time a table is read.
+   */
+  @Override
+  public Iterator<FileStatus> listFrom(Path path, Configuration hadoopConf) throws IOException {
+    FileStatus[] files = path.getFileSystem(hadoopConf).listStatus(path.getParent());
+    return Arrays.stream(files)
+        .filter(file -> file.getPath().getName().compareTo(path.getName()) >= 0)
+        .sorted(Comparator.comparing(file -> file.getPath().getName()))
+        .iterator();
+  }
+
+  /** No: a file of either store appears whole. */
+  @Override
+  public Boolean isPartialWriteVisible(Path path, Configuration hadoopConf) {
+    return false;
   }
 }

@@ -1,0 +1,24 @@
+"""Per guest of the café: visits, money spent, last seen. A running total over two streams."""
+
+from spark_jobs.spec import Aggregate, Pipeline, Sink, Table, Union
+
+guest_profile = Pipeline(
+    name="guest_profile",
+    source=Union(
+        Table(
+            "bronze.visits",
+            select={"guest_id": "guest_id", "seen_at": "seated_at", "visits": "1", "spent": "CAST(0 AS DECIMAL(10, 2))"},
+        ),
+        Table(
+            "bronze.payments",
+            select={"guest_id": "guest_id", "seen_at": "paid_at", "visits": "0", "spent": "amount"},
+        ),
+    ),
+    steps=(
+        Aggregate(
+            by=("guest_id",),
+            measures={"visits": "sum(visits)", "total_spent": "sum(spent)", "last_seen": "max(seen_at)"},
+        ),
+    ),
+    sink=Sink("gold.guest_profile", mode="update"),
+)

@@ -1,0 +1,24 @@
+"""What each user did between two half-hours of silence: the pages in order, and whether it led to a purchase."""
+
+from spark_jobs.spec import Aggregate, Late, Pipeline, Session, Sink, Table, Watermark
+
+page_sessions = Pipeline(
+    name="page_sessions",
+    source=Table("bronze.clicks"),
+    event_time="clicked_at",
+    watermark=Watermark(delay="2 minutes", late=Late.SIDE_OUTPUT),
+    steps=(
+        Aggregate(
+            window=Session("30 minutes"),
+            by=("user_id",),
+            measures={
+                "session_start": "min(clicked_at)",
+                "session_end": "max(clicked_at)",
+                "event_count": "count(*)",
+                "pages": "transform(array_sort(collect_list(struct(clicked_at, click_id, page))), click -> click.page)",
+                "led_to_purchase": "max(page = 'checkout/done')",
+            },
+        ),
+    ),
+    sink=Sink("gold.page_sessions"),
+)

@@ -1,0 +1,19 @@
+"""One row for the whole stream of sales: how many, how much, and the newest."""
+
+from spark_jobs.spec import Aggregate, Pipeline, Sink, Table
+
+shop_totals = Pipeline(
+    name="shop_totals",
+    source=Table("bronze.sales"),
+    steps=(
+        Aggregate(
+            measures={
+                "sales": "count(*)",
+                "units": "sum(quantity)",
+                "revenue": "sum(quantity * unit_price)",
+                "newest_sale": "max(sold_at)",
+            }
+        ),
+    ),
+    sink=Sink("gold.shop_totals", mode="update"),
+)

@@ -1,0 +1,12 @@
+"""Clicks per user in windows of five minutes: on time, within a minute of grace, or in the side output."""
+
+from spark_jobs.spec import Aggregate, Late, Pipeline, Sink, Table, Tumbling, Watermark
+
+user_activity = Pipeline(
+    name="user_activity",
+    source=Table("bronze.clicks"),
+    event_time="clicked_at",
+    watermark=Watermark(delay="10 seconds", grace="1 minute", late=Late.SIDE_OUTPUT),
+    steps=(Aggregate(window=Tumbling("5 minutes"), by=("user_id",), measures={"events": "count(*)"}),),
+    sink=Sink("gold.user_activity"),
+)
