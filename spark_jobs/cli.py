@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from spark_jobs.lake import Lake, audit, inventory, query
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.reset import reset as reset_pipeline
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import UnknownPipelineError, registry, resolve
 from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
@@ -162,6 +164,107 @@ def _interruptible() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@app.command()
+def demo(
+    lake: LakeOption = None,
+    seconds: Annotated[float, typer.Option(help="How long it runs.")] = 120.0,
+) -> None:
+    """Watch a simulated shop: pipelines live for two minutes, then results, late events and the ledger."""
+    from spark_jobs.console.demo import demonstrate
+
+    with _interruptible() as stop:
+        raise typer.Exit(demonstrate(out, err, _lake(lake), seconds=seconds, stop=stop))
+
+
+@app.command()
+def simulate(
+    lake: LakeOption = None,
+    to: Annotated[
+        str | None, typer.Option(help="Folder, s3://… or kafka://host:port/. [default: landing/ in the lake]")
+    ] = None,
+    streams: Annotated[str, typer.Option(help="Which streams, with commas.")] = "sales,products,clicks,visits,payments",
+    rate: Annotated[
+        float | None, typer.Option(help="Events a second of the clock. [default: as fast as possible]")
+    ] = None,
+    speed: Annotated[float, typer.Option(help="Seconds of event time a second of the clock, with --rate.")] = 60.0,
+    start: Annotated[datetime | None, typer.Option(help="First event time, UTC. [default: a day ago]")] = None,
+    rows: Annotated[int | None, typer.Option(help="End after so many rows.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="End after so many seconds.")] = None,
+    rows_per_file: Annotated[int, typer.Option(help="At most so many rows a file.")] = 1000,
+    file_format: Annotated[str, typer.Option("--format", help="json, csv or parquet.")] = "json",
+    seed: Annotated[int, typer.Option(help="The same seed and start give the same events.")] = 42,
+    disorder: Annotated[float, typer.Option(help="Share of events out of order by seconds.")] = 0.2,
+    late_share: Annotated[float, typer.Option("--late", help="Share of events that come hours late.")] = 0.005,
+    duplicates: Annotated[float, typer.Option(help="Share of events sent twice.")] = 0.01,
+    malformed: Annotated[float, typer.Option(help="Share of rows that cannot be parsed.")] = 0.002,
+    future: Annotated[float, typer.Option(help="Share of events that claim a time days ahead.")] = 0.0005,
+) -> None:
+    """Emit the events of a seeded shop, as files or to Kafka, as disordered as you like; with the truth beside."""
+    from spark_jobs.console.simulating import simulate_shop
+
+    where = _lake(lake)
+    with _interruptible() as stop:
+        simulate_shop(
+            out,
+            to=to or where.path("landing").replace("s3a://", "s3://", 1),
+            shop={
+                "seed": seed,
+                "streams": tuple(streams.split(",")),
+                "start": start.replace(tzinfo=UTC) if start else None,
+                "speed": speed,
+                "rate": rate,
+            },
+            disorder={
+                "disorder": disorder,
+                "late": late_share,
+                "duplicates": duplicates,
+                "malformed": malformed,
+                "future": future,
+            },
+            rows=rows if rows or seconds or rate else 100_000,
+            seconds=seconds,
+            rows_per_file=rows_per_file,
+            file_format=file_format,
+            storage_options=where.storage_options,
+            stop=stop,
+        )
+
+
+@app.command()
+def reset(
+    pipeline: PipelineArgument,
+    keep_tables: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-tables/--empty-tables", help="Whether the rows written so far stay beside those of the new epoch."
+        ),
+    ] = None,
+    lake: LakeOption = None,
+) -> None:
+    """Begin a new epoch: the pipeline starts over from its source, with its definition as it is now."""
+    definition, where = _one(pipeline), _lake(lake)
+    if keep_tables is None:
+        raise DefinitionError(
+            f"reset {definition.name}: say what becomes of its rows so far, --keep-tables or --empty-tables. "
+            "Nothing was changed."
+        )
+    done = reset_pipeline(where, definition, empty_tables=not keep_tables)
+    rows = "were emptied" if done.emptied else "keep their rows"
+    out.print(
+        f"{definition.name}: epoch {done.before.number} is over, epoch {done.after.number} begins. "
+        f"{', '.join(done.tables)} {rows}."
+    )
+    if isinstance(definition, Ingest):
+        readers = [d.name for d in registry().values() if isinstance(d, Pipeline) and _reads(d, definition.sink.table)]
+        if readers:
+            out.print(f"These read it and have counted the old rows; reset them as well: {', '.join(readers)}.")
+    out.print(f"Start it: tidemark run {pipeline}")
+
+
+def _reads(pipeline: Pipeline, table: str) -> bool:
+    return table in {source.name for source in pipeline.tables}
 
 
 @app.command()

@@ -1,1 +1,148 @@
 """The demonstration behind `make run`: a simulated shop, its pipelines, and what became of every event."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Console
+
+from spark_jobs.console import reports
+from spark_jobs.console.live import Progress
+from spark_jobs.console.running import report_failures, session
+from spark_jobs.engine.driver import Driver
+from spark_jobs.lake import Lake, audit, query, tables
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.history import ledger_rows
+from spark_jobs.pipelines import registry
+from spark_jobs.simulator import Disorder, Shop, simulate_files
+from spark_jobs.spec import Pipeline
+
+PIPELINES = ("ingest_sales", "top_products", "top_products_live", "shop_totals")
+
+# An hour of the shop passes in 20 seconds, so that hourly windows close while one watches.
+SPEED = 180.0
+EVENTS_PER_S = 200.0
+DISORDER = Disorder(
+    late=0.01, late_after="10 minutes", late_by="3 hours", duplicates=0.01, malformed=0.005, future=0.002
+)
+
+_TOP = """
+SELECT window_start::TIMESTAMP AS hour, rank, product_id, units, revenue FROM gold.top_products
+WHERE window_start IN (SELECT DISTINCT window_start FROM gold.top_products ORDER BY 1 DESC LIMIT 2) AND rank <= 5
+ORDER BY window_start, rank
+"""
+_QUARANTINE = "SELECT reason, count(*) AS rows FROM bronze.sales__quarantine GROUP BY reason ORDER BY rows DESC"
+
+
+def demonstrate(out: Console, err: Console, lake: Lake, *, seconds: float, stop: threading.Event) -> int:
+    """Runs the shop and its pipelines live, then shows results, late events and the ledger.
+
+    Returns:
+        The exit code: 0 where every pipeline ran and every ledger balances.
+    """
+    out.print(f"The lake is {lake.uri}. A simulated shop sells on, one hour every {3600 / SPEED:.0f} seconds.")
+    landing = lake.path("landing").replace("s3a://", "s3://", 1)
+    shop = Shop(
+        seed=1, streams=("sales",), start=_opening_time(lake), speed=SPEED, rate=EVENTS_PER_S, disorder=DISORDER
+    )
+    shop_closed = threading.Event()
+    simulator = threading.Thread(
+        target=simulate_files,
+        args=(shop,),
+        kwargs={"out": landing, "stop": shop_closed, "storage_options": lake.storage_options or None},
+        daemon=True,
+    )
+    simulator.start()
+    began = time.monotonic()
+    out.print("Starting Spark …")
+    with session(lake, err) as spark:
+        out.print(f"Running {', '.join(PIPELINES)} for {seconds:.0f} seconds; Ctrl-C ends sooner.")
+        readers = [definition for definition in registry().values() if isinstance(definition, Pipeline)]
+        driver = Driver(spark, lake, [registry()[name] for name in PIPELINES], readers=readers)
+        with Progress(out) as progress:
+            driver.on_tick = _until(time.monotonic() + seconds, stop, progress.tick, _FirstWindow(out, lake, began))
+            outcomes = driver.run_continuously(stop)
+        shop_closed.set()
+        simulator.join()
+        code = report_failures(err, outcomes)
+    out.print()
+    balanced = _show(out, lake)
+    _how_to_go_on(out)
+    return code or (0 if balanced else 1)
+
+
+def _opening_time(lake: Lake) -> datetime:
+    """Two days ago, or where an earlier demonstration on this lake stopped."""
+    try:
+        newest = tables.newest(tables.open_table(lake, "bronze.sales"), "sold_at")
+    except MissingTableError:
+        newest = None
+    if isinstance(newest, datetime):
+        return newest.replace(tzinfo=newest.tzinfo or UTC)
+    return (datetime.now(UTC) - timedelta(days=2)).replace(minute=0, second=0, microsecond=0)
+
+
+def _until(deadline: float, stop: threading.Event, *ticks: Callable[[Driver], None]) -> Callable[[Driver], None]:
+    def tick(driver: Driver) -> None:
+        for each in ticks:
+            each(driver)
+        if time.monotonic() >= deadline:
+            stop.set()
+
+    return tick
+
+
+class _FirstWindow:
+    """Says when the first hour is closed."""
+
+    def __init__(self, out: Console, lake: Lake, began: float) -> None:
+        self._out = out
+        self._began = began
+        self._told = False
+
+    def __call__(self, driver: Driver) -> None:
+        query = driver.queries.get("top_products")
+        row = query.latest if query else None
+        if not self._told and row is not None and row.rows:
+            self._told = True
+            self._out.print(f"First closed hour {time.monotonic() - self._began:.0f} s after the start.")
+
+
+def _show(out: Console, lake: Lake) -> bool:
+    """Results, late events, quarantine and ledgers; whether all of them balance."""
+    columns, rows = query.run(lake, _TOP)
+    out.print(reports.rows_table(columns, rows, title="Top products of the last closed hours (gold.top_products)"))
+    out.print()
+    top_products = registry()["top_products"]
+    if isinstance(top_products, Pipeline):
+        reports.print_late(out, lake, top_products, 5)
+        out.print()
+    columns, rows = query.run(lake, _QUARANTINE)
+    out.print(reports.rows_table(columns, rows, title="Set aside at ingest (bronze.sales__quarantine)"))
+    balanced = True
+    for name in PIPELINES:
+        epoch = current_epoch(lake, name)
+        if epoch is None:
+            continue
+        definition = registry()[name]
+        ledger = ledger_rows(lake, definition.sink.table, name, epoch.number)
+        checks = audit.checks(lake, definition, epoch.number, ledger)
+        balanced = balanced and all(holds for holds, _ in checks)
+        out.print()
+        reports.print_ledger(out, name, epoch.number, ledger, checks, last=3)
+    return balanced
+
+
+def _how_to_go_on(out: Console) -> None:
+    out.print(
+        "\nGo on:\n"
+        "  make run                                     the shop sells on where it stopped\n"
+        "  .venv/bin/tidemark tables                    what is in the lake\n"
+        "  .venv/bin/tidemark ledger top_products       what became of every event\n"
+        "  .venv/bin/tidemark late top_products         what came too late, and for which hours\n"
+        "  .venv/bin/tidemark sql 'SELECT * FROM gold.shop_totals'\n"
+        "  README.md                                    a pipeline of your own in five minutes",
+        highlight=False,
+    )

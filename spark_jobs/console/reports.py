@@ -1,19 +1,27 @@
 """Tables, ledgers and late rows as a person reads them."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
+from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
 from spark_jobs.lake import Lake, query
+from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.inventory import TableSummary
 from spark_jobs.lake.ledger import LedgerRow, Totals
+from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.spec import Pipeline
+from spark_jobs.spec.durations import format_duration
 
 _EVENT_COLUMNS = ("read", "on_time", "partly_late", "late", "duplicate", "quarantined", "filtered")
+_ALWAYS_SHOWN = ("read", "on_time", "late")
+_PAIR_COLUMNS = ("pairs", "pairs_late", "pairs_result", "state_groups")
+_HEADINGS = {"pairs_result": "in results", "state_groups": "state"}
 
 
 def rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> Table:
@@ -77,6 +85,8 @@ def print_ledger(
 ) -> None:
     """`tidemark ledger`: the equation batch by batch and in total, then each check in words.
 
+    A fate that no event met has no column.
+
     Args:
         console: where to.
         pipeline: its name.
@@ -86,45 +96,47 @@ def print_ledger(
         last: show only so many batches, the newest; None shows all.
     """
     totals = Totals.of(row for _, row in rows)
-    shown = rows if last is None else rows[-last:]
-    table = Table(title=f"{pipeline}, epoch {epoch}: events", title_justify="left", box=None, pad_edge=False)
-    for name in ("batch", *_EVENT_COLUMNS, "pairs", "pairs late", "in results", "state", ""):
-        table.add_column(name.replace("_", " "), justify="right")
+    shown = rows if last is None else rows[max(0, len(rows) - last) :]
+    names = [name for name in _EVENT_COLUMNS if name in _ALWAYS_SHOWN or getattr(totals, name)]
+    if totals.pairs or totals.pairs_result:
+        names += _PAIR_COLUMNS
+    in_results = any(row.pairs_result is not None for _, row in rows)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("batch", *(_HEADINGS.get(name, name.replace("_", " ")) for name in names), ""):
+        table.add_column(heading, justify="right", no_wrap=True)
     if len(shown) < len(rows):
         table.add_row("…")
     for batch_id, row in shown:
-        table.add_row(
-            str(batch_id),
-            *(_cell(getattr(row, name)) for name in _EVENT_COLUMNS),
-            _cell(row.pairs),
-            _cell(row.pairs_late),
-            _cell(row.pairs_result),
-            _cell(row.state_groups),
-            "[green]=[/green]" if row.balanced else "[red]≠[/red]",
-        )
+        verdict = Text("=", "green") if row.balanced else Text("≠", "red")
+        table.add_row(str(batch_id), *(_cell(getattr(row, name)) for name in names), verdict)
     table.add_section()
-    table.add_row(
-        "total",
-        *(_cell(getattr(totals, name)) for name in _EVENT_COLUMNS),
-        _cell(totals.pairs),
-        _cell(totals.pairs_late),
-        _cell(totals.pairs_result) if any(row.pairs_result is not None for _, row in rows) else "-",
-        "",
-        "",
-    )
-    console.print(table)
+    sums = {name: getattr(totals, name, "") for name in names} | ({} if in_results else {"pairs_result": None})
+    table.add_row("total", *(_cell(sums[name]) for name in names), "")
+    # A figure is never cut off: where the terminal is too narrow, it wraps the lines.
+    natural = console.measure(table, options=console.options.update(width=10_000)).maximum
+    console.print(Text(f"{pipeline}, epoch {epoch}: events", "italic"))
+    console.print(Segments(console.render(table, console.options.update(width=natural))), soft_wrap=True, end="")
     for holds, text in checks:
         console.print(Text.assemble(("balanced", "green") if holds else ("UNBALANCED", "red"), f"  {text}"))
 
 
 def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> None:
     """`tidemark late`: the newest late events, each with what it missed and by how much."""
-    layer, name = f"{pipeline.sink.table}__late".split(".", 1)
-    hidden = ("_source", "_ingest_time", "_ingest_seq", "missed_windows", "engine_watermark", "_epoch")
-    columns, rows = query.run(
+    table = f"{pipeline.sink.table}__late"
+    if not exists(lake, table):
+        raise MissingTableError(
+            f"table {table}: not in the lake {lake.uri}. It comes with the first run: tidemark run {pipeline.name}"
+        )
+    layer, name = table.split(".", 1)
+    known = {field.name for field in open_table(lake, table).schema().fields}
+    keys = "".join(f', "{column}"' for column in pipeline.aggregate.by if column in known)
+    _, rows = query.run(
         lake,
-        f"SELECT * EXCLUDE ({', '.join(hidden)}), missed_windows[1].window_start AS first_missed, "
-        f"len(missed_windows) AS windows_missed "
+        f"SELECT _event_id, strftime(\"{pipeline.event_time}\", '%Y-%m-%d %H:%M:%S'){keys}, "
+        "strftime(missed_windows[1].window_start, '%Y-%m-%d %H:%M:%S'), len(missed_windows), partly_late, late_by_ms "
         f'FROM {layer}."{name}" ORDER BY _epoch DESC, _batch_id DESC, late_by_ms DESC LIMIT {limit}',
     )
+    columns = ("event", f"{pipeline.event_time} (UTC)", *(c for c in pipeline.aggregate.by if c in known))
+    columns += ("first window missed", "missed", "counted elsewhere", "late by")
+    rows = [(*row[:-1], format_duration(timedelta(seconds=int(str(row[-1])) // 1000))) for row in rows]
     console.print(rows_table(columns, rows, title=f"{pipeline.name}: late events, newest batch first"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine import heartbeats
@@ -22,6 +22,9 @@ from spark_jobs.spec.durations import duration_ms
 log = logging.getLogger("tidemark")
 
 AnyQuery = IngestQuery | PipelineQuery
+
+# Spark tells a driver that lost the race for a log entry in one of these ways.
+_FENCED = ("CONCURRENT_STREAM_LOG_UPDATE", "FileAlreadyExistsException", "_LEGACY_ERROR_TEMP_2207")
 
 _PUBLISH_EVERY_S = 30.0
 _POLL_S = 0.2
@@ -71,7 +74,7 @@ class Driver:
         self.queries[definition.name] = query
         try:
             query.start(until_caught_up=until_caught_up)
-        except TidemarkError as error:
+        except (TidemarkError, PySparkException) as error:
             self.outcomes[definition.name] = Outcome(definition.name, error)
 
     def run_until_caught_up(self, *, close: bool, stop: threading.Event | None = None) -> Mapping[str, Outcome]:
@@ -151,7 +154,7 @@ class Driver:
             exception = query.query.exception()
         except StreamingQueryException as raised:
             exception = raised
-        if query.draining:
+        if query.draining and error is None:
             return Outcome(query.name)
         if exception is not None and error is None:
             error = _explained(query, exception)
@@ -227,7 +230,7 @@ class _IdleWatch:
 def _explained(query: AnyQuery, exception: Any) -> BaseException:
     """An error of Spark's as one of Tidemark's, where the reason is known."""
     text = str(exception)
-    if "CONCURRENT_STREAM_LOG_UPDATE" in text or "FileAlreadyExistsException" in text:
+    if any(mark in text for mark in _FENCED):
         return ConcurrentDriverError(
             f"pipeline `{query.name}`: another driver runs on its checkpoint "
             f"{query.lake.path(query.epoch.folder)} and planned the next batch first. This driver has stopped; the "

@@ -24,6 +24,10 @@ Reached = Callable[[str, int], None]
 """Told of each point of a batch that has been reached, with the batch's number; tests make it fail there."""
 
 
+class Drained(Exception):
+    """A query was asked to end after its batch, and has."""
+
+
 def _unobserved(point: str, batch_id: int) -> None:
     """Nobody watches."""
 
@@ -148,7 +152,7 @@ class Query(ABC, Generic[D]):
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is being processed or committed to Spark's log."""
+        """Whether no batch runs, because the source has nothing new."""
         return not self.query.status["isTriggerActive"]
 
     def reached(self, point: str, batch_id: int) -> None:
@@ -157,6 +161,9 @@ class Query(ABC, Generic[D]):
 
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._started.wait()
+        if self._draining.is_set():
+            # Planned, not begun: the next start runs it. Raising is the one way to end a query between two batches.
+            raise Drained(self.name)
         try:
             started = time.time()
             self.reached("planned", batch_id)

@@ -4,10 +4,12 @@ import os
 import sys
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError
 from spark_jobs.lake.settings import S3Settings, Settings
 
 JARS_FOLDER = Path(__file__).parents[2] / ".cache" / "jars"
@@ -93,7 +95,30 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
             builder = builder.config("spark.hadoop.fs.s3a.endpoint", s3.endpoint_url).config(
                 "spark.hadoop.fs.s3a.connection.ssl.enabled", str(s3.endpoint_url.startswith("https")).lower()
             )
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    _probe_store(spark, lake)
+    return spark
+
+
+def _probe_store(spark: SparkSession, lake: Lake) -> None:
+    """Refuses a lake that cannot be written, or whose store lets one writer overwrite another's commit."""
+    try:
+        excludes = spark._jvm.io.tidemark.storage.StoreProbe.conditionalCreate(  # type: ignore[union-attr]
+            lake.path("_control", "probe"), spark.sparkContext._jsc.hadoopConfiguration()
+        )
+    except (Py4JJavaError, PySparkException) as error:
+        cause = str(getattr(error, "java_exception", error)).splitlines()[0]
+        spark.stop()
+        raise LakeUnavailableError(
+            f"lake {lake.uri}: cannot be written ({cause}). Nothing was started or written. Check that it exists, that "
+            "you may write it and that the disk has room, then start again."
+        ) from error
+    if not excludes:
+        spark.stop()
+        raise LakeUnavailableError(
+            f"lake {lake.uri}: its store ignores conditional writes, so one driver could overwrite what another "
+            "committed. Nothing was started. Use a folder, MinIO, AWS S3 or another store with If-None-Match."
+        )
 
 
 def _log_settings() -> str:

@@ -1,10 +1,14 @@
 """Whether the books of a pipeline balance, from the lake alone."""
 
+from dataclasses import dataclass
+
 import duckdb
 
+from spark_jobs.lake.history import commit_at, latest_version
 from spark_jobs.lake.ledger import LedgerRow, Totals, discrepancies
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.query import connect
+from spark_jobs.lake.stamps import decode
+from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Definition, Ingest, Late, Pipeline
 
 
@@ -28,21 +32,21 @@ def checks(lake: Lake, definition: Definition, epoch: int, rows: list[tuple[int,
     ]
     windowed = isinstance(definition, Pipeline) and definition.aggregate.window is not None
     results += [(False, problem) for problem in discrepancies(rows, windowed=windowed)]
+    books = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
     if isinstance(definition, Pipeline):
-        results += _pipeline_checks(lake, definition, epoch, totals)
+        results += _pipeline_checks(books, definition, totals)
     else:
-        results += _ingest_checks(lake, definition, epoch, totals)
+        results += _ingest_checks(books, definition, totals)
     return results
 
 
-def _pipeline_checks(lake: Lake, definition: Pipeline, epoch: int, totals: Totals) -> list[tuple[bool, str]]:
-    table = definition.sink.table
+def _pipeline_checks(books: "_Books", definition: Pipeline, totals: Totals) -> list[tuple[bool, str]]:
+    table, epoch = definition.sink.table, books.epoch
     results = []
     pairs = "(event, window) pairs" if definition.aggregate.window else "events"
-    connection = connect(lake)
     if definition.sink.mode == "update":
         groups = f"{table}__groups" if definition.top_n else table
-        counted = _sum(connection, f"SELECT sum(__events) FROM {_quoted(groups)}")
+        counted = books.figure("sum(__events)", groups)
         results.append(
             (
                 counted + totals.pairs_late == totals.pairs,
@@ -57,42 +61,58 @@ def _pipeline_checks(lake: Lake, definition: Pipeline, epoch: int, totals: Total
                 f"{totals.pairs_open:,} still open",
             )
         )
-        written = _sum(connection, f"SELECT count(*) FROM {_quoted(table)}")
         if epoch == 1:
+            written = books.figure("count(*)", table)
             results.append((written == totals.rows, f"rows: {totals.rows:,} written, {written:,} in {table}"))
     if definition.watermark and definition.watermark.late is not Late.DROP:
-        late = _sum(connection, f"SELECT sum(len(missed_windows)) FROM {_quoted(table + '__late')} "
-                                f"WHERE _epoch = {epoch}")  # fmt: skip
+        late = books.figure("sum(len(missed_windows))", f"{table}__late", f"_epoch = {epoch}")
         results.append(
-            (
-                late == totals.pairs_late,
-                f"late: {totals.pairs_late:,} pairs judged, {late:,} kept in {table}__late",
-            )
+            (late == totals.pairs_late, f"late: {totals.pairs_late:,} pairs judged, {late:,} kept in {table}__late")
         )
     return results
 
 
-def _ingest_checks(lake: Lake, definition: Ingest, epoch: int, totals: Totals) -> list[tuple[bool, str]]:
+def _ingest_checks(books: "_Books", definition: Ingest, totals: Totals) -> list[tuple[bool, str]]:
     table = definition.sink.table
-    connection = connect(lake)
-    quarantined = _sum(connection, f"SELECT count(*) FROM {_quoted(table + '__quarantine')} WHERE _epoch = {epoch}")
+    quarantined = books.figure("count(*)", f"{table}__quarantine", f"_epoch = {books.epoch}")
     results = [
         (
             quarantined == totals.quarantined,
             f"quarantine: {totals.quarantined:,} set aside, {quarantined:,} kept in {table}__quarantine",
         )
     ]
-    if epoch == 1:
-        events = _sum(connection, f"SELECT count(*) FROM {_quoted(table)} WHERE NOT _heartbeat")
+    if books.epoch == 1:
+        events = books.figure("count(*)", table, "NOT _heartbeat")
         results.append((events == totals.rows, f"bronze: {totals.rows:,} events written, {events:,} in {table}"))
     return results
 
 
-def _sum(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
-    row = connection.execute(sql).fetchone()
-    return int(row[0] or 0) if row else 0
+@dataclass(frozen=True)
+class _Books:
+    """The tables of a pipeline as they were after one batch, so that a stream may run on while they are read."""
 
+    lake: Lake
+    pipeline: str
+    epoch: int
+    batch_id: int
 
-def _quoted(table: str) -> str:
-    layer, name = table.split(".", 1)
-    return f'{layer}."{name}"'
+    def figure(self, measure: str, table: str, where: str = "true") -> int:
+        """One number from a table, as of the batch; 0 where the table has no row."""
+        version = self._version(table)
+        rows = open_table(self.lake, table, version=version).to_pyarrow_dataset()
+        connection = duckdb.connect()
+        connection.register("books", rows)
+        row = connection.execute(f"SELECT {measure} FROM books WHERE {where}").fetchone()
+        return int(row[0] or 0) if row else 0
+
+    def _version(self, table: str) -> int:
+        """The newest version of the table that no later batch has written."""
+        version = newest = latest_version(self.lake, table)
+        while version >= 0 and (commit := commit_at(self.lake, table, version)) is not None:
+            stamp = decode(commit)
+            if stamp is not None and (stamp.pipeline, stamp.epoch) == (self.pipeline, self.epoch):
+                if stamp.batch_id <= self.batch_id:
+                    return newest
+                newest = version - 1
+            version -= 1
+        return newest

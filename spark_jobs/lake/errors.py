@@ -17,7 +17,7 @@ class LakeUnavailableError(TidemarkError):
     exit_code = 75
 
 
-class MissingTableError(TidemarkError):
+class MissingTableError(TidemarkError, LookupError):
     """A table that something reads does not exist yet."""
 
 

@@ -116,6 +116,7 @@ def discrepancies(rows: Sequence[tuple[int, LedgerRow]], *, windowed: bool = Tru
     problems = []
     expected = 0
     opened = 0
+    least = 0
     for batch_id, row in rows:
         if batch_id != expected:
             problems.append(f"batch {batch_id}: expected batch {expected} next; its ledger row is missing")
@@ -125,9 +126,10 @@ def discrepancies(rows: Sequence[tuple[int, LedgerRow]], *, windowed: bool = Tru
         if row.pairs_result is None:
             continue
         opened += row.pairs - row.pairs_late - row.pairs_result
-        if opened < 0:
+        if opened < least:
             problems.append(f"batch {batch_id}: results and late rows hold {-opened} pairs more than were read")
-        if windowed and row.state_groups is not None:
+            least = opened
+        elif opened >= 0 and windowed and row.state_groups is not None:
             if row.state_groups > opened:
                 problems.append(f"batch {batch_id}: {row.state_groups} groups in state for {opened} open pairs")
             if row.state_groups == 0 and opened > 0:

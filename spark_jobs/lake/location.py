@@ -34,9 +34,9 @@ class Lake:
         """
         scheme, _, rest = text.partition(":")
         if text.strip() and not _SCHEME.match(text):
-            return cls(os.path.abspath(Path(text).expanduser()))
+            return cls(_folder(text, str(Path(text).expanduser())))
         if scheme == "file" and rest.startswith("/") and not re.match("//[^/]", rest):
-            return cls(os.path.abspath("/" + rest.lstrip("/")))
+            return cls(_folder(text, "/" + rest.lstrip("/")))
         bucket = rest.strip("/").split("/")[0]
         if scheme in ("s3", "s3a") and rest.startswith("//") and bucket and "@" not in bucket:
             return cls("s3a://" + rest.strip("/"))
@@ -110,3 +110,12 @@ class Lake:
             client_options={"allow_http": bool(settings.endpoint_url)},
             virtual_hosted_style_request=False,
         )
+
+
+def _folder(text: str, path: str) -> str:
+    if "%" in path:
+        raise LakeUnavailableError(
+            f"lake {text!r}: expected a folder without % in its path, which readers of Delta tables take for an "
+            "escape. Set TIDEMARK_LAKE, or give --lake."
+        )
+    return os.path.abspath(path)

@@ -10,6 +10,7 @@ from spark_jobs.lake.tables import LAYERS, open_table, table_names
 class QueryError(TidemarkError):
     """A SQL query that DuckDB cannot run."""
 
+
 _REVISED = "final_after"
 
 
@@ -28,7 +29,9 @@ def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
         connection.register(_registered(name), table.to_pyarrow_dataset())
     for name, table in opened.items():
         columns = {field.name for field in table.schema().fields}
-        final = f", {_finality(name, watermarked='ops.watermarks' in opened)} AS is_final" if _REVISED in columns else ""
+        final = (
+            f", {_finality(name, watermarked='ops.watermarks' in opened)} AS is_final" if _REVISED in columns else ""
+        )
         layer, short = name.split(".", 1)
         connection.execute(f'CREATE VIEW {layer}."{short}" AS SELECT *{final} FROM "{_registered(name)}"')
     return connection
@@ -42,7 +45,7 @@ def _finality(table: str, *, watermarked: bool) -> str:
     if not watermarked:
         return "false"
     result = table.removesuffix("__groups")
-    watermark = f"""SELECT max(watermark) FROM "{_registered('ops.watermarks')}" WHERE "table" = '{result}'"""
+    watermark = f"""SELECT max(watermark) FROM "{_registered("ops.watermarks")}" WHERE "table" = '{result}'"""
     return f"coalesce({_REVISED} <= ({watermark}), false)"
 
 
@@ -54,6 +57,8 @@ def run(lake: Lake, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
     """
     try:
         result = connect(lake).execute(sql)
+        if result is None:
+            raise QueryError(f"query {sql!r}: expected a SQL statement, got none.")
         return [column[0] for column in result.description or ()], result.fetchall()
     except duckdb.Error as error:
         known = ", ".join(table_names(lake)) or "none yet"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
 from spark_jobs.lake.location import Lake
@@ -18,14 +18,15 @@ def open_table(lake: Lake, table: str, *, version: int | None = None) -> DeltaTa
 
     Raises:
         MissingTableError: if it does not exist.
-        LakeUnavailableError: if the store does not answer, or refuses.
+        LakeUnavailableError: if the store does not answer or refuses, or the table's log is broken.
     """
     try:
         return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage_options)
     except TableNotFoundError as error:
         raise MissingTableError(f"table {table}: not in the lake {lake.uri}.") from error
-    except OSError as error:
-        raise LakeUnavailableError(f"table {table}: the lake {lake.uri} cannot be read: {error}") from error
+    except (DeltaError, OSError) as error:
+        cause = (str(error).splitlines() or [repr(error)])[0]  # what follows is the stack of the library
+        raise LakeUnavailableError(f"table {table}: in the lake {lake.uri}, cannot be read: {cause}") from error
 
 
 def exists(lake: Lake, table: str) -> bool:

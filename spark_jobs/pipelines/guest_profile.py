@@ -7,7 +7,12 @@ guest_profile = Pipeline(
     source=Union(
         Table(
             "bronze.visits",
-            select={"guest_id": "guest_id", "seen_at": "seated_at", "visits": "1", "spent": "CAST(0 AS DECIMAL(10, 2))"},
+            select={
+                "guest_id": "guest_id",
+                "seen_at": "seated_at",
+                "visits": "1",
+                "spent": "CAST(0 AS DECIMAL(10, 2))",
+            },
         ),
         Table(
             "bronze.payments",

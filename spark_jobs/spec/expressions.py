@@ -231,10 +231,8 @@ def _order_terms(sql: str) -> list[exp.Ordered]:
         select = sqlglot.parse_one(f"SELECT 1 ORDER BY {sql}", dialect="spark")
     except SqlglotError:
         raise ValueError(problem) from None
-    if not isinstance(select, exp.Select) or _clauses(select, "expressions", "order"):
-        raise ValueError(problem)
-    order = select.args.get("order")
-    if order is None:
+    order = select.args.get("order") if isinstance(select, exp.Select) else None
+    if not isinstance(select, exp.Select) or order is None or _clauses(select, "expressions", "order"):
         raise ValueError(problem)
     return list(order.expressions)
 
@@ -301,7 +299,7 @@ def _is_spark_type(tree: exp.Expr) -> bool:
         fewest, most = _ARITY[tree.this]
         return fewest <= len(parts) <= most and all(part is not None and _is_spark_type(part) for part in parts)
     if tree.this == exp.DType.DECIMAL and parts:
-        digits = [int(part.name) if part.name.isdecimal() else 99 for part in parts]
+        digits = [int(part.name) if part is not None and part.name.isdecimal() else 99 for part in parts]
         precision, scale = (*digits, 0)[:2]
         return len(digits) <= 2 and 1 <= precision <= 38 and scale <= precision
     return tree.this in _SPARK_TYPES and not parts

@@ -248,8 +248,6 @@ class Pipeline(_Definition):
             )
         if "top_n" in kinds and kinds.index("top_n") != len(kinds) - 1:
             raise ValueError(f"steps: expected TopN once, as the last step, got {kinds}")
-        if "top_n" in kinds and kinds.index("top_n") < kinds.index("aggregate"):
-            raise ValueError(f"steps: expected TopN after Aggregate, got {kinds}")
 
     def _check_time(self) -> None:
         window, update = self.aggregate.window, self.sink.mode == "update"

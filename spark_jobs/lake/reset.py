@@ -1,0 +1,82 @@
+"""A new epoch for a pipeline: its checkpoint starts over, and nothing of the old one can be written any more."""
+
+from dataclasses import dataclass
+
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delete_checkpoint, query_id
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.spec import Definition, Ingest, Late
+
+_LAST_TXN_VERSION = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Reset:
+    """What a reset did.
+
+    Attributes:
+        before: the epoch that is over.
+        after: the epoch that the next start runs in.
+        tables: the pipeline's tables.
+        emptied: whether their rows were removed.
+    """
+
+    before: Epoch
+    after: Epoch
+    tables: tuple[str, ...]
+    emptied: bool
+
+
+def tables_of(definition: Definition) -> tuple[str, ...]:
+    """Every table that a pipeline writes."""
+    table = definition.sink.table
+    if isinstance(definition, Ingest):
+        return (table, f"{table}__quarantine")
+    names = [table]
+    if definition.sink.mode == "update" and definition.top_n:
+        names.append(f"{table}__groups")
+    if definition.watermark and definition.watermark.late is not Late.DROP:
+        names.append(f"{table}__late")
+    return tuple(names)
+
+
+def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
+    """Begins a new epoch with the definition as it is now.
+
+    The old epoch's transaction id gets a tombstone in each table, so that a driver of the old epoch that still runs
+    can commit nothing: its commit in flight conflicts, later ones are skipped.
+
+    Args:
+        lake: where.
+        definition: of the pipeline.
+        empty_tables: remove the rows of its tables; else they stay beside those of the new epoch.
+
+    Raises:
+        MissingTableError: if the pipeline has never run on this lake.
+    """
+    before = current_epoch(lake, definition.name)
+    if before is None:
+        raise MissingTableError(
+            f"pipeline `{definition.name}` has not run on {lake.uri}: there is nothing to reset. "
+            f"Start it: tidemark run {definition.name}"
+        )
+    query = query_id(lake, before)
+    after = begin_epoch(lake, definition, before.number + 1)
+    tables = tuple(table for table in tables_of(definition) if exists(lake, table))
+    for table in tables:
+        if query is not None:
+            _bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
+        if empty_tables:
+            open_table(lake, table).delete()
+    delete_checkpoint(lake, before)
+    return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
+
+
+def _bury(lake: Lake, table: str, txn_app_id: str) -> None:
+    delta = open_table(lake, table)
+    nothing = delta.to_pyarrow_dataset().schema.empty_table()
+    tombstone = CommitProperties(app_transactions=[Transaction(txn_app_id, _LAST_TXN_VERSION)])
+    write_deltalake(delta, nothing, mode="append", commit_properties=tombstone)

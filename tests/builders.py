@@ -1,0 +1,72 @@
+"""Small definitions, ledgers and tables for the tests: each argument replaces one part of something valid."""
+
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, write_deltalake
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.stamps import Stamp
+from spark_jobs.spec import Aggregate, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark
+
+
+def an_ingest(**changes):
+    parts = {
+        "name": "ingest_sales",
+        "source": Files("landing/sales"),
+        "columns": {"sale_id": "STRING", "quantity": "INT", "sold_at": "TIMESTAMP"},
+        "event_time": "sold_at",
+        "sink": Sink("bronze.sales"),
+    }
+    return Ingest(**(parts | changes))
+
+
+def an_aggregate(**changes):
+    parts = {"window": Tumbling("1 hour"), "by": ("product_id",), "measures": {"units": "sum(quantity)"}}
+    return Aggregate(**(parts | changes))
+
+
+def a_pipeline(**changes):
+    parts = {
+        "name": "hourly_sales",
+        "source": Table("bronze.sales"),
+        "event_time": "sold_at",
+        "watermark": Watermark(delay="2 minutes"),
+        "steps": (an_aggregate(),),
+        "sink": Sink("gold.hourly_sales"),
+    }
+    return Pipeline(**(parts | changes))
+
+
+def a_running_total(**changes):
+    parts = {
+        "event_time": None,
+        "watermark": None,
+        "steps": (an_aggregate(window=None),),
+        "sink": Sink("gold.totals", mode="update"),
+    }
+    return a_pipeline(**(parts | changes))
+
+
+def a_batch(read=0, **figures):
+    """A ledger row of an append pipeline; by default all that was read is on time, in one window each, in a result."""
+    known = {"started_ms": 0, "read": read, "on_time": read, "pairs": read, "pairs_result": read, "state_groups": 0}
+    return LedgerRow(**(known | figures))
+
+
+def a_stamp(batch_id=0, **fields):
+    known = {"pipeline": "hourly_sales", "epoch": 1, "batch_id": batch_id, "role": "result", "rows": 0}
+    return Stamp(**(known | fields))
+
+
+def a_lake(folder: Path) -> Lake:
+    return Lake.parse(str(folder))
+
+
+def write(lake: Lake, table: str, columns: dict | pa.Table, *, stamp: Stamp | str | None = None, mode="append"):
+    """One commit of a real Delta table, stamped like Spark's commits are: under `userMetadata`."""
+    rows = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    text = stamp.encode() if isinstance(stamp, Stamp) else stamp
+    properties = CommitProperties(custom_metadata={"userMetadata": text}) if text else None
+    write_deltalake(lake.table_uri(table), rows, mode=mode, commit_properties=properties)

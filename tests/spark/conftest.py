@@ -1,0 +1,24 @@
+"""One Spark session for all tests that need one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine.session import build_session
+from spark_jobs.lake import Lake
+from spark_jobs.lake.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    lake = Lake(str(tmp_path_factory.mktemp("session")))
+    session = build_session(lake, settings=Settings(master="local[2]", shuffle_partitions=2))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"))

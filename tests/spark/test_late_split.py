@@ -1,0 +1,88 @@
+"""The late split against the pure-Python model of the late rules."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.lake import Lake
+from spark_jobs.spec import Aggregate, Hopping, Late, Pipeline, Session, Sink, Table, Tumbling, Watermark, Window
+from tests import lakes
+
+MINUTE = 60_000
+START = 1_767_225_600_000  # 2026-01-01
+
+
+def pipeline(window: Window, *, delay: str = "1 minute", mode: str = "append", **watermark: object) -> Pipeline:
+    return lakes.one_file_a_batch(
+        Pipeline(
+            name="activity",
+            source=Table("bronze.clicks"),
+            event_time="t",
+            watermark=Watermark(delay=delay, **watermark),
+            steps=(Aggregate(window=window, by=("k",), measures={"n": "count(*)", "total": "sum(v)"}),),
+            sink=Sink("gold.activity", mode=mode),
+        )
+    )
+
+
+def clicks(lake: Lake) -> lakes.Bronze:
+    return lakes.Bronze(lake, "bronze.clicks", {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}, "t")
+
+
+def event(minute: float, key: str = "a", value: int = 1) -> dict[str, object]:
+    return {"k": key, "v": value, "t": lakes.at(START + int(minute * MINUTE))}
+
+
+def test_an_event_that_comes_after_its_window_closed_is_kept_with_what_it_missed(
+    spark: SparkSession, lake: Lake
+) -> None:
+    definition, bronze = pipeline(Tumbling("5 minutes")), clicks(lake)
+    bronze.append([event(1), event(2)])
+    bronze.append([event(7)])
+    bronze.append([event(3, value=9)])
+    bronze.append([event(3, value=7)])
+    lakes.run(spark, lake, definition)
+
+    late = lakes.rows(lake, "gold.activity__late")
+    # Batch 2 is judged by the watermark of batch 1, which knows batch 0 only; batch 3 by that of batch 2.
+    assert [row["v"] for row in late] == [7]
+    assert late[0]["watermark"] == lakes.at(START + 6 * MINUTE)
+    missed = {
+        "window_start": lakes.at(START),
+        "window_end": lakes.at(START + 5 * MINUTE),
+        "late_by_ms": MINUTE,
+    }
+    assert late[0]["missed_windows"] == [missed]
+    assert not late[0]["partly_late"]
+    assert late[0]["late_by_ms"] == MINUTE
+    lakes.assert_balanced(lake, definition)
+
+
+def test_an_event_late_for_some_of_its_windows_is_counted_in_the_others(spark: SparkSession, lake: Lake) -> None:
+    definition, bronze = pipeline(Hopping("10 minutes", "5 minutes")), clicks(lake)
+    bronze.append([event(12)])
+    bronze.append([event(12.5)])
+    bronze.append([event(7, value=100)])
+    bronze.heartbeat(START + 60 * MINUTE)
+    lakes.run(spark, lake, definition)
+
+    late = lakes.rows(lake, "gold.activity__late")
+    assert [(row["v"], row["partly_late"], len(row["missed_windows"])) for row in late] == [(100, True, 1)]
+    totals = {lakes.ms(row["window_start"]): row["total"] for row in lakes.rows(lake, "gold.activity")}
+    assert totals == {START + 5 * MINUTE: 102, START + 10 * MINUTE: 2}
+    lakes.assert_balanced(lake, definition)
+
+
+def test_a_dropped_late_event_is_counted_and_not_kept(spark: SparkSession, lake: Lake) -> None:
+    definition, bronze = pipeline(Session("5 minutes"), late=Late.DROP), clicks(lake)
+    bronze.append([event(1)])
+    bronze.append([event(30)])
+    bronze.append([event(2)])
+    bronze.append([event(2)])
+    lakes.run(spark, lake, definition)
+
+    figures = [row.late for _, row in lakes.ledger(lake, definition)]
+    assert sum(figures) == 1
+    with pytest.raises(LookupError, match="activity__late"):
+        lakes.rows(lake, "gold.activity__late")
+    lakes.assert_balanced(lake, definition)

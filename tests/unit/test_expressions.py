@@ -1,0 +1,341 @@
+"""SQL expressions: what is refused and why, what they read, and that DuckDB gives them the same meaning."""
+
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import duckdb
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from spark_jobs.spec import expressions
+from spark_jobs.spec.expressions import columns, order_by_columns, split_order_by, to_duckdb, ungrouped_columns
+
+SCALAR = TypeAdapter(expressions.Scalar)
+CONDITION = TypeAdapter(expressions.Condition)
+AGGREGATE = TypeAdapter(expressions.AggregateExpression)
+ORDER_BY = TypeAdapter(expressions.OrderBy)
+SQL_TYPE = TypeAdapter(expressions.SqlType)
+COLUMN = TypeAdapter(expressions.PlainColumn)
+
+
+def message(kind, text):
+    with pytest.raises(ValidationError) as refused:
+        kind.validate_python(text)
+    return refused.value.errors()[0]["msg"]
+
+
+class TestOneRow:
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "quantity * unit_price",
+            "upper(trim(name))",
+            "CASE WHEN a > 1 THEN 'many' ELSE 'one' END",
+            "CAST(a AS DECIMAL(10, 2))",
+            "`weird name` || 'x'",
+            "exists(tags, tag -> tag = 'x')",
+            "aggregate(prices, 0, (sum, price) -> sum + price)",
+            "payload.customer.id",
+            "a = any(array(1, 2))",
+            "name LIKE 'now%'",
+            "to_timestamp(text, 'yyyy')",
+            "unix_timestamp(sold_at)",
+        ],
+    )
+    def test_expressions_of_one_row_are_taken_as_written(self, sql):
+        assert SCALAR.validate_python(sql) == sql
+
+    @pytest.mark.parametrize(
+        ("sql", "why"),
+        [
+            ("", "a single Spark SQL expression"),
+            ("a +", "a Spark SQL expression"),
+            ("a, b", "a single Spark SQL expression"),
+            ("a FROM t", "a single Spark SQL expression"),
+            ("a; DROP TABLE b", "a single Spark SQL expression"),
+            ("a WHERE b > 1", "a single Spark SQL expression"),
+            ("a LIMIT 1", "a single Spark SQL expression"),
+            ("DISTINCT a", "a single Spark SQL expression"),
+            ("a GROUP BY b", "a single Spark SQL expression"),
+            ("a AS b", "the mapping's key names it"),
+            ("(SELECT max(a) FROM t)", "without a subquery"),
+            ("a IN (SELECT b FROM t)", "without a subquery"),
+            ("row_number() OVER (ORDER BY a)", "OVER (...)"),
+            ("lag(a)", "OVER (...)"),
+            ("*", "the names of columns instead of *"),
+            ("struct(*)", "the names of columns instead of *"),
+            ("a > :limit", "write the value"),
+            ("a > ${limit}", "write the value"),
+            ("sum(a)", "use Aggregate"),
+            ("any(a)", "use Aggregate"),
+            ("mean(a)", "use Aggregate"),
+        ],
+    )
+    def test_anything_else_is_refused_with_a_way_out(self, sql, why):
+        refused = message(SCALAR, sql)
+        assert why in refused
+        assert repr(sql) in refused
+
+    @pytest.mark.parametrize(
+        "sql",
+        ["now()", "current_timestamp", "current_date()", "unix_timestamp()", "rand()", "random(3)", "uuid()",
+         "monotonically_increasing_id()", "input_file_name()", "uniform(1, 2)", "current_user()",
+         "a > now()", "CASE WHEN rand() < 0.5 THEN 1 END"],
+    )  # fmt: skip
+    def test_what_a_replay_would_not_repeat_is_refused(self, sql):
+        assert "answers differently each time" in message(SCALAR, sql)
+
+    @pytest.mark.parametrize("sql", ["CAST('now' AS TIMESTAMP)", "DATE 'Today'", "to_timestamp('yesterday UTC')"])
+    def test_dates_that_move_are_refused(self, sql):
+        assert "another one each time" in message(SCALAR, sql)
+
+    @pytest.mark.parametrize("sql", ["explode(tags)", "posexplode_outer(tags)", "inline(rows)", "stack(2, a, b)"])
+    def test_what_makes_several_events_of_one_is_refused(self, sql):
+        assert "several rows of one event" in message(SCALAR, sql)
+
+    @pytest.mark.parametrize("sql", ["window(sold_at, '1 hour')", "session_window(sold_at, '1 hour').start"])
+    def test_windows_belong_into_aggregate(self, sql):
+        assert "use Aggregate(window=...)" in message(SCALAR, sql)
+
+    @pytest.mark.parametrize("sql", ["a > 1", "a", "NOT a", "a IS NULL", "true", "a BETWEEN 1 AND 2 OR f(b)"])
+    def test_conditions_are_taken(self, sql):
+        assert CONDITION.validate_python(sql) == sql
+
+    @pytest.mark.parametrize("sql", ["a + 1", "(a * 2)", "1", "'yes'", "-a", "a || b"])
+    def test_numbers_and_texts_are_no_conditions(self, sql):
+        assert "expected a condition such as" in message(CONDITION, sql)
+
+
+class TestGroups:
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "count(*)",
+            "sum(quantity * unit_price)",
+            "sum(a) / count(*)",
+            "approx_count_distinct(a)",
+            "max_by(price, sold_at)",
+            "count_if(a > 1)",
+            "sum(a) FILTER (WHERE b > 1)",
+            "percentile_approx(a, 0.5)",
+            "percentile_cont(0.5) WITHIN GROUP (ORDER BY a)",
+            "mean(a)",
+            "bool_or(a)",
+            "any(a)",
+            "transform(array_sort(collect_list(struct(at, page))), click -> click.page)",
+        ],
+    )
+    def test_aggregates_are_taken_as_written(self, sql):
+        assert AGGREGATE.validate_python(sql) == sql
+
+    @pytest.mark.parametrize(
+        ("sql", "why"),
+        [
+            ("quantity", "expected an aggregate such as 'sum(quantity)'"),
+            ("upper(a)", "expected an aggregate"),
+            ("count(DISTINCT a)", "use approx_count_distinct(...)"),
+            ("sum(DISTINCT a)", "incrementally"),
+            ("first(a)", "use min_by(value, event_time)"),
+            ("last(a) IGNORE NULLS", "use min_by(value, event_time)"),
+            ("any_value(a)", "depends on the order"),
+            ("sum(max(a))", "no aggregate inside another"),
+            ("sum(a) HAVING sum(a) > 1", "a single Spark SQL expression"),
+            ("sum(rand())", "answers differently each time"),
+            ("max(explode(a))", "several rows of one event"),
+        ],
+    )
+    def test_anything_else_is_refused_with_a_way_out(self, sql, why):
+        refused = message(AGGREGATE, sql)
+        assert why in refused
+        assert repr(sql) in refused
+
+
+class TestColumns:
+    @pytest.mark.parametrize(
+        ("sql", "read"),
+        [
+            ("1 + 2", set()),
+            ("quantity * unit_price", {"quantity", "unit_price"}),
+            ("`weird name`", {"weird name"}),
+            ("größe", {"größe"}),
+            ("payload.customer.id", {"payload"}),
+            ("items[0].price", {"items"}),
+            ("transform(tags, tag -> tag.name || suffix)", {"tags", "suffix"}),
+            ("aggregate(prices, start, (sum, price) -> sum + price * rate)", {"prices", "start", "rate"}),
+            ("transform(tags, x -> x) = x", {"tags", "x"}),
+            ("exists(a, x -> exists(x.inner, y -> y > x.m))", {"a"}),
+            ("sum(a) FILTER (WHERE b > 1)", {"a", "b"}),
+            ("count(*)", set()),
+        ],
+    )
+    def test_an_expression_reads_these_columns(self, sql, read):
+        assert columns(sql) == read
+
+    @pytest.mark.parametrize(
+        ("sql", "loose"),
+        [
+            ("sum(a)", set()),
+            ("sum(a) + b", {"b"}),
+            ("sum(a) FILTER (WHERE b > 1)", set()),
+            ("percentile_cont(0.5) WITHIN GROUP (ORDER BY a)", set()),
+            ("concat(k, max(upper(a)))", {"k"}),
+        ],
+    )
+    def test_outside_of_aggregates_it_reads_these(self, sql, loose):
+        assert ungrouped_columns(sql) == loose
+
+    @pytest.mark.parametrize("name", ["product_id", "größe", "Names2"])
+    def test_a_plain_column_is_a_name(self, name):
+        assert COLUMN.validate_python(name) == name
+
+    @pytest.mark.parametrize("name", ["", "a.b", "a + 1", "upper(a)", "a b", "1a", "`a`", "a-b"])
+    def test_expressions_are_no_plain_columns(self, name):
+        assert "compute it in a Select before" in message(COLUMN, name)
+
+
+class TestOrder:
+    def test_terms_keep_their_direction_and_their_nulls(self):
+        assert split_order_by("units DESC NULLS FIRST, product_id, -x ASC NULLS LAST") == (
+            "units DESC NULLS FIRST",
+            "product_id",
+            "-x ASC NULLS LAST",
+        )
+
+    @pytest.mark.parametrize(
+        ("sql", "read"),
+        [
+            ("units DESC NULLS LAST", {"units"}),
+            ("a / b DESC, concat(c, ' DESC', ' NULLS ')", {"a", "b", "c"}),
+            ("CASE WHEN a > 1 THEN b END", {"a", "b"}),
+        ],
+    )
+    def test_the_columns_of_its_terms_are_known(self, sql, read):
+        assert ORDER_BY.validate_python(sql) == sql
+        assert order_by_columns(sql) == read
+
+    @pytest.mark.parametrize(
+        ("sql", "why"),
+        [
+            ("", "expected an ORDER BY list"),
+            ("units DESC DESC", "expected an ORDER BY list"),
+            ("units LIMIT 3", "expected an ORDER BY list"),
+            ("units; DROP TABLE a", "expected an ORDER BY list"),
+            ("1", "expected columns to order by"),
+            ("sum(units)", "got the aggregate"),
+            ("rand()", "answers differently each time"),
+            ("row_number() OVER (ORDER BY a)", "OVER (...)"),
+        ],
+    )
+    def test_anything_else_is_refused(self, sql, why):
+        assert why in message(ORDER_BY, sql)
+
+
+class TestTypes:
+    @pytest.mark.parametrize(
+        "sql",
+        ["STRING", "int", "INTEGER", "BIGINT", "LONG", "DOUBLE", "DECIMAL", "DECIMAL(38, 38)", "decimal(10,2)", "DATE",
+         "TIMESTAMP", " Timestamp ", "TIMESTAMP_NTZ", "BOOLEAN", "BINARY", "ARRAY<STRING>", "MAP<STRING, INT>",
+         "STRUCT<a: INT, b: ARRAY<STRUCT<long: LONG>>>", "STRUCT<a INT>"],
+    )  # fmt: skip
+    def test_types_of_spark_are_taken_as_written(self, sql):
+        assert SQL_TYPE.validate_python(sql) == sql
+
+    @pytest.mark.parametrize(
+        "sql",
+        ["", "STRNG", "TEXT", "NUMBER", "INT64", "UUID", "JSON", "VARCHAR(10)", "DECIMAL(39, 2)", "DECIMAL(2, 3)",
+         "DECIMAL(x)", "INT(4)", "INT NOT NULL", "INT, b STRING", "TIMESTAMP(3)", "ARRAY", "ARRAY<TEXT>", "MAP<STRING>",
+         "BIGINT UNSIGNED", "INT; DROP TABLE a"],
+    )  # fmt: skip
+    def test_types_of_other_engines_and_mistakes_are_refused(self, sql):
+        refused = message(SQL_TYPE, sql)
+        assert "such as 'STRING' or 'DECIMAL(10, 2)'" in refused
+        assert repr(sql) in refused
+
+    @pytest.mark.parametrize("sql", ["INT", "long", "DECIMAL(10, 2)", "REAL", "tinyint"])
+    def test_numbers_are_numeric(self, sql):
+        assert expressions.is_numeric(sql)
+
+    @pytest.mark.parametrize("sql", ["STRING", "TIMESTAMP", "ARRAY<INT>", "STRUCT<int: INT>", "BOOLEAN"])
+    def test_other_types_are_not(self, sql):
+        assert not expressions.is_numeric(sql)
+
+
+@pytest.fixture(scope="module")
+def connection():
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        yield connection
+
+
+class TestDuckDB:
+    """Each expected value is what Spark's documentation says of the expression, worked out by hand."""
+
+    ROW = (
+        "SELECT 7 AS a, 2 AS b, CAST(NULL AS INT) AS n, 'Paris, France' AS place, DATE '2024-02-29' AS day, "
+        "TIMESTAMPTZ '2024-02-29 13:45:10+00' AS at, [3, 1, 2] AS numbers, CAST(12.34 AS DECIMAL(10, 2)) AS price, "
+        "{'id': 5} AS payload"
+    )
+
+    @pytest.mark.parametrize(
+        ("sql", "value"),
+        [
+            ("a / b", 3.5),
+            ("a DIV b", 3),
+            ("a % b", 1),
+            ("coalesce(n, a)", 7),
+            ("nvl(n, b)", 2),
+            ("if(a > b, 'more', 'less')", "more"),
+            ("n <=> NULL", True),
+            ("a <=> n", False),
+            ("element_at(split(place, ','), -1)", " France"),
+            ("split(place, ',')[0]", "Paris"),
+            ("substring(place, 1, 5)", "Paris"),
+            ("place LIKE 'Par%'", True),
+            ("place RLIKE '^P.*e$'", True),
+            ("length(place)", 13),
+            ("concat(place, '!')", "Paris, France!"),
+            ("year(day) * 100 + month(day)", 202402),
+            ("CAST(date_add(day, 1) AS DATE)", date(2024, 3, 1)),
+            ("datediff(day, DATE '2024-01-01')", 59),
+            ("date_trunc('HOUR', at)", datetime(2024, 2, 29, 13, tzinfo=UTC)),
+            ("hour(at)", 13),
+            ("to_date('2024-02-29')", date(2024, 2, 29)),
+            ("array_sort(numbers)", [1, 2, 3]),
+            ("numbers[0]", 3),
+            ("size(numbers)", 3),
+            ("transform(numbers, x -> x + a)", [10, 8, 9]),
+            ("filter(numbers, x -> x > 1)", [3, 2]),
+            ("price * 2", Decimal("24.68")),
+            ("CAST('12' AS INT)", 12),
+            ("payload.id", 5),
+            ("pow(b, 3)", 8.0),
+        ],
+    )
+    def test_one_row_gives_the_value_that_spark_gives(self, connection, sql, value):
+        got = connection.execute(f"SELECT {to_duckdb(sql)} FROM ({self.ROW})").fetchone()[0]
+        assert got == value
+
+    @pytest.mark.parametrize(
+        ("sql", "value"),
+        [
+            ("count(*)", 4),
+            ("count(v)", 3),
+            ("sum(v)", 9),
+            ("avg(v)", 3.0),
+            ("mean(v)", 3.0),
+            ("sum(v * 2) + count(*)", 22),
+            ("max_by(k, v)", "c"),
+            ("min_by(k, v)", "a"),
+            ("count_if(v > 2)", 2),
+            ("sum(v) FILTER (WHERE k <> 'c')", 4),
+            ("bool_or(v > 3)", True),
+            ("bool_and(v > 1)", False),
+            ("stddev_pop(v)", math.sqrt(8 / 3)),
+            ("array_sort(collect_list(v))", [1, 3, 5]),
+        ],
+    )
+    def test_a_group_gives_the_value_that_spark_gives(self, connection, sql, value):
+        rows = "VALUES ('a', 1), ('b', 3), ('c', 5), ('d', NULL)"
+        got = connection.execute(f"SELECT {to_duckdb(sql)} FROM ({rows}) AS t(k, v)").fetchone()[0]
+        assert got == pytest.approx(value) if isinstance(value, float) else got == value

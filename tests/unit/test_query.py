@@ -1,0 +1,113 @@
+"""SQL over the tables of a real lake."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from spark_jobs.lake import query, watermarks
+from spark_jobs.lake.query import QueryError
+from tests.builders import a_lake, write
+
+NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return a_lake(tmp_path / "lake")
+
+
+def revised(*minutes):
+    times = [NOON + timedelta(minutes=minute) for minute in minutes]
+    return pa.table({"n": list(minutes), "final_after": pa.array(times, pa.timestamp("us", "UTC"))})
+
+
+def published(lake, table, *, engine_minute, grace_minutes=0, pipeline="sales"):
+    engine_ms = int((NOON + timedelta(minutes=engine_minute)).timestamp() * 1000)
+    grace_ms = grace_minutes * 60_000
+    watermarks.publish(
+        lake, pipeline=pipeline, table=table, engine_ms=engine_ms, grace_ms=grace_ms, epoch=1, batch_id=0
+    )
+
+
+def final(lake, table):
+    return dict(query.run(lake, f"SELECT n, is_final FROM {table} ORDER BY n")[1])
+
+
+class TestTables:
+    def test_every_table_is_there_under_its_own_name(self, lake):
+        write(lake, "gold.sales", {"product": ["a", "b"], "units": [1, 2]})
+        write(lake, "gold.sales__late", {"units": [3]})
+        write(lake, "bronze.sales", {"units": [4]})
+        columns, rows = query.run(
+            lake,
+            "SELECT (SELECT sum(units) FROM gold.sales) AS on_time, (SELECT sum(units) FROM gold.sales__late) AS late, "
+            "(SELECT sum(units) FROM bronze.sales) AS all_of_them",
+        )
+        assert columns == ["on_time", "late", "all_of_them"]
+        assert rows == [(3, 3, 4)]
+
+    def test_the_newest_version_is_what_is_queried(self, lake):
+        write(lake, "gold.a", {"n": [1, 2]})
+        write(lake, "gold.a", {"n": [3]}, mode="overwrite")
+        assert query.run(lake, "SELECT n FROM gold.a")[1] == [(3,)]
+
+    def test_times_are_utc(self, lake):
+        write(lake, "gold.a", revised(0))
+        assert query.run(lake, "SELECT CAST(final_after AS VARCHAR) FROM gold.a")[1] == [("2024-03-01 12:00:00+00",)]
+        assert query.run(lake, "SELECT final_after FROM gold.a")[1] == [(NOON,)]
+
+    def test_lakes_in_folders_with_unusual_names_can_be_queried(self, tmp_path):
+        lake = a_lake(tmp_path / "my größe's #lake")
+        write(lake, "gold.a", {"n": [1]})
+        assert query.run(lake, "SELECT n FROM gold.a")[1] == [(1,)]
+
+
+class TestFinality:
+    def test_rows_are_final_up_to_the_published_watermark_and_at_it(self, lake):
+        write(lake, "gold.a", revised(5, 6, 7))
+        published(lake, "gold.a", engine_minute=6)
+        assert final(lake, "gold.a") == {5: True, 6: True, 7: False}
+
+    def test_the_published_watermark_has_the_grace_in_it(self, lake):
+        write(lake, "gold.a", revised(6, 8, 9))
+        published(lake, "gold.a", engine_minute=6, grace_minutes=2)
+        assert final(lake, "gold.a") == {6: True, 8: True, 9: False}
+
+    def test_nothing_is_final_before_a_watermark_is_published(self, lake):
+        write(lake, "gold.a", revised(5))
+        assert final(lake, "gold.a") == {5: False}
+
+    def test_the_watermark_of_another_table_makes_nothing_final(self, lake):
+        write(lake, "gold.a", revised(5))
+        published(lake, "gold.b", engine_minute=60)
+        assert final(lake, "gold.a") == {5: False}
+
+    def test_the_groups_of_a_ranking_are_as_final_as_their_table(self, lake):
+        write(lake, "gold.a__groups", revised(5, 7))
+        published(lake, "gold.a", engine_minute=6)
+        assert final(lake, "gold.a__groups") == {5: True, 7: False}
+
+    def test_tables_that_are_never_revised_do_not_say(self, lake):
+        write(lake, "gold.a", {"n": [1]})
+        assert query.run(lake, "SELECT * FROM gold.a")[0] == ["n"]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("sql", ["SELEC 1", "SELECT * FROM gold.nothing", "SELECT nothing FROM gold.a"])
+    def test_bad_sql_is_told_with_the_tables_that_there_are(self, lake, sql):
+        write(lake, "gold.a", {"n": [1]})
+        write(lake, "bronze.b", {"n": [1]})
+        with pytest.raises(QueryError) as refused:
+            query.run(lake, sql)
+        assert repr(sql) in str(refused.value)
+        assert f"Tables of {lake.uri}: bronze.b, gold.a." in str(refused.value)
+
+    def test_an_empty_lake_says_that_it_has_none_yet(self, lake):
+        with pytest.raises(QueryError, match="none yet"):
+            query.run(lake, "SELECT * FROM gold.a")
+
+    @pytest.mark.parametrize("sql", ["", "  ", "-- nothing"])
+    def test_no_statement_is_refused(self, lake, sql):
+        with pytest.raises(QueryError, match="expected a SQL statement"):
+            query.run(lake, sql)

@@ -1,0 +1,203 @@
+"""What a person reads, as plain text."""
+
+import io
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from spark_jobs.console import reports
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.inventory import TableSummary
+from tests.builders import a_batch, a_lake, a_pipeline, write
+
+NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
+
+
+def shown(show, *, width=120):
+    """What `show` prints to a console of this width, without colours and blanks at the ends."""
+    console = Console(width=width, file=io.StringIO(), record=True, color_system=None)
+    show(console)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines()) + "\n"
+
+
+class TestLedger:
+    ROWS = (
+        (0, a_batch(1200, on_time=1100, filtered=100, pairs=1100, pairs_result=0, state_groups=12)),
+        (1, a_batch(800, on_time=790, partly_late=4, late=5, pairs=799, pairs_late=7, pairs_result=1500)),
+        (2, a_batch(0, pairs_result=392)),
+    )
+    CHECKS = ((True, "pairs: 1,899 read"), (False, "batch 1: read 800 events, accounts for 799"))
+
+    def ledger(self, *, rows=ROWS, checks=CHECKS, last=None, width=120):
+        return shown(lambda to: reports.print_ledger(to, "hourly_sales", 2, rows, checks, last=last), width=width)
+
+    def test_it_shows_each_batch_the_sums_and_what_was_checked(self):
+        assert (
+            self.ledger()
+            == """\
+hourly_sales, epoch 2: events
+batch   read  on time  partly late  late  filtered  pairs  pairs late  in results  state
+    0  1,200    1,100            0     0       100  1,100           0           0     12  =
+    1    800      790            4     5         0    799           7       1,500      0  ≠
+    2      0        0            0     0         0      0           0         392      0  =
+total  2,000    1,890            4     5       100  1,899           7       1,892
+balanced  pairs: 1,899 read
+UNBALANCED  batch 1: read 800 events, accounts for 799
+"""
+        )
+
+    def test_it_can_show_the_newest_only_while_the_sums_cover_all(self):
+        assert (
+            self.ledger(last=1, checks=())
+            == """\
+hourly_sales, epoch 2: events
+batch   read  on time  partly late  late  filtered  pairs  pairs late  in results  state
+    …
+    2      0        0            0     0         0      0           0         392      0  =
+total  2,000    1,890            4     5       100  1,899           7       1,892
+"""
+        )
+
+    @pytest.mark.parametrize(("last", "batches"), [(0, 0), (2, 2), (3, 3), (99, 3)])
+    def test_it_shows_as_many_as_asked_for(self, last, batches):
+        lines = self.ledger(last=last, checks=()).splitlines()
+        assert sum(line.endswith(("=", "≠")) for line in lines) == batches
+
+    def test_an_ingest_has_no_pairs(self):
+        row = a_batch(5, on_time=3, quarantined=2, pairs=0, pairs_result=None, state_groups=None)
+        assert (
+            self.ledger(rows=[(0, row)], checks=())
+            == """\
+hourly_sales, epoch 2: events
+batch  read  on time  late  quarantined
+    0     5        3     0            2  =
+total     5        3     0            2
+"""
+        )
+
+    def test_an_update_sink_has_its_results_in_its_table(self):
+        rows = [(0, a_batch(5, pairs_result=None, state_groups=2))]
+        assert (
+            self.ledger(rows=rows, checks=())
+            == """\
+hourly_sales, epoch 2: events
+batch  read  on time  late  pairs  pairs late  in results  state
+    0     5        5     0      5           0           -      2  =
+total     5        5     0      5           0           -
+"""
+        )
+
+    def test_before_the_first_batch_it_is_empty(self):
+        assert (
+            self.ledger(rows=[], checks=())
+            == """\
+hourly_sales, epoch 2: events
+batch  read  on time  late
+total     0        0     0
+"""
+        )
+
+    @pytest.mark.parametrize("width", [20, 80])
+    def test_no_figure_is_cut_off_on_a_narrow_terminal(self, width):
+        read = 123_456_789_012
+        lines = self.ledger(rows=[(0, a_batch(read))], checks=(), width=width).splitlines()
+        assert [line.split().count(f"{read:,}") for line in lines if "," in line] == [0, 4, 4]  # the first is the title
+
+    def test_brackets_in_a_check_are_shown(self):
+        assert "[gold] [/x]" in self.ledger(checks=[(True, "[gold] [/x]")])
+
+
+class TestRows:
+    def table(self, columns, rows, **options):
+        return shown(lambda to: to.print(reports.rows_table(columns, rows, **options)))
+
+    def test_numbers_stand_to_the_right_and_texts_to_the_left(self):
+        rows = [("a", 5, 1.5, True), ("long name", 12345, None, False)]
+        assert (
+            self.table(("name", "units", "share", "is_final"), rows, title="Top")
+            == """\
+Top
+name        units  share  is_final
+a               5    1.5       yes
+long name  12,345      -        no
+"""
+        )
+
+    @pytest.mark.parametrize(
+        ("value", "cell"),
+        [
+            (None, "-"),
+            (1234567, "1,234,567"),
+            (1234.5678, "1,234.5678"),
+            (0.1 + 0.2, "0.3"),
+            (0.00001, "1e-05"),
+            (float("nan"), "nan"),
+            (Decimal("1234.50"), "1,234.50"),
+            (NOON, "2024-03-01 12:00:00+00:00"),
+            ([1, 2], "[1, 2]"),
+            ("", ""),
+        ],
+    )
+    def test_a_value_is_shown_as_what_it_is(self, value, cell):
+        assert self.table(("x",), [(value,)]).splitlines()[1] == cell
+
+    @pytest.mark.parametrize("text", ["[red]no markup[/red]", "[/nothing]", ":smile:", "[link=x]a"])
+    def test_data_is_never_taken_for_markup(self, text):
+        assert self.table((text,), [(text,)], title=text).split() == [*text.split()] * 3
+
+    def test_nothing_found_shows_the_columns(self):
+        assert self.table(("a", "b"), []).split() == ["a", "b"]
+
+
+def test_tables_are_summed_up_in_one_line_each():
+    summaries = [
+        TableSummary("bronze.sales", 1234, 2, 5_678_901, NOON, None, None),
+        TableSummary("gold.hourly_sales", 10, 1, 499, NOON, NOON - timedelta(hours=1), 0.0123),
+    ]
+    assert (
+        shown(lambda to: reports.print_summaries(to, summaries))
+        == """\
+table               rows  files    MB  newest event         final up to          late share
+bronze.sales       1,234      2  5.68  2024-03-01 12:00:00  -                    -
+gold.hourly_sales     10      1  0.00  2024-03-01 12:00:00  2024-03-01 11:00:00  1.23%
+"""
+    )
+
+
+class TestLate:
+    def late_rows(self, *rows):
+        at = pa.timestamp("us", "UTC")
+        window = pa.struct([("window_start", at), ("window_end", at), ("late_by_ms", pa.int64())])
+        hour = timedelta(hours=1)
+        missed = [[{"window_start": NOON - n * hour, "window_end": NOON, "late_by_ms": 1} for n in range(2)]]
+        names = ("sale_id", "late_by_ms", "_epoch", "_batch_id")
+        columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
+        hidden = ("_source", "_ingest_time", "_ingest_seq", "engine_watermark")
+        return pa.table(
+            columns
+            | {"missed_windows": pa.array(missed * len(rows), pa.list_(window))}
+            | {name: ["hidden"] * len(rows) for name in hidden}
+        )
+
+    def test_the_newest_batches_come_first_and_in_them_the_latest_events(self, tmp_path):
+        lake = a_lake(tmp_path)
+        rows = self.late_rows(("a", 5, 1, 9), ("b", 7, 2, 0), ("c", 1500, 2, 3), ("[d]", 2500, 2, 3), ("e", 9, 2, 1))
+        write(lake, "gold.hourly_sales__late", rows)
+        assert (
+            shown(lambda to: reports.print_late(to, lake, a_pipeline(), 4))
+            == """\
+hourly_sales: late events, newest batch first
+sale_id  late_by_ms  _batch_id  first_missed               windows_missed
+[d]           2,500          3  2024-03-01 12:00:00+00:00               2
+c             1,500          3  2024-03-01 12:00:00+00:00               2
+e                 9          1  2024-03-01 12:00:00+00:00               2
+b                 7          0  2024-03-01 12:00:00+00:00               2
+"""
+        )
+
+    def test_before_the_first_run_it_says_which_command_makes_the_table(self, tmp_path):
+        with pytest.raises(MissingTableError, match=r"gold\.hourly_sales__late.*tidemark run hourly_sales"):
+            reports.print_late(Console(file=io.StringIO()), a_lake(tmp_path), a_pipeline(), 5)

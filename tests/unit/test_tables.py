@@ -1,0 +1,162 @@
+"""Real Delta tables in a folder, read without a JVM."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_jobs.lake import tables, watermarks
+from spark_jobs.lake.checkpoints import open_epoch
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
+from spark_jobs.lake.inventory import summaries
+from tests.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return a_lake(tmp_path / "lake")
+
+
+def at(minute, microsecond=0):
+    return datetime(2024, 3, 1, 12, minute, 0, microsecond, UTC)
+
+
+def times(*values):
+    return pa.array(values, pa.timestamp("us", "UTC"))
+
+
+class TestNames:
+    def test_an_empty_lake_has_no_tables(self, lake):
+        assert tables.table_names(lake) == ()
+
+    def test_tables_come_in_order_of_layer_and_name_side_tables_included(self, lake):
+        for name in ("gold.b", "ops.watermarks", "bronze.z", "gold.a__late", "bronze.z__quarantine", "silver.s"):
+            write(lake, name, {"n": [1]})
+        assert tables.table_names(lake) == (
+            "bronze.z",
+            "bronze.z__quarantine",
+            "silver.s",
+            "gold.a__late",
+            "gold.b",
+            "ops.watermarks",
+        )
+
+    def test_what_is_no_delta_table_is_none_of_them(self, lake):
+        write(lake, "gold.a", {"n": [1]})
+        Path(lake.uri, "gold", "notes").mkdir()
+        Path(lake.uri, "gold", "readme.txt").write_text("no table")
+        Path(lake.uri, "landing", "_delta_log").mkdir(parents=True)
+        assert tables.table_names(lake) == ("gold.a",)
+
+    def test_a_table_exists_once_it_was_written(self, lake):
+        assert not tables.exists(lake, "gold.a")
+        write(lake, "gold.a", {"n": [1]})
+        assert tables.exists(lake, "gold.a")
+
+    def test_a_missing_table_is_named_with_its_lake(self, lake):
+        with pytest.raises(MissingTableError) as missing:
+            tables.open_table(lake, "gold.nothing")
+        assert "gold.nothing" in str(missing.value)
+        assert lake.uri in str(missing.value)
+
+    def test_a_table_with_a_broken_log_is_named_in_one_line(self, lake):
+        write(lake, "gold.a", {"n": [1]})
+        Path(lake.uri, "gold", "a", "_delta_log", f"{0:020}.json").write_text("no json")
+        with pytest.raises(LakeUnavailableError, match=r"^table gold\.a: in the lake .* cannot be read: .*$") as broken:
+            tables.table_names(lake)
+        assert broken.value.exit_code == 75
+
+
+class TestContent:
+    def test_rows_are_counted_over_all_files(self, lake):
+        for n in range(3):
+            write(lake, "gold.a", {"n": list(range(n + 1))})
+        assert tables.row_count(tables.open_table(lake, "gold.a")) == 1 + 2 + 3
+
+    def test_a_table_without_files_has_no_rows(self, lake):
+        write(lake, "gold.a", pa.table({"n": pa.array([], pa.int64()), "at": times()}))
+        table = tables.open_table(lake, "gold.a")
+        assert tables.row_count(table) == 0
+        assert tables.newest(table, "at") is None
+
+    def test_an_overwritten_table_counts_only_what_is_left(self, lake):
+        write(lake, "gold.a", {"n": [1, 2, 3]})
+        write(lake, "gold.a", {"n": [4]}, mode="overwrite")
+        assert tables.row_count(tables.open_table(lake, "gold.a")) == 1
+
+    def test_an_earlier_version_is_what_it_was(self, lake):
+        write(lake, "gold.a", {"n": [1]})
+        write(lake, "gold.a", {"n": [2, 3]})
+        assert tables.row_count(tables.open_table(lake, "gold.a", version=0)) == 1
+
+    def test_the_newest_time_is_the_greatest_of_all_files_cut_off_to_the_millisecond(self, lake):
+        write(lake, "bronze.a", {"at": times(at(5), at(9, microsecond=1999), None)})
+        write(lake, "bronze.a", {"at": times(at(7))})
+        write(lake, "bronze.a", {"at": times(None)})
+        assert tables.newest(tables.open_table(lake, "bronze.a"), "at") == at(9, microsecond=1000)
+
+    def test_without_such_a_column_there_is_no_newest(self, lake):
+        write(lake, "bronze.a", {"n": [1]})
+        assert tables.newest(tables.open_table(lake, "bronze.a"), "at") is None
+
+
+class TestWatermarks:
+    def publish(self, lake, pipeline, engine_ms, **others):
+        known = {"table": f"gold.{pipeline}", "grace_ms": 0, "epoch": 1, "batch_id": 0}
+        watermarks.publish(lake, pipeline=pipeline, engine_ms=engine_ms, **(known | others))
+
+    def test_before_the_first_there_are_none(self, lake):
+        assert watermarks.published(lake) == {}
+
+    def test_the_published_one_is_the_engines_and_grace(self, lake):
+        self.publish(lake, "sales", 60_000, grace_ms=5_000)
+        assert watermarks.published(lake) == {"sales": datetime(1970, 1, 1, 0, 1, 5, tzinfo=UTC)}
+
+    def test_publishing_again_leaves_one_row_a_pipeline_the_newest(self, lake):
+        self.publish(lake, "sales", 1_000)
+        self.publish(lake, "visits", 2_000)
+        self.publish(lake, "sales", 3_000, batch_id=7)
+        rows = tables.open_table(lake, "ops.watermarks").to_pyarrow_table().to_pylist()
+        assert sorted((row["pipeline"], row["watermark"].timestamp(), row["batch_id"]) for row in rows) == [
+            ("sales", 3.0, 7),
+            ("visits", 2.0, 0),
+        ]
+
+    def test_a_new_epoch_may_publish_an_earlier_one(self, lake):
+        self.publish(lake, "sales", 9_000)
+        self.publish(lake, "sales", 1_000, epoch=2)
+        assert watermarks.published(lake)["sales"].timestamp() == 1.0
+
+
+class TestSummaries:
+    def test_an_empty_lake_has_none(self, lake):
+        assert summaries(lake, {}) == ()
+
+    def test_bronze_tells_its_newest_event(self, lake):
+        write(lake, "bronze.sales", {"sold_at": times(at(1), at(2))})
+        write(lake, "bronze.sales", {"sold_at": times(at(0))})
+        (summary,) = summaries(lake, {"ingest_sales": an_ingest()})
+        assert (summary.table, summary.rows, summary.files, summary.newest_event) == ("bronze.sales", 3, 2, at(2))
+        assert (summary.watermark, summary.late_share) == (None, None)
+        on_disk = sum(path.stat().st_size for path in Path(lake.uri, "bronze", "sales").glob("*.parquet"))
+        assert summary.size_bytes == on_disk
+
+    def test_a_result_tells_how_far_it_is_final_and_how_much_came_late(self, lake):
+        pipeline = a_pipeline()
+        open_epoch(lake, pipeline)
+        row = a_batch(20, on_time=15, partly_late=2, late=3)
+        write(lake, "gold.hourly_sales", {"window_end": times(at(30))}, stamp=a_stamp(ledger=row))
+        other = a_batch(1000, on_time=0, late=1000)
+        write(lake, "gold.hourly_sales", {"window_end": times(at(20))}, stamp=a_stamp(epoch=9, ledger=other))
+        engine_ms = int(at(40).timestamp() * 1000)
+        watermarks.publish(
+            lake, pipeline="hourly_sales", table="gold.x", engine_ms=engine_ms, grace_ms=0, epoch=1, batch_id=0
+        )
+        (summary, _) = summaries(lake, {"hourly_sales": pipeline})
+        assert (summary.newest_event, summary.watermark, summary.late_share) == (at(30), at(40), 0.25)
+
+    def test_a_table_that_nothing_registered_writes_is_still_listed(self, lake):
+        write(lake, "gold.foreign", {"n": [1, 2]})
+        (summary,) = summaries(lake, {})
+        assert (summary.table, summary.rows, summary.newest_event) == ("gold.foreign", 2, None)
