@@ -30,7 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-out = Console()
+# Without a terminal (a log, a pipe) lines may be longer than its default of 80.
+out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True)
 
 LakeOption = Annotated[

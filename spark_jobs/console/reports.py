@@ -1,7 +1,7 @@
 """Tables, ledgers and late rows as a person reads them."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -46,6 +46,9 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.12g}"
+    if isinstance(value, datetime):
+        utc = value.astimezone(UTC) if value.tzinfo else value
+        return utc.strftime("%Y-%m-%d %H:%M:%S") + (f".{utc.microsecond:06d}".rstrip("0") if utc.microsecond else "")
     return str(value)
 
 
@@ -138,5 +141,12 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
     )
     columns = ("event", f"{pipeline.event_time} (UTC)", *(c for c in pipeline.aggregate.by if c in known))
     columns += ("first window missed", "missed", "counted elsewhere", "late by")
-    rows = [(*row[:-1], format_duration(timedelta(seconds=int(str(row[-1])) // 1000))) for row in rows]
+    rows = [(*row[:-1], _lateness(int(str(row[-1])))) for row in rows]
     console.print(rows_table(columns, rows, title=f"{pipeline.name}: late events, newest batch first"))
+
+
+def _lateness(late_by_ms: int) -> str:
+    """To the second: milliseconds tell a person nothing beside hours."""
+    if late_by_ms < 1000:
+        return f"{late_by_ms} ms"
+    return format_duration(timedelta(seconds=late_by_ms // 1000))

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.spec import Files, Ingest, RowRule
-from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.durations import duration_ms, format_duration
 from spark_jobs.spec.expressions import columns
 
 RAW = "__raw"
@@ -79,7 +79,8 @@ def judge(rows: DataFrame, definition: Ingest) -> DataFrame:
             verdict = verdict.when(broken(rule), F.lit(rule.name))
             detail = detail.when(broken(rule), _values(sorted(columns(rule.condition))))
     verdict = verdict.when(ahead_us > F.lit(limit_us), F.lit(FUTURE))
-    far = F.concat(_values([definition.event_time]), F.lit(" when it arrived at "), arrival.cast("string"))
+    ahead = f", more than {format_duration(definition.max_future)} after its arrival"
+    far = F.concat(_values([definition.event_time]), F.lit(ahead))
     detail = detail.when(ahead_us > F.lit(limit_us), far)
     return rows.withColumns({REASON: verdict, DETAIL: detail})
 

@@ -136,7 +136,7 @@ long name  12,345      -        no
             (0.00001, "1e-05"),
             (float("nan"), "nan"),
             (Decimal("1234.50"), "1,234.50"),
-            (NOON, "2024-03-01 12:00:00+00:00"),
+            (NOON, "2024-03-01 12:00:00"),
             ([1, 2], "[1, 2]"),
             ("", ""),
         ],
@@ -173,13 +173,14 @@ class TestLate:
         window = pa.struct([("window_start", at), ("window_end", at), ("late_by_ms", pa.int64())])
         hour = timedelta(hours=1)
         missed = [[{"window_start": NOON - n * hour, "window_end": NOON, "late_by_ms": 1} for n in range(2)]]
-        names = ("sale_id", "late_by_ms", "_epoch", "_batch_id")
+        names = ("_event_id", "late_by_ms", "_epoch", "_batch_id")
         columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
-        hidden = ("_source", "_ingest_time", "_ingest_seq", "engine_watermark")
+        hidden = ("_source", "_ingest_time", "_ingest_seq", "engine_watermark", "product_id")
         return pa.table(
             columns
             | {"missed_windows": pa.array(missed * len(rows), pa.list_(window))}
             | {name: ["hidden"] * len(rows) for name in hidden}
+            | {"sold_at": [NOON] * len(rows), "partly_late": [False] * len(rows)}
         )
 
     def test_the_newest_batches_come_first_and_in_them_the_latest_events(self, tmp_path):
@@ -190,11 +191,11 @@ class TestLate:
             shown(lambda to: reports.print_late(to, lake, a_pipeline(), 4))
             == """\
 hourly_sales: late events, newest batch first
-sale_id  late_by_ms  _batch_id  first_missed               windows_missed
-[d]           2,500          3  2024-03-01 12:00:00+00:00               2
-c             1,500          3  2024-03-01 12:00:00+00:00               2
-e                 9          1  2024-03-01 12:00:00+00:00               2
-b                 7          0  2024-03-01 12:00:00+00:00               2
+event  sold_at (UTC)        product_id  first window missed  missed  counted elsewhere  late by
+[d]    2024-03-01 12:00:00  hidden      2024-03-01 12:00:00       2                 no  2 seconds
+c      2024-03-01 12:00:00  hidden      2024-03-01 12:00:00       2                 no  1 second
+e      2024-03-01 12:00:00  hidden      2024-03-01 12:00:00       2                 no  9 ms
+b      2024-03-01 12:00:00  hidden      2024-03-01 12:00:00       2                 no  7 ms
 """
         )
 

@@ -1,0 +1,277 @@
+"""Random streams through the engine, held against the pure-Python model of the late rules."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine.driver import Driver
+from spark_jobs.lake import Lake
+from spark_jobs.spec import (
+    Aggregate,
+    Hopping,
+    Late,
+    Pipeline,
+    Session,
+    Sink,
+    Table,
+    Tumbling,
+    Watermark,
+    Where,
+    Window,
+)
+from tests import lakes, model
+
+START = 1_767_225_600_000  # 2026-01-01
+COLUMNS = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A window with its rules, apart from what it runs on."""
+
+    window: Window
+    delay_ms: int
+    grace_ms: int = 0
+    late: Late = Late.SIDE_OUTPUT
+    mode: str = "append"
+    filters: bool = False
+
+    def pipeline(self, name: str) -> Pipeline:
+        """The definition; it removes values that are not positive, or nothing."""
+        watermark = Watermark(delay=f"{self.delay_ms} ms", grace=f"{self.grace_ms} ms", late=self.late)
+        steps = (
+            *([Where("v > 0")] if self.filters else []),
+            Aggregate(window=self.window, by=("k",), measures={"n": "count(*)", "total": "sum(v)"}),
+        )
+        return lakes.one_file_a_batch(
+            Pipeline(
+                name=name,
+                source=Table("bronze.events"),
+                event_time="t",
+                watermark=watermark,
+                steps=steps,
+                sink=Sink(f"gold.{name}", mode=self.mode),
+            )
+        )
+
+    def expected(self, batches: Sequence[model.Batch]) -> model.Outcome:
+        """What the rules say."""
+        judged = [[self._filtered(row) for row in batch] for batch in batches]
+        # Until it has caught up, Spark always has data for the next batch: only the last is followed by one without.
+        return model.run(
+            judged,
+            in_model(self.window),
+            delay_ms=self.delay_ms,
+            grace_ms=self.grace_ms,
+            mode="update" if self.mode == "update" else "append",
+            no_data_batches="at_end",
+        )
+
+    def _filtered(self, row: model.Event | model.Heartbeat) -> model.Event | model.Heartbeat:
+        if isinstance(row, model.Event) and self.filters:
+            return row._replace(passes_where=row.value > 0)
+        return row
+
+
+def in_model(window: Window) -> model.Window:
+    """The same window in the words of the model."""
+    if isinstance(window, Session):
+        return model.Session(_ms(window.gap))
+    return model.Hopping(_ms(window.size), _ms(window.every), _ms(window.offset))
+
+
+def _ms(duration: object) -> int:
+    return round(duration.total_seconds() * 1000)
+
+
+milliseconds = st.sampled_from((0, 1, 500, 1000, 4000, 9999))
+
+
+@st.composite
+def grid_windows(draw: st.DrawFn) -> Window:
+    """Tumbling ones, and hopping ones whose size is no multiple of the hop."""
+    every = draw(st.sampled_from((1000, 3000, 5000, 7001)))
+    offset = f"{draw(st.integers(0, every - 1))} ms"
+    size = every + draw(st.sampled_from((0, 1, 999, every, 2 * every + 500)))
+    return Tumbling(f"{size} ms", offset=offset) if size == every else Hopping(f"{size} ms", f"{every} ms", offset=offset)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> dict[str, Shape]:
+    """One of each kind, to be run beside each other on one stream."""
+    grace = draw(st.sampled_from((1, 1000, 5000)))
+    return {
+        "final": Shape(
+            draw(grid_windows()),
+            draw(milliseconds),
+            grace_ms=draw(st.sampled_from((0, 2000))),
+            late=draw(st.sampled_from((Late.SIDE_OUTPUT, Late.DROP))),
+            filters=draw(st.booleans()),
+        ),
+        "early": Shape(draw(grid_windows()), draw(milliseconds), grace_ms=grace, late=Late.UPDATE, mode="update"),
+        "visits": Shape(Session(f"{draw(st.sampled_from((1, 1000, 2500)))} ms"), draw(milliseconds)),
+    }
+
+
+@st.composite
+def streams(draw: st.DrawFn, start_ms: int = START) -> list[model.Batch]:
+    """Batches whose events lie around a front that moves on; a heartbeat is a batch of its own."""
+    batches: list[model.Batch] = []
+    front_ms = start_ms
+    number = 0
+    for _ in range(draw(st.integers(5, 8))):
+        front_ms += draw(st.sampled_from((0, 1000, 4000, 12_000)))
+        if draw(st.integers(0, 9)) == 9:
+            batches.append([model.Heartbeat(front_ms)])
+            continue
+        events = []
+        for _ in range(draw(st.integers(3, 9))):
+            back = draw(st.one_of(st.integers(-2, 30).map(lambda halves: halves * 500), st.integers(0, 9000)))
+            key = draw(st.sampled_from(("a", "b")))
+            events.append(model.Event(f"e{number}", key, front_ms - back, draw(st.integers(-1, 5))))
+            number += 1
+        batches.append(events)
+    return batches
+
+
+def write(lake: Lake, batches: Iterable[model.Batch]) -> None:
+    """One bronze file for each batch."""
+    bronze = lakes.Bronze(lake, "bronze.events", COLUMNS, "t")
+    for batch in batches:
+        if isinstance(batch[0], model.Heartbeat):
+            bronze.heartbeat(batch[0].event_time_ms)
+        else:
+            bronze.append(
+                [{"k": event.key, "v": event.value, "t": lakes.at(event.event_time_ms)} for event in batch],
+                ids=[event.event_id for event in batch],
+            )
+
+
+def run(spark: SparkSession, lake: Lake, pipelines: Sequence[Pipeline]) -> None:
+    """Runs all of them in one driver."""
+    outcomes = Driver(spark, lake, pipelines).run_until_caught_up(close=False)
+    for outcome in outcomes.values():
+        if outcome.error is not None:
+            raise outcome.error
+
+
+def assert_as_the_model_says(
+    lake: Lake, pipeline: Pipeline, shape: Shape, batches: Sequence[model.Batch]
+) -> model.Outcome:
+    """Compares everything that the engine tells with everything that the model tells."""
+    expected = shape.expected(batches)
+    padded = [*batches, *([] for _ in expected.batches[len(batches) :])]
+    found = lakes.ledger(lake, pipeline)
+    assert [batch_id for batch_id, _ in found] == [batch.batch_id for batch in expected.batches]
+    for (_, row), batch, events in zip(found, expected.batches, padded, strict=True):
+        told = Counter(batch.verdicts.values())
+        assert row.watermark_ms == batch.watermark_ms
+        assert row.late_watermark_ms == (batch.late_watermark_ms or 0)
+        assert row.read == len(batch.verdicts)
+        assert row.heartbeats == sum(isinstance(event, model.Heartbeat) for event in events)
+        assert (row.on_time, row.partly_late, row.late, row.filtered) == (
+            told["on_time"],
+            told["partly_late"],
+            told["late"],
+            told["filtered"],
+        )
+        assert row.pairs == model.pairs([e for e in events if e.event_id in batch.verdicts] if row.read else [],
+                                        in_model(shape.window)) - _filtered_pairs(shape, events)  # fmt: skip
+        assert row.pairs_late == len(batch.late_pairs)
+        if shape.mode == "append":
+            assert row.pairs_result == sum(closed.count for closed in batch.closed)
+        if shape.window.kind != "hopping":
+            assert row.within_grace == batch.within_grace
+    assert found[-1][1].state_groups == len(expected.open)
+    _assert_tables(lake, pipeline, shape, batches, expected)
+    lakes.assert_balanced(lake, pipeline)
+    return expected
+
+
+def _filtered_pairs(shape: Shape, events: model.Batch) -> int:
+    removed = [e for e in events if isinstance(e, model.Event) and shape.filters and e.value <= 0]
+    return model.pairs(removed, in_model(shape.window))
+
+
+def _assert_tables(
+    lake: Lake, pipeline: Pipeline, shape: Shape, batches: Sequence[model.Batch], expected: model.Outcome
+) -> None:
+    rows = lakes.rows(lake, pipeline.sink.table)
+    results = [
+        model.Row(row["k"], lakes.ms(row["window_start"]), lakes.ms(row["window_end"]), row["n"], row["total"])
+        for row in rows
+    ]
+    assert [row["__events"] for row in rows] == [row["n"] for row in rows]
+    if shape.mode == "append":
+        assert sorted(results) == sorted(expected.closed)
+    else:
+        newest = {(row.key, row.window_start_ms): row for row in expected.emitted}
+        revisions = Counter((row.key, row.window_start_ms) for row in expected.emitted)
+        assert sorted(results) == sorted(newest.values())
+        assert {(row["k"], lakes.ms(row["window_start"])): row["revision"] for row in rows} == revisions
+    if shape.late is Late.DROP:
+        return
+    events = {event.event_id: event for batch in batches for event in batch if isinstance(event, model.Event)}
+    kept = []
+    for row in lakes.rows(lake, f"{pipeline.sink.table}__late"):
+        event, batch = events[row["_event_id"]], expected.batches[row["_batch_id"]]
+        assert (row["k"], row["v"], lakes.ms(row["t"])) == (event.key, event.value, event.event_time_ms)
+        assert row["partly_late"] == (batch.verdicts[event.event_id] == "partly_late")
+        assert lakes.ms(row["engine_watermark"]) == batch.late_watermark_ms
+        assert lakes.ms(row["watermark"]) == (batch.late_watermark_ms or 0) + shape.grace_ms
+        for missed in row["missed_windows"]:
+            start, end = lakes.ms(missed["window_start"]), lakes.ms(missed["window_end"])
+            assert missed["late_by_ms"] == (batch.late_watermark_ms or 0) - end
+            kept.append(model.LatePair(batch.batch_id, event.event_id, start, end))
+        assert row["late_by_ms"] == max(missed["late_by_ms"] for missed in row["missed_windows"])
+    assert sorted(kept) == sorted(expected.late_pairs)
+
+
+def test_every_event_of_a_random_stream_ends_where_the_rules_say(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    reached: Counter[str] = Counter()
+
+    # The same examples each time, and no shrinking: an example runs for seconds, a failure names its stream anyway.
+    @settings(
+        max_examples=7,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(streams(), shapes())
+    def holds(batches: list[model.Batch], chosen: dict[str, Shape]) -> None:
+        lake = Lake(str(tmp_path_factory.mktemp("lake")))
+        write(lake, batches)
+        pipelines = {name: shape.pipeline(name) for name, shape in chosen.items()}
+        run(spark, lake, list(pipelines.values()))
+        for name, shape in chosen.items():
+            outcome = assert_as_the_model_says(lake, pipelines[name], shape, batches)
+            reached.update(f"{name} {verdict}" for verdict in outcome.verdicts.values())
+            reached[f"{name} within grace"] += sum(batch.within_grace for batch in outcome.batches)
+            reached["heartbeats"] += sum(isinstance(batch[0], model.Heartbeat) for batch in batches)
+
+    holds()
+    kinds = ("final late", "early late", "visits late", "final partly_late", "early within grace", "final filtered")
+    assert [kind for kind in (*kinds, "heartbeats") if not reached[kind]] == []
+
+
+def test_the_watermark_begins_in_1970_and_events_before_it_are_judged_by_that(spark: SparkSession, lake: Lake) -> None:
+    times = ((-20_000, 1_000), (-3_000, 4_000), (-3_000, 9_000), (500, 12_000))
+    batches: list[model.Batch] = [
+        [model.Event(f"e{number}{index}", "a", time) for index, time in enumerate(pair)]
+        for number, pair in enumerate(times)
+    ]
+    shape = Shape(Tumbling("2 seconds"), delay_ms=1000)
+    write(lake, batches)
+    pipeline = shape.pipeline("early")
+    run(spark, lake, [pipeline])
+    assert_as_the_model_says(lake, pipeline, shape, batches)
