@@ -1,6 +1,6 @@
 """Late rows: the event itself, the windows that it missed, the watermark that judged it, how late it was."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -54,14 +54,22 @@ class LateCount:
 
 
 class LateRows:
-    """Fetches the payload of a batch's few late events from bronze, by their sequence numbers."""
+    """Fetches the payload of a batch's few late events from bronze, by their sequence numbers.
 
-    def __init__(self, definition: Pipeline, sources: Mapping[int, DataFrame], bounds: BatchBounds) -> None:
+    Args:
+        definition: the pipeline.
+        fetch: gives the events of one source table, by its place among the tables, with the given sequence numbers.
+        bounds: of the batch.
+    """
+
+    def __init__(
+        self, definition: Pipeline, fetch: Callable[[int, Sequence[int]], DataFrame], bounds: BatchBounds
+    ) -> None:
         self._definition = definition
-        self._sources = sources
+        self._fetch = fetch
         self._bounds = bounds
 
-    def fetch(self, late: DataFrame, batch_id: int, epoch: int) -> DataFrame:
+    def rows(self, late: DataFrame, batch_id: int, epoch: int) -> DataFrame:
         """The rows of `<table>__late` for the narrow rows that are late.
 
         Args:
@@ -69,24 +77,24 @@ class LateRows:
             batch_id: the batch in which they came.
             epoch: of the checkpoint.
         """
-        ranges = late.groupBy("__table").agg(F.min("__seq"), F.max("__seq")).collect()
-        parts = []
-        for index, low, high in ranges:
-            wanted = late.where(F.col("__table") == index).select(F.col("__seq").alias("_ingest_seq"))
-            bronze = self._sources[index].where(F.col("_ingest_seq").between(low, high))
-            parts.append(bronze.join(F.broadcast(wanted), "_ingest_seq", "left_semi").drop("_heartbeat"))
-        events = reduce(lambda left, right: left.unionByName(right), parts)
-        return self._with_why(events, batch_id, epoch)
+        wanted: dict[int, list[int]] = {}
+        for index, seq in late.select("__table", "__seq").collect():
+            wanted.setdefault(index, []).append(seq)
+        parts = [self._fetch(index, sorted(seqs)).drop("_heartbeat") for index, seqs in sorted(wanted.items())]
+        return self._with_why(reduce(lambda left, right: left.unionByName(right), parts), batch_id, epoch)
 
     def count(self, rows: DataFrame) -> LateCount:
         """What the rows hold, to be held against the ledger and against Spark's own drop count."""
-        keys = with_row_steps(rows, self._definition.row_steps)
-        ends = F.explode("missed_windows.window_end").alias("__end")
-        groups = keys.select(ends, *self._definition.aggregate.by).distinct().count()
-        found = rows.agg(F.count(F.lit(1)), F.sum(F.size("missed_windows"))).collect()[0]
-        events, pairs = found[0], found[1] or 0
-        most = events if isinstance(self._definition.aggregate.window, Session) else groups
-        return LateCount(events=events, pairs=pairs, fewest_groups=groups, most_groups=most)
+        keyed = with_row_steps(rows, self._definition.row_steps)
+        by = [F.col(name) for name in self._definition.aggregate.by]
+        groups = F.transform("missed_windows", lambda window: F.struct(window["window_end"].alias("end"), *by))
+        events, pairs, distinct = keyed.agg(
+            F.count(F.lit(1)),
+            F.sum(F.size("missed_windows")),
+            F.size(F.array_distinct(F.flatten(F.collect_set(groups)))),
+        ).collect()[0]
+        most = events if isinstance(self._definition.aggregate.window, Session) else distinct
+        return LateCount(events=events, pairs=pairs or 0, fewest_groups=distinct, most_groups=most)
 
     def _with_why(self, events: DataFrame, batch_id: int, epoch: int) -> DataFrame:
         window, watermark = self._definition.aggregate.window, self._definition.watermark

@@ -5,9 +5,11 @@ event as a narrow row (sequence number, event time, whether it passed `Where`); 
 of which a window ended at or before W(N-1): exactly those whose pairs Spark's operator drops in silence.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -59,18 +61,21 @@ class PipelineQuery(Query[Pipeline]):
                     f"pipeline `{self.name}` reads {read.name}, which does not exist in {self.lake.uri}. Nothing "
                     f"was started. Fill it with an ingest first, or run `tidemark run {self.name} --with-sources`."
                 )
+        self._bronze_schemas = [self._bronze(read).schema for read in self.definition.tables]
         table, result = self.definition.sink.table, self._result_schema()
         statistics = ("window_start", "window_end") if self.definition.aggregate.window else ()
         create_table(self.spark, self.lake, table, result, statistics=statistics)
         if self.updates and self.definition.top_n:
-            groups = StructType([field for field in result if field.name != "rank"])
-            create_table(self.spark, self.lake, f"{table}__groups", groups, statistics=statistics)
+            self._groups_schema = StructType([field for field in result if field.name != "rank"])
+            create_table(self.spark, self.lake, f"{table}__groups", self._groups_schema, statistics=statistics)
         if self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE):
             create_table(self.spark, self.lake, f"{table}__late", self._late_schema())
 
     def _batch_source(self, table: Table) -> DataFrame:
-        bronze = self.spark.read.format("delta").load(self.lake.table_path(table.name))
-        return project(bronze, table, (*_EVENT_COLUMNS, HEARTBEAT))
+        return project(self._bronze(table), table, (*_EVENT_COLUMNS, HEARTBEAT))
+
+    def _bronze(self, table: Table) -> DataFrame:
+        return self.spark.read.format("delta").load(self.lake.table_path(table.name))
 
     def _union(self, sources: Mapping[int, DataFrame]) -> DataFrame:
         return reduce(lambda left, right: left.unionByName(right), sources.values())
@@ -245,7 +250,7 @@ class PipelineQuery(Query[Pipeline]):
         writer = self.writer("result", table)
         if not self.updates:
             rows = changed
-            if top:
+            if top and changed:
                 results = top_n(results, top, by).persist()
                 rows = results.count()
             ledger = ledger.model_copy(update={"rows": rows})
@@ -254,12 +259,12 @@ class PipelineQuery(Query[Pipeline]):
         else:
             revised = self._with_revision(results, bounds.batch_time_ms)
             keys = self.definition.key_columns
-            if top:
+            if top and changed:
                 groups = self.writer("groups", f"{table}__groups")
                 groups.upsert(revised, self.stamp("groups", batch_id, changed), keys=keys)
                 self.reached("groups_committed", batch_id)
-                revised = self._with_revision(self._ranked(groups.path, results), bounds.batch_time_ms).persist()
-            rows = revised.count() if top else changed
+                revised = self._with_revision(self._ranked(groups.table, results), bounds.batch_time_ms).persist()
+            rows = revised.count() if top and changed else changed
             ledger = ledger.model_copy(update={"rows": rows})
             stamp = self.stamp("result", batch_id, rows, ledger=ledger)
             writer.upsert(revised, stamp, keys=keys, replace_windows=top is not None)
@@ -268,12 +273,8 @@ class PipelineQuery(Query[Pipeline]):
         return ledger
 
     def _commit_late(self, kept: DataFrame, ledger: LedgerRow, batch_id: int, bounds: BatchBounds) -> None:
-        late = LateRows(
-            self.definition,
-            {index: self._batch_source(table) for index, table in enumerate(self.definition.tables)},
-            bounds,
-        )
-        rows = late.fetch(kept.where(F.col(TIME).isNotNull()), batch_id, self.epoch.number).persist()
+        late = LateRows(self.definition, self._events_by_seq, bounds)
+        rows = late.rows(kept.where(F.col(TIME).isNotNull()), batch_id, self.epoch.number).persist()
         try:
             found = late.count(rows)
             events = ledger.late + ledger.partly_late
@@ -292,6 +293,25 @@ class PipelineQuery(Query[Pipeline]):
             rows.unpersist()
         self.reached("late_committed", batch_id)
 
+    def _events_by_seq(self, index: int, seqs: Sequence[int]) -> DataFrame:
+        """Events of a source table by their sequence numbers, in ascending order.
+
+        Reads just the files that hold them, named by bronze's log: Delta's own reader would first rebuild the state
+        of the whole table.
+        """
+        table = self.definition.tables[index]
+        bronze = tables.open_table(self.lake, table.name)
+        files = [
+            f"{self.lake.table_path(table.name)}/{path}" for path in tables.files_holding(bronze, INGEST_SEQ, seqs)
+        ]
+        events = self.spark.read.schema(self._bronze_schemas[index]).parquet(*files)
+        if len(seqs) <= _FEW_SEQS:
+            events = events.where(F.col(INGEST_SEQ).isin(list(seqs)))
+        else:
+            wanted = self.spark.createDataFrame(pa.table({INGEST_SEQ: pa.array(seqs, pa.int64())}))
+            events = events.join(F.broadcast(wanted), INGEST_SEQ, "left_semi")
+        return project(events, table, (*_EVENT_COLUMNS, HEARTBEAT))
+
     def _with_revision(self, results: DataFrame, batch_time_ms: int) -> DataFrame:
         watermark = self.definition.watermark
         if watermark is not None and self._windowed:
@@ -302,18 +322,27 @@ class PipelineQuery(Query[Pipeline]):
             {"revision": F.lit(1).cast("bigint"), "revised_at": F.timestamp_millis(F.lit(batch_time_ms))}
         )
 
-    def _ranked(self, groups_path: str, changed: DataFrame) -> DataFrame:
+    def _groups(self, table: str, ends_us: Sequence[int]) -> DataFrame:
+        """The groups in the files that may hold windows with these ends."""
+        ends = [datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=end) for end in sorted(ends_us)]
+        groups = tables.open_table(self.lake, table)
+        files = [f"{self.lake.table_path(table)}/{path}" for path in tables.files_holding(groups, "window_end", ends)]
+        return self.spark.read.schema(self._groups_schema).parquet(*files)
+
+    def _ranked(self, groups_table: str, changed: DataFrame) -> DataFrame:
         """The new ranking of every window that this batch touched, over all of its groups."""
         top = self.definition.top_n
         if top is None:
             raise ValueError("no ranking is defined")
         ends = [row[0] for row in changed.select(F.unix_micros("window_end")).distinct().collect()]
-        session = changed.sparkSession
-        groups = session.read.format("delta").load(groups_path)
+        groups = self._groups(groups_table, ends)
         touched = groups.where(F.col("window_end").isin([F.timestamp_micros(F.lit(end)) for end in ends]))
         columns = [name for name in groups.columns if name not in ("final_after", "revision", "revised_at")]
         return top_n(touched.select(*columns), top, self.definition.aggregate.by)
 
+
+# Up to here a literal list costs less than a join.
+_FEW_SEQS = 2_000
 
 _EVENT_COLUMNS = ("_event_id", INGEST_SEQ, "_ingest_time")
 

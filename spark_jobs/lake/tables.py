@@ -1,6 +1,7 @@
 """The Delta tables of a lake, read without a JVM."""
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -72,6 +73,24 @@ def newest(table: DeltaTable, column: str) -> Any:
         return None
     values = [value for value in statistics.column(name).to_pylist() if value is not None]
     return max(values, default=None)
+
+
+def files_holding(table: DeltaTable, column: str, values: Sequence[Any]) -> list[str]:
+    """The data files, relative to the table, that may hold one of the values by their statistics.
+
+    Args:
+        table: the table.
+        column: a column that the files' statistics cover.
+        values: in ascending order.
+    """
+    statistics = file_statistics(table)
+    held = []
+    for row in statistics.select(["path", f"min.{column}", f"max.{column}"]).to_pylist():
+        low, high = row[f"min.{column}"], row[f"max.{column}"]
+        # Heartbeats have no sequence number, hence no statistics.
+        if low is not None and bisect_left(values, low) < bisect_right(values, high):
+            held.append(str(row["path"]))
+    return held
 
 
 def history(table: DeltaTable, limit: int | None = None) -> Iterator[dict[str, Any]]:

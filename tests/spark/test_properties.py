@@ -99,7 +99,9 @@ def grid_windows(draw: st.DrawFn) -> Window:
     every = draw(st.sampled_from((1000, 3000, 5000, 7001)))
     offset = f"{draw(st.integers(0, every - 1))} ms"
     size = every + draw(st.sampled_from((0, 1, 999, every, 2 * every + 500)))
-    return Tumbling(f"{size} ms", offset=offset) if size == every else Hopping(f"{size} ms", f"{every} ms", offset=offset)
+    return (
+        Tumbling(f"{size} ms", offset=offset) if size == every else Hopping(f"{size} ms", f"{every} ms", offset=offset)
+    )
 
 
 @st.composite
@@ -125,7 +127,7 @@ def streams(draw: st.DrawFn, start_ms: int = START) -> list[model.Batch]:
     batches: list[model.Batch] = []
     front_ms = start_ms
     number = 0
-    for _ in range(draw(st.integers(5, 8))):
+    for _ in range(draw(st.integers(4, 7))):
         front_ms += draw(st.sampled_from((0, 1000, 4000, 12_000)))
         if draw(st.integers(0, 9)) == 9:
             batches.append([model.Heartbeat(front_ms)])
@@ -240,7 +242,7 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
 
     # The same examples each time, and no shrinking: an example runs for seconds, a failure names its stream anyway.
     @settings(
-        max_examples=7,
+        max_examples=6,
         derandomize=True,
         database=None,
         deadline=None,
@@ -264,14 +266,21 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     assert [kind for kind in (*kinds, "heartbeats") if not reached[kind]] == []
 
 
-def test_the_watermark_begins_in_1970_and_events_before_it_are_judged_by_that(spark: SparkSession, lake: Lake) -> None:
-    times = ((-20_000, 1_000), (-3_000, 4_000), (-3_000, 9_000), (500, 12_000))
-    batches: list[model.Batch] = [
-        [model.Event(f"e{number}{index}", "a", time) for index, time in enumerate(pair)]
-        for number, pair in enumerate(times)
-    ]
+def test_what_ended_by_1970_where_the_watermark_begins_is_late_from_the_first_batch(
+    spark: SparkSession, lake: Lake
+) -> None:
     shape = Shape(Tumbling("2 seconds"), delay_ms=1000)
-    write(lake, batches)
+    write(
+        lake,
+        [
+            [model.Event("old", "a", -20_000), model.Event("edge", "a", -2_000), model.Event("young", "a", 1_000)],
+            [model.Event("older", "a", -1), model.Event("younger", "a", 500), model.Event("newest", "a", 12_000)],
+        ],
+    )
     pipeline = shape.pipeline("early")
     run(spark, lake, [pipeline])
-    assert_as_the_model_says(lake, pipeline, shape, batches)
+
+    # The engine stops where its split and Spark's own count of dropped groups disagree.
+    assert {row["_event_id"] for row in lakes.rows(lake, "gold.early__late")} == {"old", "edge", "older"}
+    assert [(lakes.ms(row["window_start"]), row["n"]) for row in lakes.rows(lake, "gold.early")] == [(0, 2)]
+    lakes.assert_balanced(lake, pipeline)

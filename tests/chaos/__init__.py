@@ -1,0 +1,1 @@
+"""Drivers that are killed for real, as often as asked, at seeded moments."""

@@ -1,0 +1,247 @@
+"""Kills a driver with SIGKILL at seeded moments until its work is done, and compares the tables with a calm run.
+
+`make chaos N=200 SEED=1 LAKE=folder` runs rounds until N kills have been made. Each round is one lake: the same input,
+killed at moments of its own. What a round did is appended to `.cache/chaos/<lake>-<seed>.jsonl` as it ends, so that a
+run that is interrupted goes on with the next round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.reset import tables_of
+from spark_jobs.simulator import Disorder, Shop, simulate_files
+from spark_jobs.spec import Ingest, Pipeline
+from tests import lakes
+from tests.chaos import pipelines
+from tests.services.minio import start_minio
+
+DEFINITIONS = tuple(value for value in vars(pipelines).values() if isinstance(value, Ingest | Pipeline))
+PIPELINES_FILE = str(Path(pipelines.__file__))
+# A driver that makes no progress for so long has not survived its predecessor's death.
+_STUCK_S = 180.0
+
+
+@dataclass
+class Round:
+    """What one killed lake came to.
+
+    Attributes:
+        seed: of the moments.
+        kills: how many there were.
+        moments: for each kill, the newest files of the lake at that moment: where in a batch the driver died.
+        differing: tables that differ from the calm run's; empty as it should be.
+        seconds: how long it took.
+    """
+
+    seed: int
+    kills: int = 0
+    moments: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def simulate(landing: Path, *, files: int, rows_per_file: int) -> None:
+    """Sales with late, double, malformed and future rows, in files whose order of arrival is their name's."""
+    shop = Shop(
+        seed=11,
+        streams=("sales",),
+        start=datetime(2026, 1, 1, tzinfo=UTC),
+        rate=None,
+        density=files * rows_per_file / (6 * 3600),
+        disorder=Disorder(
+            late=0.05, late_after="30 minutes", late_by="2 hours", duplicates=0.02, malformed=0.02, future=0
+        ),
+    )
+    simulate_files(shop, out=str(landing), rows=files * rows_per_file, rows_per_file=rows_per_file)
+    for number, path in enumerate(sorted((landing / "sales").iterdir())):
+        os.utime(path, (1_767_225_600 + number, 1_767_225_600 + number))
+
+
+def command(lake: Lake) -> list[str]:
+    """A driver that does all the work there is, then ends."""
+    program = [sys.executable, "-m", "spark_jobs.cli", "run", PIPELINES_FILE]
+    return [*program, "--lake", lake.uri, "--until-caught-up", "--close"]
+
+
+def run_calm(lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
+    """A run that nobody disturbs, and its tables."""
+    done = subprocess.run(command(lake), env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the calm run failed with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
+    return contents(lake)
+
+
+def contents(lake: Lake) -> dict[str, Any]:
+    """The rows of every table that the pipelines write, less what a repeated run may change."""
+    found = {}
+    for definition in DEFINITIONS:
+        for table in tables_of(definition):
+            found[table] = lakes.comparable(lakes.rows(lake, table), without=("_source",))
+    return found
+
+
+def run_killed(
+    lake: Lake, environment: Mapping[str, str], expected: Mapping[str, Any], *, seed: int, most_kills: int
+) -> Round:
+    """Kills the driver again and again, each time a random moment after it has begun to commit."""
+    chance, result, began = random.Random(seed), Round(seed), time.monotonic()
+    while result.kills < most_kills:
+        with _driver(lake, environment) as driver:
+            before = _progress(lake)
+            if not _await_progress(driver, lake, before):
+                break
+            # The moment of death: anywhere in the next batches.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                driver.wait(chance.uniform(0.0, 2.5))
+                break
+            result.moments.append(_newest(lake))
+            _kill(driver)
+            result.kills += 1
+    run = subprocess.run(command(lake), env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    if run.returncode:
+        result.differing.append(f"the last run failed with {run.returncode}: {run.stderr[-500:]}")
+    found = contents(lake)
+    result.differing += [table for table in expected if found[table] != expected[table]]
+    result.seconds = time.monotonic() - began
+    return result
+
+
+@contextlib.contextmanager
+def _driver(lake: Lake, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    driver = subprocess.Popen(
+        command(lake),
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield driver
+    finally:
+        _kill(driver)
+
+
+def _kill(driver: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the driver's Python and JVM at once."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(driver.pid).children(recursive=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(children, timeout=30)
+    driver.wait()
+
+
+def _progress(lake: Lake) -> int:
+    """How many commits and log entries there are in the lake."""
+    marks = ("/_delta_log/", "/offsets/", "/commits/")
+    return sum(any(mark in f"/{item['path']}" for mark in marks) for item in lake.store.list().collect())
+
+
+def _newest(lake: Lake) -> str:
+    items = sorted(lake.store.list().collect(), key=lambda item: item["last_modified"])
+    return str(items[-1]["path"]) if items else ""
+
+
+def _await_progress(driver: subprocess.Popen[bytes], lake: Lake, before: int) -> bool:
+    """Waits until the driver commits something; False where it ends without."""
+    deadline = time.monotonic() + _STUCK_S
+    while driver.poll() is None:
+        if _progress(lake) > before:
+            return True
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the driver has committed nothing for {_STUCK_S:.0f} s; newest: {_newest(lake)}")
+        time.sleep(0.05)
+    return False
+
+
+@contextlib.contextmanager
+def lakes_of(kind: str, root: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+    """A function that gives a fresh lake by its name, with its input in place, and the driver's environment."""
+    root.mkdir(parents=True, exist_ok=True)
+    if kind == "folder":
+        yield lambda name: Lake(str(root / name)), {}
+        return
+    with start_minio(root / "minio") as minio:
+        minio.create_bucket("chaos")
+        environment = {
+            "AWS_ENDPOINT_URL": minio.endpoint,
+            "AWS_ACCESS_KEY_ID": minio.access_key,
+            "AWS_SECRET_ACCESS_KEY": minio.secret_key,
+            "AWS_REGION": "us-east-1",
+        }
+        os.environ.update(environment)
+        yield lambda name: Lake(f"s3a://chaos/{name}"), environment
+
+
+def put_input(lake: Lake, landing: Path) -> None:
+    """Copies the input into a lake, in order, each file a moment after the one before: a source reads them so."""
+    newest: Any = None
+    for path in sorted((landing / "sales").iterdir()):
+        target = f"landing/sales/{path.name}"
+        while True:
+            lake.store.put(target, path.read_bytes())
+            modified = lake.store.head(target)["last_modified"]
+            if newest is None or modified > newest:
+                newest = modified
+                break
+
+
+def main() -> int:
+    """The command line behind `make chaos`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lake", choices=("folder", "minio"), default="folder")
+    parser.add_argument("--root", type=Path, default=Path(".cache/chaos"))
+    options = parser.parse_args()
+    root = options.root.absolute() / f"{options.lake}-{options.seed}"
+    journal = root.with_suffix(".jsonl")
+    root.mkdir(parents=True, exist_ok=True)
+    rounds = [Round(**json.loads(line)) for line in journal.read_text().splitlines()] if journal.exists() else []
+    landing = root / "landing"
+    if not landing.exists():
+        simulate(landing, files=12, rows_per_file=400)
+    with lakes_of(options.lake, root / f"run-{int(time.time())}") as (lake_named, environment):
+        calm = lake_named("calm")
+        put_input(calm, landing)
+        print("a calm run, to compare with …", flush=True)
+        expected = run_calm(calm, environment)
+        while (made := sum(each.kills for each in rounds)) < options.kills:
+            seed = options.seed * 1000 + len(rounds)
+            lake = lake_named(f"round-{seed}")
+            put_input(lake, landing)
+            result = run_killed(lake, environment, expected, seed=seed, most_kills=min(12, options.kills - made))
+            rounds.append(result)
+            with journal.open("a") as file:
+                file.write(json.dumps(asdict(result)) + "\n")
+            verdict = f"DIFFERS in {', '.join(result.differing)}" if result.differing else "equal to the calm run"
+            print(f"seed {seed}: {result.kills} kills in {result.seconds:.0f} s, tables {verdict}", flush=True)
+    bad = [each for each in rounds if each.differing]
+    kills = sum(each.kills for each in rounds)
+    equal = len(rounds) - len(bad)
+    print(f"{kills} kills in {len(rounds)} rounds on {options.lake}: {equal} rounds equal, {len(bad)} not")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""A failure at each point of a batch, once and twice in a row: afterwards the tables equal those of a run without."""
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine.ingest import IngestQuery
+from spark_jobs.lake import Lake
+from spark_jobs.lake.reset import tables_of
+from spark_jobs.lake.tables import exists
+from spark_jobs.spec import (
+    Aggregate,
+    Between,
+    Definition,
+    Files,
+    Ingest,
+    Late,
+    Pipeline,
+    Sink,
+    Table,
+    TopN,
+    Tumbling,
+    Watermark,
+)
+from tests import lakes
+
+START = 1_767_225_600_000
+MINUTE = 60_000
+
+
+class InjectedError(Exception):
+    """The failure that a test asks for."""
+
+
+def failing_at(point: str, batch_id: int, times: int) -> Callable[[str, int], None]:
+    left = [times]
+
+    def reached(where: str, number: int) -> None:
+        if (where, number) == (point, batch_id) and left[0]:
+            left[0] -= 1
+            raise InjectedError(point)
+
+    return reached
+
+
+def contents(lake: Lake, definition: Definition) -> dict[str, Any]:
+    return {table: lakes.comparable(lakes.rows(lake, table)) for table in tables_of(definition) if exists(lake, table)}
+
+
+def a_pipeline(mode: str) -> Pipeline:
+    update = mode == "update"
+    watermark = Watermark(
+        delay="1 minute",
+        grace="2 minutes" if update else "0 minutes",
+        late=Late.UPDATE if update else Late.SIDE_OUTPUT,
+    )
+    return lakes.one_file_a_batch(
+        Pipeline(
+            name="top",
+            source=Table("bronze.sales"),
+            event_time="t",
+            watermark=watermark,
+            steps=(
+                Aggregate(window=Tumbling("5 minutes"), by=("k",), measures={"total": "sum(v)"}),
+                TopN(2, order_by="total DESC"),
+            ),
+            sink=Sink("gold.top", mode=mode),
+        )
+    )
+
+
+def fill_bronze(lake: Lake) -> None:
+    columns = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
+    bronze = lakes.Bronze(lake, "bronze.sales", columns, "t")
+    for minute in (1, 7, 13, 19, 25):
+        rows = [(f"k{n}", n * minute % 7 + 1, minute + n / 10) for n in range(6)]
+        # From the third batch on each brings events that are late for a window that was written.
+        rows += [("k1", 50, minute - 21.0), ("k2", 40, minute - 20.5)]
+        bronze.append([{"k": k, "v": v, "t": lakes.at(START + int(at * MINUTE))} for k, v, at in rows])
+    bronze.heartbeat(START + 60 * MINUTE)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    """For each mode: bronze as it was before the run, and the tables after it."""
+    found = {}
+    for mode in ("append", "update"):
+        folder = tmp_path_factory.mktemp(mode)
+        fill_bronze(Lake(str(folder / "before")))
+        shutil.copytree(folder / "before", folder / "lake")
+        lake = Lake(str(folder / "lake"))
+        lakes.run(spark, lake, a_pipeline(mode))
+        lakes.assert_balanced(lake, a_pipeline(mode))
+        tables = contents(lake, a_pipeline(mode))
+        assert all(tables.values()), "each table has rows that could be lost or doubled"
+        found[mode] = (folder / "before", tables)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mode", "point", "times"),
+    [
+        ("append", "planned", 1),
+        ("append", "materialised", 1),
+        ("append", "late_committed", 2),
+        ("append", "result_committed", 1),
+        ("append", "processed", 2),
+        ("update", "late_committed", 1),
+        ("update", "groups_committed", 2),
+        ("update", "result_committed", 2),
+        ("update", "processed", 1),
+    ],
+)
+def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(
+    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, tuple[Path, Any]], mode: str, point: str, times: int
+) -> None:
+    before, expected = undisturbed[mode]
+    shutil.copytree(before, tmp_path / "lake")
+    lake, definition = Lake(str(tmp_path / "lake")), a_pipeline(mode)
+    reached = failing_at(point, 3, times)
+
+    for _ in range(times):
+        with pytest.raises(InjectedError):
+            lakes.run(spark, lake, definition, reached=reached)
+    lakes.run(spark, lake, definition, reached=reached)
+
+    assert contents(lake, definition) == expected
+    lakes.assert_balanced(lake, definition)
+
+
+def an_ingest(folder: Path) -> Ingest:
+    return Ingest(
+        name="ingest_sales",
+        source=Files(str(folder), max_files_per_trigger=1),
+        columns={"k": "STRING", "v": "INT", "t": "TIMESTAMP"},
+        event_time="t",
+        max_future=timedelta(days=36500),
+        rules=(Between("v", min=0),),
+        sink=Sink("bronze.sales"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("point", "times"), [("materialised", 1), ("quarantine_committed", 2), ("result_committed", 2)]
+)
+def test_an_ingest_that_fails_goes_on_as_if_it_had_not(
+    spark: SparkSession, tmp_path: Path, landing: Path, point: str, times: int
+) -> None:
+    definition = an_ingest(landing)
+    tables = []
+    for name, disturbed in (("calm", False), ("disturbed", True)):
+        lake = Lake(str(tmp_path / name))
+        reached = failing_at(point, 1, times if disturbed else 0)
+        for attempt in range(times + 1 if disturbed else 1):
+            query = IngestQuery(spark, lake, definition, reached=reached)
+            handle = query.start(until_caught_up=True)
+            if disturbed and attempt < times:
+                with pytest.raises(Exception, match=point):
+                    handle.awaitTermination()
+            else:
+                handle.awaitTermination()
+        tables.append(contents(lake, definition))
+    assert tables[0] == tables[1]
+    assert [len(rows) for rows in tables[0].values()] == [8, 4]
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    folder = tmp_path / "landing"
+    folder.mkdir()
+    for number in range(4):
+        good = f'{{"k": "a", "v": {number}, "t": "2026-01-01T00:0{number}:00Z"}}\n'
+        (folder / f"{number}.json").write_text(good * 2 + '{"k": "a", "v": -1, "t": "2026-01-01T00:00:00Z"}\n')
+    return folder
