@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +201,8 @@ def put_input(lake: Lake, landing: Path) -> None:
         while True:
             lake.store.put(target, path.read_bytes())
             modified = lake.store.head(target)["last_modified"]
-            if newest is None or modified > newest:
+            # Spark orders files by their modification time in whole milliseconds.
+            if newest is None or modified - newest >= timedelta(milliseconds=5):
                 newest = modified
                 break
 
