@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 MINIO_MODULE := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests run test lint format unit spark services verify cases chaos bench clean
+.PHONY: help setup setup-tests run test lint format unit verify cases chaos bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,12 @@ verify: setup ## DATA=folder CASES=folder: the tests that read data from outside
 
 cases: setup ## FILE=cases.json: run window cases of other engines
 	@$(PY) -m tests.cases "$(FILE)"
+
+chaos: setup-tests ## N=200 SEED=1 LAKE=folder|minio: kill drivers, compare with a calm run; goes on where it stopped
+	@$(PY) -m tests.chaos.kills --kills $(or $(N),200) --seed $(or $(SEED),1) --lake $(or $(LAKE),folder)
+
+bench: setup-tests ## the measurements of benchmarks/README.md (about half an hour)
+	@$(PY) -m benchmarks.late_split
 
 clean: ## remove the environment and all caches
 	rm -rf .venv .cache

@@ -12,10 +12,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from spark_jobs.console import reports
 from spark_jobs.lake import Lake, audit, inventory, query
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.checkpoints import current_epoch, epoch_at
 from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import reset as reset_pipeline
@@ -42,16 +43,26 @@ LakeOption = Annotated[
         show_default=False,
     ),
 ]
+SourceOption = Annotated[
+    str | None, typer.Option("--from", help="Where the ingest reads: a folder, s3a://…, or kafka://host:port/topic.")
+]
 PipelineArgument = Annotated[str, typer.Argument(help="Registered name, or path of a pipeline file.")]
 
 
 def main() -> None:
     """Runs the command line; errors that Tidemark raises on purpose are told without a traceback."""
+    code = 0
     try:
         app()
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else 1
     except (TidemarkError, DefinitionError, UnknownPipelineError) as error:
-        err.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
-        sys.exit(getattr(error, "exit_code", 1))
+        err.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True, highlight=False)
+        code = getattr(error, "exit_code", 1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Native threads of DuckDB and Arrow may outlive the interpreter that they call into; a normal exit can crash then.
+    os._exit(code)
 
 
 def _lake(text: str | None) -> Lake:
@@ -145,7 +156,7 @@ def _pointed_at(definitions: Sequence[Definition], source: str) -> list[Definiti
     else:
         path = source if "://" in source else str(Path(source).absolute())
         old = ingests[0].source
-        new = old.model_copy(update={"path": path}) if isinstance(old, Files) else Files(path)
+        new = Files.model_validate({**old.model_dump(), "path": path}) if isinstance(old, Files) else Files(path)
     return [d.model_copy(update={"source": new}) if d is ingests[0] else d for d in definitions]
 
 
@@ -242,10 +253,13 @@ def reset(
             "--keep-tables/--empty-tables", help="Whether the rows written so far stay beside those of the new epoch."
         ),
     ] = None,
+    source: SourceOption = None,
     lake: LakeOption = None,
 ) -> None:
     """Begin a new epoch: the pipeline starts over from its source, with its definition as it is now."""
     definition, where = _one(pipeline), _lake(lake)
+    if source is not None:
+        definition = _pointed_at([definition], source)[0]
     if keep_tables is None:
         raise DefinitionError(
             f"reset {definition.name}: say what becomes of its rows so far, --keep-tables or --empty-tables. "
@@ -312,12 +326,18 @@ def ledger(
             f"pipeline `{definition.name}` has not run on {where.uri} yet. Start it: tidemark run {definition.name}"
         )
     number = epoch or current.number
+    if epoch_at(where, definition.name, number) is None:
+        raise MissingTableError(
+            f"pipeline `{definition.name}`: no epoch {number}; the current one is {current.number}."
+        )
+    if state and (isinstance(definition, Ingest) or number != current.number):
+        raise DefinitionError("--state reads the state of a pipeline's current epoch; an ingest has none: leave it out")
     rows = ledger_rows(where, definition.sink.table, definition.name, number)
     checks = audit.checks(where, definition, number, rows)
     if state and isinstance(definition, Pipeline):
         from spark_jobs.console.running import state_check
 
-        checks.append(state_check(where, definition, rows))
+        checks.append(state_check(where, definition, number, rows))
     reports.print_ledger(out, definition.name, number, rows, checks, last=last)
     if not all(holds for holds, _ in checks):
         raise typer.Exit(1)

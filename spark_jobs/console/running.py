@@ -15,9 +15,9 @@ from spark_jobs.console.live import Progress, progress_table
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.session import build_session
 from spark_jobs.engine.state import open_pairs
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.ledger import LedgerRow, Totals
+from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Definition, Pipeline
 
@@ -98,12 +98,12 @@ def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
 
 
 def state_check(
-    lake: Lake, pipeline: Pipeline, rows: Sequence[tuple[int, LedgerRow]], *, err: Console | None = None
+    lake: Lake, pipeline: Pipeline, epoch: int, rows: list[tuple[int, LedgerRow]], *, err: Console | None = None
 ) -> tuple[bool, str]:
     """Counts the pairs in Spark's own state and holds them against what the ledger says is open."""
     with session(lake, err or Console(stderr=True)) as spark:
         found = open_pairs(spark, lake, pipeline)
-    expected = Totals.of(row for _, row in rows).pairs_open
+    expected = audit.open_pairs(lake, pipeline, epoch, rows)
     return (
         found == expected,
         f"state: {expected:,} pairs still open by the ledger, {found:,} in Spark's state",

@@ -20,7 +20,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import ConcurrentDriverError, LedgerError, TidemarkError
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.stamps import Role, Stamp, decode
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables import open_table, row_count
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -76,7 +76,10 @@ def create_table(
         builder.execute()
     found = {field.name: field.dataType for field in DeltaTable.forPath(spark, lake.table_path(table)).toDF().schema}
     expected = {field.name: field.dataType for field in nullable}
-    if found != expected:
+    if found != expected and row_count(open_table(lake, table)) == 0:
+        # Emptied by a reset after the definition changed: nothing would be lost with the old columns.
+        DeltaTable.replace(spark).location(lake.table_path(table)).addColumns(nullable).execute()
+    elif found != expected:
         differing = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
         described = "; ".join(
             f"{name}: expected {_type(expected.get(name))}, the table has {_type(found.get(name))}"

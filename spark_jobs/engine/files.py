@@ -19,7 +19,8 @@ _BINARY_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content 
 
 def file_names(spark: SparkSession, source: Files, path: str) -> DataFrame:
     """A stream of `path`, one row a new file, in order of modification time; their content is not read."""
-    options = {"recursiveFileLookup": "true"}
+    # By default Spark ignores, in silence, files that are a week older than the newest one it has seen.
+    options = {"recursiveFileLookup": "true", "maxFileAge": "36500d"}
     if source.max_bytes_per_trigger is not None:
         options["maxBytesPerTrigger"] = str(source.max_bytes_per_trigger)
     elif source.max_files_per_trigger is not None:

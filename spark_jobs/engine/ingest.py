@@ -60,10 +60,12 @@ class _Census:
 
     def __post_init__(self) -> None:
         if self.header is not None:
+            firsts: dict[str, Row] = {}
             for group in self.groups:
-                first = group["first_line"]
-                if group[_BLOCK] == 0 and first is not None and first != self.header:
-                    self.bad_headers[group[_NAME]] = first
+                if group[_BLOCK] == 0:
+                    known = firsts.setdefault(group[_NAME], group)
+                    firsts[group[_NAME]] = min(known, group, key=lambda row: int(row["first"]))
+            self.bad_headers = {name: group["first_line"] for name, group in firsts.items() if not group["is_header"]}
         for group in self.groups:
             reason = HEADER if group[_NAME] in self.bad_headers else group[REASON]
             if self.header is not None and group["is_header"] and reason != HEADER:

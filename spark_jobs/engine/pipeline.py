@@ -19,6 +19,7 @@ from spark_jobs.engine.late import LateRows, late_schema
 from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
+from spark_jobs.lake.checkpoints import query_id
 from spark_jobs.lake.errors import LedgerError, MissingTableError
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.spec import Late, Pipeline, Session, Table, Window
@@ -103,13 +104,20 @@ class PipelineQuery(Query[Pipeline]):
         return results.unionByName(narrow, allowMissingColumns=True)
 
     def _stream(self, table: Table) -> DataFrame:
-        options = {"startingVersion": "0", "skipChangeCommits": "true"}
+        options = {"startingVersion": str(self._first_version(table)), "skipChangeCommits": "true"}
         if table.max_files_per_trigger is not None:
             options["maxFilesPerTrigger"] = str(table.max_files_per_trigger)
         if table.max_bytes_per_trigger is not None:
             options["maxBytesPerTrigger"] = str(table.max_bytes_per_trigger)
         bronze = self.spark.readStream.format("delta").options(**options).load(self.lake.table_path(table.name))
         return project(bronze, table, (*_EVENT_COLUMNS, HEARTBEAT))
+
+    def _first_version(self, table: Table) -> int:
+        """Where a new checkpoint starts in bronze: at its first commit, or after a reset of its ingest emptied it."""
+        if query_id(self.lake, self.epoch) is not None:
+            return 0
+        history = tables.history(tables.open_table(self.lake, table.name))
+        return next((commit["version"] for commit in history if commit["operation"] == "DELETE"), 0)
 
     def _with_watermark(self, stream: DataFrame) -> DataFrame:
         watermark, event_time = self.definition.watermark, self.definition.event_time

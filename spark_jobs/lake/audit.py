@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import duckdb
 
+from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import commit_at, latest_version
 from spark_jobs.lake.ledger import LedgerRow, Totals, discrepancies
 from spark_jobs.lake.location import Lake
@@ -32,7 +33,11 @@ def checks(lake: Lake, definition: Definition, epoch: int, rows: list[tuple[int,
     ]
     windowed = isinstance(definition, Pipeline) and definition.aggregate.window is not None
     results += [(False, problem) for problem in discrepancies(rows, windowed=windowed)]
-    books = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
+    current = current_epoch(lake, definition.name)
+    if current is None or current.number != epoch:
+        # The tables have moved on since: only the ledger's own equations can be held against each other.
+        return results
+    books = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1, all_rows=current.tables_emptied)
     if isinstance(definition, Pipeline):
         results += _pipeline_checks(books, definition, totals)
     else:
@@ -44,8 +49,10 @@ def _pipeline_checks(books: "_Books", definition: Pipeline, totals: Totals) -> l
     table, epoch = definition.sink.table, books.epoch
     results = []
     pairs = "(event, window) pairs" if definition.aggregate.window else "events"
-    if definition.sink.mode == "update":
-        groups = f"{table}__groups" if definition.top_n else table
+    if definition.sink.mode == "update" and not books.all_rows:
+        results.append((True, f"{pairs}: {totals.pairs:,} read; {table} also keeps rows of earlier epochs"))
+    elif definition.sink.mode == "update":
+        groups = groups_table(definition)
         counted = books.figure("sum(__events)", groups)
         results.append(
             (
@@ -61,7 +68,7 @@ def _pipeline_checks(books: "_Books", definition: Pipeline, totals: Totals) -> l
                 f"{totals.pairs_open:,} still open",
             )
         )
-        if epoch == 1:
+        if books.all_rows:
             written = books.figure("count(*)", table)
             results.append((written == totals.rows, f"rows: {totals.rows:,} written, {written:,} in {table}"))
     if definition.watermark and definition.watermark.late is not Late.DROP:
@@ -70,6 +77,22 @@ def _pipeline_checks(books: "_Books", definition: Pipeline, totals: Totals) -> l
             (late == totals.pairs_late, f"late: {totals.pairs_late:,} pairs judged, {late:,} kept in {table}__late")
         )
     return results
+
+
+def groups_table(definition: Pipeline) -> str:
+    """The table that has a row for every group of an `update` sink."""
+    return f"{definition.sink.table}__groups" if definition.top_n else definition.sink.table
+
+
+def open_pairs(lake: Lake, definition: Pipeline, epoch: int, rows: list[tuple[int, LedgerRow]]) -> int:
+    """(event, window) pairs that Spark's state must hold, by the ledger and the tables alone."""
+    if definition.sink.mode == "append":
+        return Totals.of(row for _, row in rows).pairs_open
+    where = "true"
+    if definition.aggregate.window is not None and rows:
+        where = f"epoch_us(window_end) > {rows[-1][1].watermark_ms * 1000}"
+    books = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1, all_rows=True)
+    return books.figure("sum(__events)", groups_table(definition), where)
 
 
 def _ingest_checks(books: "_Books", definition: Ingest, totals: Totals) -> list[tuple[bool, str]]:
@@ -81,7 +104,7 @@ def _ingest_checks(books: "_Books", definition: Ingest, totals: Totals) -> list[
             f"quarantine: {totals.quarantined:,} set aside, {quarantined:,} kept in {table}__quarantine",
         )
     ]
-    if books.epoch == 1:
+    if books.all_rows:
         events = books.figure("count(*)", table, "NOT _heartbeat")
         results.append((events == totals.rows, f"bronze: {totals.rows:,} events written, {events:,} in {table}"))
     return results
@@ -95,6 +118,7 @@ class _Books:
     pipeline: str
     epoch: int
     batch_id: int
+    all_rows: bool
 
     def figure(self, measure: str, table: str, where: str = "true") -> int:
         """One number from a table, as of the batch; 0 where the table has no row."""

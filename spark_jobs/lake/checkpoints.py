@@ -27,6 +27,7 @@ class Epoch(BaseModel):
         fingerprint: of the definition that runs on it.
         definition: the definition itself, as JSON.
         begun_at: when the epoch began.
+        tables_emptied: whether all rows of the pipeline's tables are of this epoch.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -36,6 +37,7 @@ class Epoch(BaseModel):
     fingerprint: str
     definition: str
     begun_at: datetime
+    tables_emptied: bool = True
 
     @property
     def folder(self) -> str:
@@ -52,7 +54,7 @@ def current_epoch(lake: Lake, pipeline: str) -> Epoch | None:
     return Epoch.model_validate_json(bytes(lake.store.get(max(paths)).bytes()))
 
 
-def begin_epoch(lake: Lake, definition: Definition, number: int) -> Epoch:
+def begin_epoch(lake: Lake, definition: Definition, number: int, *, tables_emptied: bool = True) -> Epoch:
     """Begins an epoch with a definition.
 
     Returns:
@@ -67,6 +69,7 @@ def begin_epoch(lake: Lake, definition: Definition, number: int) -> Epoch:
         fingerprint=definition.fingerprint(),
         definition=definition.to_json(),
         begun_at=datetime.now(UTC),
+        tables_emptied=tables_emptied,
     )
     path = f"_checkpoints/{definition.name}/epochs/{number:06d}.json"
     try:
@@ -89,6 +92,15 @@ def open_epoch(lake: Lake, definition: Definition) -> Epoch:
         return begin_epoch(lake, definition, 1)
     _refuse_other_definition(lake, current, definition)
     return current
+
+
+def epoch_at(lake: Lake, pipeline: str, number: int) -> Epoch | None:
+    """An epoch by its number; None if there was none."""
+    try:
+        content = obstore.get(lake.store, f"_checkpoints/{pipeline}/epochs/{number:06d}.json").bytes()
+    except (NotFoundError, FileNotFoundError):
+        return None
+    return Epoch.model_validate_json(bytes(content))
 
 
 def query_id(lake: Lake, epoch: Epoch) -> str | None:

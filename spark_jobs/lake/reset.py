@@ -8,6 +8,7 @@ from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delet
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.watermarks import withdraw
 from spark_jobs.spec import Definition, Ingest, Late
 
 _LAST_TXN_VERSION = 2**63 - 1
@@ -64,13 +65,14 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
             f"Start it: tidemark run {definition.name}"
         )
     query = query_id(lake, before)
-    after = begin_epoch(lake, definition, before.number + 1)
+    after = begin_epoch(lake, definition, before.number + 1, tables_emptied=empty_tables)
     tables = tuple(table for table in tables_of(definition) if exists(lake, table))
     for table in tables:
         if query is not None:
             _bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
         if empty_tables:
             open_table(lake, table).delete()
+    withdraw(lake, definition.name)
     delete_checkpoint(lake, before)
     return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
 

@@ -59,6 +59,14 @@ def publish(lake: Lake, *, pipeline: str, table: str, engine_ms: int, grace_ms: 
     ).when_matched_update_all().when_not_matched_insert_all().execute()
 
 
+def withdraw(lake: Lake, pipeline: str) -> None:
+    """Takes a pipeline's watermark back: its rows are to be computed again, none of them is final."""
+    try:
+        open_table(lake, TABLE).delete(f"pipeline = '{pipeline}'")
+    except MissingTableError:
+        return
+
+
 def published(lake: Lake) -> Mapping[str, datetime]:
     """Pipeline -> its published watermark."""
     try:

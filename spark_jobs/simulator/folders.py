@@ -105,11 +105,15 @@ def open_folder(out: str, storage_options: Mapping[str, str] | None = None) -> F
         return LocalFolder(url.path)
     if url.scheme not in ("s3", "s3a") or not url.netloc:
         raise BadTarget(f"out: expected a folder or s3://bucket/prefix, got {out!r}; nothing was written")
-    options = dict(storage_options or {})
+    options = {name.lower().removeprefix("aws_"): value for name, value in (storage_options or {}).items()}
+    options.pop("allow_http", None)
+    options["endpoint"] = options.pop("endpoint_url", options.get("endpoint", ""))
     endpoints = (options.get("endpoint"), os.environ.get("AWS_ENDPOINT_URL"), os.environ.get("AWS_ENDPOINT"))
     endpoint = next((each for each in endpoints if each), "")
     if endpoint:
         options["endpoint"] = endpoint
+    else:
+        options.pop("endpoint")
     return ObjectFolder(
         S3Store(
             url.netloc,

@@ -24,13 +24,18 @@ def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> Dat
             raise ValueError("a window needs an event time")
         keys.insert(0, window_column(F.col(event_time), step.window).alias("__window"))
     measures = [F.expr(sql).alias(name) for name, sql in step.measures.items()]
-    grouped = events.groupBy(*keys).agg(*measures, F.count(F.lit(1)).alias(EVENTS))
+    grouped = events.groupBy(*keys).agg(*measures, _event_count().alias(EVENTS))
     bounds = (
         [F.col("__window.start").alias("window_start"), F.col("__window.end").alias("window_end")]
         if step.window is not None
         else []
     )
     return grouped.select(*bounds, *step.by, *step.measures, EVENTS)
+
+
+def _event_count() -> Column:
+    """A count that Spark does not merge with a `count(*)` of the user's, so that it stays the state's last column."""
+    return F.sum(F.lit(1).cast("bigint"))
 
 
 def with_result_steps(results: DataFrame, steps: Iterable[Select]) -> DataFrame:

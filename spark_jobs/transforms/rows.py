@@ -51,8 +51,8 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
 
 
 def header_of(line: Column) -> Column:
-    """A header line without what programs add to it: quotes, blanks and byte order marks."""
-    return F.regexp_replace(line, '["\\s\ufeff]', "")
+    """A header line without what programs add to it: quotes, carriage returns and byte order marks."""
+    return F.regexp_replace(line, '["\r\ufeff]', "")
 
 
 def expected_header(definition: Ingest, source: Files) -> str:
