@@ -3,8 +3,10 @@
 So a file that cannot be read is set aside with its error, and the others of its batch go on.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -13,6 +15,11 @@ from spark_jobs.spec import Files, Ingest
 from spark_jobs.transforms.rows import schema_ddl
 
 _UNREADABLE = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "_CORRUPT_", "PARQUET_COLUMN_DATA_TYPE_MISMATCH")
+
+# A task that fails reaches Python as the one, an error of the plan as the other.
+_ERRORS = (PySparkException, Py4JJavaError)
+
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
 
 _BINARY_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 
@@ -31,13 +38,12 @@ def file_names(spark: SparkSession, source: Files, path: str) -> DataFrame:
 class FileBatch:
     """The files of one batch."""
 
-    def __init__(self, spark: SparkSession, definition: Ingest, source: Files, names: DataFrame) -> None:
+    def __init__(self, spark: SparkSession, definition: Ingest, source: Files, names: DataFrame, at_ms: int) -> None:
         self._spark = spark
         self._definition = definition
         self._source = source
-        rows = names.collect()
-        self._paths = sorted(row["path"] for row in rows)
-        self._time = rows[0]["_ingest_time"] if rows else None
+        self._paths = sorted({row["path"] for row in names.select("path").collect()})
+        self._at_ms = at_ms
 
     def read(
         self, judge: Callable[[DataFrame], DataFrame], count: Callable[[DataFrame], list[Row]]
@@ -50,7 +56,7 @@ class FileBatch:
         rows = judge(self._rows(self._paths)).persist()
         try:
             return rows, count(rows), []
-        except PySparkException as error:
+        except _ERRORS as error:
             rows.unpersist()
             if not _is_unreadable(error):
                 raise
@@ -62,7 +68,7 @@ class FileBatch:
     def _error_of(self, path: str) -> str | None:
         try:
             self._rows([path]).write.format("noop").mode("overwrite").save()
-        except PySparkException as error:
+        except _ERRORS as error:
             if not _is_unreadable(error):
                 raise
             return _first_cause(error)
@@ -74,37 +80,39 @@ class FileBatch:
             F.col("_metadata.file_path").alias("__name"),
             F.col("_metadata.file_block_start").alias("__block"),
             F.lit(None).cast("int").alias("__partition"),
-            F.lit(self._time).cast("timestamp").alias("_ingest_time"),
+            F.timestamp_millis(F.lit(self._at_ms)).alias("_ingest_time"),
         ]
         if not paths:
-            columns = f"{schema_ddl(self._definition)}, " if self._source.format == "parquet" else ""
+            payload = f"{schema_ddl(self._definition)}, " if self._source.format == "parquet" else ""
             return self._spark.createDataFrame(
                 [],
-                f"{columns}__raw STRING, __name STRING, __block BIGINT, __partition INT, _ingest_time TIMESTAMP",
+                f"{payload}__raw STRING, __name STRING, __block BIGINT, __partition INT, _ingest_time TIMESTAMP",
             )
+        # The names are those of files: a bracket in one is no pattern.
+        names = [_PATTERN.sub(r"\\\g<0>", path) for path in paths]
         if self._source.format == "parquet":
-            names = list(self._definition.columns)
+            columns = list(self._definition.columns)
             return (
                 self._spark.read.schema(schema_ddl(self._definition))
-                .parquet(*paths)
+                .parquet(*names)
                 .select(
-                    *names,
-                    F.to_json(F.struct(*names)).alias("__raw"),
+                    *columns,
+                    F.to_json(F.struct(*columns)).alias("__raw"),
                     F.col("_metadata.row_index").alias("__position"),
                     *place,
                 )
             )
-        text = self._spark.read.text(list(paths)).select(F.col("value").alias("__raw"), *place)
+        text = self._spark.read.text(names).select(F.col("value").alias("__raw"), *place)
         # A blank line is no event in any of these formats.
         return text.where(F.trim("__raw") != "")
 
 
-def _is_unreadable(error: PySparkException) -> bool:
+def _is_unreadable(error: Exception) -> bool:
     text = str(error)
     return any(mark in text for mark in _UNREADABLE)
 
 
-def _first_cause(error: PySparkException) -> str:
+def _first_cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by")]
     return (causes[-1].removeprefix("Caused by: ") if causes else lines[0])[:500]

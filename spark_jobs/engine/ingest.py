@@ -25,6 +25,7 @@ from spark_jobs.transforms.rows import (
     broken,
     expected_header,
     header_of,
+    is_header_line,
     judge,
     parse,
     rules_with,
@@ -78,6 +79,10 @@ class _Census:
     @property
     def quarantined(self) -> int:
         return sum(self.reasons.values())
+
+    def broken(self, index: int) -> int:
+        """Rows for bronze that break a rule which is counted on its own."""
+        return sum(group[f"broken_{index}"] for group in self.groups if group[_NAME] not in self.bad_headers)
 
     def partition_starts(self) -> dict[int, int]:
         """Partition of the cached batch -> number of rows in the partitions before it."""
@@ -138,7 +143,7 @@ class IngestQuery(Query[Ingest]):
         source = self.definition.source
         unreadable: list[tuple[str, str]] = []
         if isinstance(source, Files):
-            files = FileBatch(self.spark, self.definition, source, batch)
+            files = FileBatch(self.spark, self.definition, source, batch, bounds.batch_time_ms)
             rows, census_rows, unreadable = files.read(self._judged, self._count)
         else:
             rows = self._judged(batch).persist()
@@ -146,9 +151,9 @@ class IngestQuery(Query[Ingest]):
         try:
             header = self._header()
             census = _Census(census_rows, header)
-            self._stop_on_failed_rules(rows, census_rows, batch_id)
+            self._stop_on_failed_rules(rows, census, batch_id)
             self.reached("materialised", batch_id)
-            ledger = self._ledger(census, census_rows, len(unreadable), bounds)
+            ledger = self._ledger(census, len(unreadable), bounds)
             self._commit(rows, census, unreadable, ledger, batch_id)
         finally:
             rows.unpersist()
@@ -172,7 +177,7 @@ class IngestQuery(Query[Ingest]):
         """The one action that materialises the batch; its figures are the ledger's."""
         header = self._header()
         line = header_of(F.col(RAW))
-        is_header = line == F.lit(header) if header is not None else F.lit(False)
+        is_header = is_header_line(header) if header is not None else F.lit(False)
         watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
         return (
             rows.groupBy(
@@ -194,22 +199,23 @@ class IngestQuery(Query[Ingest]):
             .collect()
         )
 
-    def _stop_on_failed_rules(self, rows: DataFrame, groups: Sequence[Row], batch_id: int) -> None:
+    def _stop_on_failed_rules(self, rows: DataFrame, census: _Census, batch_id: int) -> None:
         warn = rules_with(self.definition, "warn")
         for index, rule in enumerate(rules_with(self.definition, "fail"), start=len(warn)):
-            count = sum(group[f"broken_{index}"] for group in groups)
+            count = census.broken(index)
             if count:
-                example = rows.where(F.col(REASON).isNull() & broken(rule)).select(RAW).head()
+                kept = F.col(REASON).isNull() & ~F.col(_NAME).isin(list(census.bad_headers))
+                example = rows.where(kept & broken(rule)).select(F.make_valid_utf8(RAW)).head()
                 raise BrokenRuleError(
                     f"pipeline `{self.name}`: {count} rows of batch {batch_id} break {rule.name}, which stops the "
                     f"stream; one of them: {example[0] if example else ''!r}. Nothing of this batch was written. "
                     "Mend the input, or let the rule quarantine such rows, then start the stream again."
                 )
 
-    def _ledger(self, census: _Census, groups: Sequence[Row], unreadable: int, bounds: BatchBounds) -> LedgerRow:
+    def _ledger(self, census: _Census, unreadable: int, bounds: BatchBounds) -> LedgerRow:
         reasons = dict(sorted(census.reasons.items()))
         for index, rule in enumerate(rules_with(self.definition, "warn")):
-            count = sum(group[f"broken_{index}"] for group in groups)
+            count = census.broken(index)
             if count:
                 reasons[f"warn: {rule.name}"] = count
         if unreadable:
@@ -234,7 +240,7 @@ class IngestQuery(Query[Ingest]):
     ) -> None:
         table = self.definition.sink.table
         if ledger.quarantined:
-            bad = self._quarantined(rows, census, unreadable, batch_id)
+            bad = self._quarantined(rows, census, unreadable, ledger, batch_id)
             self.writer("quarantine", f"{table}__quarantine").append(
                 bad, self.stamp("quarantine", batch_id, ledger.quarantined)
             )
@@ -268,8 +274,8 @@ class IngestQuery(Query[Ingest]):
 
     def _good(self, rows: DataFrame, census: _Census) -> DataFrame:
         good = rows.where(F.col(REASON).isNull())
-        if self._header() is not None:
-            good = good.where(header_of(F.col(RAW)) != F.lit(self._header()))
+        if (header := self._header()) is not None:
+            good = good.where(~is_header_line(header))
             good = good.where(~F.col(_NAME).isin(list(census.bad_headers))) if census.bad_headers else good
         starts = census.partition_starts()
         pairs = [F.lit(value) for pid, start in starts.items() for value in (pid, start)]
@@ -288,14 +294,19 @@ class IngestQuery(Query[Ingest]):
         )
 
     def _quarantined(
-        self, rows: DataFrame, census: _Census, unreadable: list[tuple[str, str]], batch_id: int
+        self,
+        rows: DataFrame,
+        census: _Census,
+        unreadable: list[tuple[str, str]],
+        ledger: LedgerRow,
+        batch_id: int,
     ) -> DataFrame:
         reason, detail, bad = F.col(REASON), F.col(DETAIL), F.col(REASON).isNotNull()
-        if self._header() is not None:
+        if (header := self._header()) is not None:
             wrong = F.col(_NAME).isin(list(census.bad_headers)) if census.bad_headers else F.lit(False)
-            bad = (bad & (header_of(F.col(RAW)) != F.lit(self._header()))) | wrong
+            bad = (bad & ~is_header_line(header)) | wrong
             found = F.create_map(*(F.lit(text) for pair in census.bad_headers.items() for text in pair))
-            told = F.concat(F.lit(f"expected {self._header()}, got "), found[F.col(_NAME)])
+            told = F.concat(F.lit(f"expected {header}, got "), found[F.col(_NAME)])
             reason = F.when(wrong, F.lit(HEADER)).otherwise(reason)
             detail = F.when(wrong, told).otherwise(detail) if census.bad_headers else detail
         place = [F.lit(self.epoch.number).alias("_epoch"), F.lit(batch_id).cast("bigint").alias("_batch_id")]
@@ -303,7 +314,8 @@ class IngestQuery(Query[Ingest]):
         found_bad = placed.select(
             F.col("__why").alias("reason"),
             F.col("__how").alias("detail"),
-            F.col(RAW).alias("raw"),
+            # Readers of a table refuse text that is not UTF-8.
+            F.make_valid_utf8(RAW).alias("raw"),
             "_ingest_time",
             self._source().alias("_source"),
             *place,
@@ -316,7 +328,7 @@ class IngestQuery(Query[Ingest]):
             F.lit("unreadable file").alias("reason"),
             F.col("error").alias("detail"),
             F.col(_NAME).alias("raw"),
-            F.current_timestamp().alias("_ingest_time"),
+            F.timestamp_millis(F.lit(ledger.started_ms)).alias("_ingest_time"),
             F.struct(
                 F.col(_NAME).alias("name"),
                 F.lit(None).cast("int").alias("partition"),

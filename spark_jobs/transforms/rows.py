@@ -38,11 +38,13 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
     schema = f"{schema_ddl(definition)}, {_CORRUPT} STRING"
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     if isinstance(source, Files) and source.format == "csv":
-        row = F.from_csv(RAW, schema, {**options, "sep": source.delimiter})
+        row = F.from_csv(RAW, schema, {**options, "sep": source.delimiter, "escape": '"'})
     else:
         row = F.from_json(RAW, schema, options)
     parsed = raw.withColumn(_ROW, row)
     corrupt = F.col(f"{_ROW}.{_CORRUPT}").isNotNull() | F.col(_ROW).isNull() | F.col(RAW).isNull()
+    if not (isinstance(source, Files) and source.format == "csv"):
+        corrupt |= _holds_two_objects(F.col(RAW))
     return parsed.select(
         *raw.columns,
         *(F.col(f"{_ROW}.`{name}`").alias(name) for name in definition.columns),
@@ -50,9 +52,20 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
     )
 
 
+def _holds_two_objects(text: Column) -> Column:
+    """Whether another object follows the first one, which `from_json` would pass over in silence."""
+    seldom = F.when(text.rlike(r"\}\s*,?\s*\{"), F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))))
+    return F.coalesce(seldom > 1, F.lit(False)) | (text.rlike(r"\}\s*\{") & seldom.isNull())
+
+
 def header_of(line: Column) -> Column:
-    """A header line without what programs add to it: quotes, carriage returns and byte order marks."""
-    return F.regexp_replace(line, '["\r\ufeff]', "")
+    """A header line without what programs add to it: quotes, blanks, carriage returns and byte order marks."""
+    return F.regexp_replace(line, '[" \r\ufeff]', "")
+
+
+def is_header_line(header: str) -> Column:
+    """Whether a row is the header that is expected."""
+    return header_of(F.col(RAW)) == F.lit(header.replace(" ", ""))
 
 
 def expected_header(definition: Ingest, source: Files) -> str:

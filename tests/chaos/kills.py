@@ -116,7 +116,8 @@ def run_killed(
             result.kills += 1
     run = subprocess.run(command(lake), env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     if run.returncode:
-        result.differing.append(f"the last run failed with {run.returncode}: {run.stderr[-500:]}")
+        result.differing.append(f"the last run failed with {run.returncode}: {run.stdout[-500:]} {run.stderr[-1500:]}")
+        return result
     found = contents(lake)
     result.differing += [table for table in expected if found[table] != expected[table]]
     result.seconds = time.monotonic() - began

@@ -1,0 +1,195 @@
+"""Ingest from a real Kafka: every message is in bronze or in the quarantine, at its partition and offset."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine.driver import Driver
+from spark_jobs.engine.session import build_session
+from spark_jobs.lake import Lake, audit
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.settings import Settings
+from spark_jobs.pipelines import registry
+from spark_jobs.simulator import Disorder, Shop, TruthRow, read_truth, simulate_kafka
+from spark_jobs.spec import Ingest, Kafka
+from tests import lakes
+from tests.services.kafka import Kafka as Broker
+from tests.services.kafka import kafka_jars, start_kafka
+
+TOPIC = "shop.sales"
+PATIENCE_S = 120.0
+REASONS = {
+    "truncated": "unparseable",
+    "wrong_type": "unparseable",
+    "not_a_record": "unparseable",
+    "garbage_timestamp": "unparseable",
+    "missing_event_time": "not_null(sold_at)",
+    "missing_key": "not_null(product_id)",
+}
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    shared = SparkSession.getActiveSession()
+    lake = Lake(str(tmp_path_factory.mktemp("session")))
+    session = build_session(lake, settings=Settings(master="local[2]", shuffle_partitions=2))
+    yield session
+    if shared is None:
+        session.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    if kafka_jars() is None and not os.environ.get("CI"):
+        pytest.skip("no jars of Kafka: `make setup-tests` fetches them")
+    with start_kafka(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+def an_ingest(broker: Broker) -> Ingest:
+    sales = registry()["ingest_sales"]
+    assert isinstance(sales, Ingest)
+    source = Kafka(TOPIC, bootstrap_servers=broker.bootstrap_servers, max_offsets_per_trigger=700)
+    return sales.model_copy(update={"source": source})
+
+
+def send(broker: Broker, partition: int, *values: bytes | None) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in values:
+        producer.produce(TOPIC, value=value, key=b"any", partition=partition)
+    assert producer.flush(30) == 0
+
+
+def a_sale(number: int) -> bytes:
+    start = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
+    text = f'"sale_id": "by-hand-{number}", "product_id": "p", "quantity": 1, "unit_price": 1.5'
+    return f'{{{text}, "sold_at": "{start.isoformat()}"}}'.encode()
+
+
+def by_place(rows: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
+    found = {(row["_source"]["partition"], row["_source"]["position"]): row for row in rows if row["_source"]}
+    assert len(found) == sum(row["_source"] is not None for row in rows), "each message once"
+    assert {row["_source"]["name"] for row in found.values()} <= {TOPIC}
+    return found
+
+
+def caught_up(spark: SparkSession, lake: Lake, definition: Ingest) -> None:
+    for outcome in Driver(spark, lake, [definition]).run_until_caught_up(close=False).values():
+        if outcome.error is not None:
+            raise outcome.error
+
+
+def await_that(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} has not come in {PATIENCE_S:.0f} s"
+        time.sleep(0.1)
+
+
+def assert_books_balance(lake: Lake, definition: Ingest, messages: int) -> None:
+    epoch = current_epoch(lake, definition.name)
+    assert epoch is not None
+    ledger = lakes.ledger(lake, definition)
+    assert [text for holds, text in audit.checks(lake, definition, epoch.number, ledger) if not holds] == []
+    assert sum(row.read for _, row in ledger) == messages
+
+
+def reason_of(row: TruthRow) -> str | None:
+    return REASONS[row.malformed] if row.malformed else "future" if row.future else None
+
+
+def test_every_message_is_accounted_for_and_added_partitions_are_read(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    lake, definition = Lake(str(tmp_path / "lake")), an_ingest(broker)
+    broker.create_topic(TOPIC, partitions=2)
+    shop = Shop(
+        seed=7,
+        streams=("sales",),
+        start=datetime.now(UTC) - timedelta(hours=8),
+        rate=None,
+        density=2000 / (6 * 3600),
+        disorder=Disorder(late=0.1, malformed=0.1, duplicates=0.05, future=0.05),
+    )
+    simulate_kafka(
+        shop, bootstrap_servers=broker.bootstrap_servers, topic_prefix="shop.", truth=tmp_path / "truth", rows=2000
+    )
+
+    caught_up(spark, lake, definition)
+
+    truth = {(row.partition, row.row): row for row in read_truth(tmp_path / "truth", "sales")}
+    assert len(truth) == 2000
+    kept, set_aside = by_place(lakes.rows(lake, "bronze.sales")), by_place(lakes.rows(lake, "bronze.sales__quarantine"))
+    assert {spot: row["_event_id"] for spot, row in kept.items()} == {
+        spot: row.event_id for spot, row in truth.items() if reason_of(row) is None
+    }
+    assert {spot: row["reason"] for spot, row in set_aside.items()} == {
+        spot: reason for spot, row in truth.items() if (reason := reason_of(row)) is not None
+    }
+    assert {row["reason"] for row in set_aside.values()} == {*REASONS.values(), "future"}
+    assert all(lakes.ms(row["sold_at"]) == _ms(truth[spot].event_time) for spot, row in kept.items())
+    assert any(row.arrival == "late" for row in truth.values())
+    assert len(lakes.ledger(lake, definition)) == 3
+    assert_books_balance(lake, definition, 2000)
+
+    # Messages that are no text, or none at all.
+    ends = {partition: 1 + max(offset for p, offset in truth if p == partition) for partition in (0, 1)}
+    odd = (None, b"", b"\xff\xfe\x00{", a_sale(0), a_sale(1) + a_sale(2))
+    send(broker, 0, *odd)
+    caught_up(spark, lake, definition)
+    set_aside = by_place(lakes.rows(lake, "bronze.sales__quarantine"))
+    found = [set_aside.get((0, ends[0] + number)) for number in range(len(odd))]
+    told = [(row["reason"], row["raw"]) if row else None for row in found]
+    assert told == [
+        ("unparseable", None),
+        ("unparseable", ""),
+        ("unparseable", "\ufffd\ufffd\0{"),
+        None,
+        ("unparseable", (a_sale(1) + a_sale(2)).decode()),
+    ]
+    assert_books_balance(lake, definition, 2005)
+
+    stop, ended = threading.Event(), []
+    driver = Driver(spark, lake, [definition])
+    running = threading.Thread(target=lambda: ended.append(driver.run_continuously(stop)), daemon=True)
+    running.start()
+
+    def has_come(*numbers: int) -> Callable[[], bool]:
+        ids = {f"by-hand-{number}" for number in numbers}
+        return lambda: ids <= {row["_event_id"] for row in lakes.rows(lake, "bronze.sales")}
+
+    try:
+        send(broker, 1, a_sale(10))
+        await_that(has_come(10), "the message that shows that the query runs")
+        broker.add_partitions(TOPIC, 4)
+        send(broker, 2, a_sale(20), a_sale(21))
+        send(broker, 3, a_sale(30))
+        await_that(has_come(20, 21, 30), "the messages of the added partitions")
+    finally:
+        stop.set()
+        running.join(PATIENCE_S)
+    assert [outcome.error for outcomes in ended for outcome in outcomes.values()] == [None]
+    kept = by_place(lakes.rows(lake, "bronze.sales"))
+    places = {row["_event_id"]: spot for spot, row in kept.items() if row["_event_id"].startswith("by-hand")}
+    assert places == {
+        "by-hand-0": (0, ends[0] + 3),
+        "by-hand-10": (1, ends[1]),
+        "by-hand-20": (2, 0),
+        "by-hand-21": (2, 1),
+        "by-hand-30": (3, 0),
+    }
+    assert_books_balance(lake, definition, 2009)
+    numbers = [row["_ingest_seq"] for row in kept.values()]
+    assert len(set(numbers)) == len(numbers)
+
+
+def _ms(text: str) -> int:
+    return lakes.ms(datetime.fromisoformat(text.replace("Z", "+00:00")))

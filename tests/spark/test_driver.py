@@ -1,0 +1,209 @@
+"""The driver: heartbeats, orderly ends, pipelines that fail beside others, and a second driver on one checkpoint."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine.driver import Driver, Outcome
+from spark_jobs.lake import Lake
+from spark_jobs.lake.tables import exists
+from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark
+from tests import lakes
+
+PATIENCE_S = 120.0
+PIPELINE_FILE = """
+from spark_jobs.spec import Files, Ingest, Sink
+
+ingest_events = Ingest(
+    name="ingest_events",
+    source=Files("landing", max_files_per_trigger=1),
+    columns={"number": "INT", "k": "STRING", "t": "TIMESTAMP"},
+    event_time="t",
+    sink=Sink("bronze.events"),
+)
+"""
+
+
+def land(lake: Lake, number: int, *, minute: int = 0, rows: int = 3) -> None:
+    """A file with `rows` events, which appears whole."""
+    folder = Path(lake.uri.removeprefix("file://")) / "landing"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        json.dumps({"number": number * rows + row, "k": f"k{row}", "t": f"2026-01-01T00:{minute:02}:0{row}Z"})
+        for row in range(rows)
+    ]
+    hidden = folder / f".{number:05}"
+    hidden.write_text("\n".join(lines))
+    hidden.rename(folder / f"{number:05}.json")
+
+
+def an_ingest() -> Ingest:
+    return Ingest(
+        name="ingest_events",
+        source=Files("landing", max_files_per_trigger=1),
+        columns={"number": "INT", "k": "STRING", "t": "TIMESTAMP"},
+        event_time="t",
+        sink=Sink("bronze.events"),
+    )
+
+
+def a_count(name: str = "counts", table: str = "bronze.events") -> Pipeline:
+    return Pipeline(
+        name=name,
+        source=Table(table, max_files_per_trigger=1),
+        event_time="t",
+        watermark=Watermark(delay="2 seconds"),
+        steps=(Aggregate(window=Tumbling("10 seconds"), by=("k",), measures={"events": "count(*)"}),),
+        sink=Sink(f"gold.{name}"),
+    )
+
+
+def failures(outcomes: dict[str, Outcome]) -> dict[str, BaseException]:
+    return {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
+
+
+def contents(lake: Lake) -> dict[str, Any]:
+    tables = ("bronze.events", "bronze.events__quarantine", "gold.counts", "gold.counts__late")
+    return {table: lakes.comparable(lakes.rows(lake, table)) for table in tables}
+
+
+def numbers(lake: Lake) -> list[int]:
+    return sorted(row["number"] for row in lakes.rows(lake, "bronze.events") if not row["_heartbeat"])
+
+
+def await_that(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} has not come in {PATIENCE_S:.0f} s"
+        time.sleep(0.1)
+
+
+def test_a_finite_input_is_closed_once_and_one_pipeline_that_fails_stops_no_other(
+    spark: SparkSession, lake: Lake
+) -> None:
+    land(lake, 0)
+    land(lake, 1, minute=5)
+    definitions: list[Definition] = [a_count("lost", "bronze.nowhere"), an_ingest(), a_count()]
+
+    first = Driver(spark, lake, definitions).run_until_caught_up(close=True)
+
+    assert set(first) == {"lost", "ingest_events", "counts"}
+    assert set(failures(dict(first))) == {"lost"}
+    assert "nowhere" in str(first["lost"].error)
+    after_first = contents(lake)
+    assert sum(row["_heartbeat"] for row in lakes.rows(lake, "bronze.events")) == 1
+    assert sum(row["events"] for row in lakes.rows(lake, "gold.counts")) == 6
+
+    again = Driver(spark, lake, definitions[1:]).run_until_caught_up(close=True)
+
+    assert failures(dict(again)) == {}
+    assert contents(lake) == after_first
+    for definition in (an_ingest(), a_count()):
+        epoch_rows = lakes.ledger(lake, definition)
+        assert [number for number, _ in epoch_rows] == list(range(len(epoch_rows)))
+    lakes.assert_balanced(lake, a_count())
+
+
+def test_idle_heartbeats_close_the_last_window_and_a_stopped_driver_goes_on_later(
+    spark: SparkSession, lake: Lake
+) -> None:
+    land(lake, 0)
+    stop = threading.Event()
+    driver = Driver(spark, lake, [an_ingest(), a_count()])
+    ended: list[Any] = []
+    running = threading.Thread(
+        target=lambda: ended.append(driver.run_continuously(stop, idle_after=timedelta(seconds=1))), daemon=True
+    )
+    running.start()
+    try:
+        await_that(lambda: exists(lake, "gold.counts") and len(lakes.rows(lake, "gold.counts")) == 3, "the last window")
+    finally:
+        stop.set()
+        running.join(PATIENCE_S)
+    assert ended, "the driver ends when it is told to"
+    assert failures(ended[0]) == {}
+    assert {row["events"] for row in lakes.rows(lake, "gold.counts")} == {1}
+    assert any(row["_heartbeat"] for row in lakes.rows(lake, "bronze.events"))
+
+    for number in range(1, 5):
+        land(lake, number, minute=10 + number)
+    stop, batches = threading.Event(), len(lakes.ledger(lake, an_ingest()))
+
+    def stop_after_a_batch(driver: Driver) -> None:
+        if len(lakes.ledger(lake, an_ingest())) > batches:
+            stop.set()
+
+    interrupted = Driver(spark, lake, [an_ingest(), a_count()], on_tick=stop_after_a_batch)
+    assert failures(dict(interrupted.run_until_caught_up(close=True, stop=stop))) == {}
+    seen = numbers(lake)
+    assert seen == list(range(len(seen)))
+    assert len(seen) % 3 == 0, "it ends between two batches"
+    assert 6 <= len(seen) <= 15
+
+    assert failures(dict(Driver(spark, lake, [an_ingest(), a_count()]).run_until_caught_up(close=True))) == {}
+    assert numbers(lake) == list(range(15))
+    assert sum(row["events"] for row in lakes.rows(lake, "gold.counts")) == 15
+    for definition in (an_ingest(), a_count()):
+        assert [number for number, _ in lakes.ledger(lake, definition)] == list(
+            range(len(lakes.ledger(lake, definition)))
+        )
+    lakes.assert_balanced(lake, a_count())
+
+
+def test_of_two_drivers_on_one_checkpoint_one_goes_on(lake: Lake, tmp_path: Path) -> None:
+    definitions = tmp_path / "two_drivers.py"
+    definitions.write_text(PIPELINE_FILE)
+    land(lake, 0)
+    command = [sys.executable, "-m", "spark_jobs.cli", "run", str(definitions), "--lake", lake.uri]
+    drivers = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, "TIDEMARK_MASTER": "local[1]"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    landed = 0
+
+    def one_has_ended() -> bool:
+        nonlocal landed
+        landed += 1
+        land(lake, landed)
+        time.sleep(0.2)
+        return any(driver.poll() is not None for driver in drivers)
+
+    try:
+        await_that(one_has_ended, "the end of the driver that lost")
+        loser, winner = sorted(drivers, key=lambda driver: driver.poll() is None)
+        text, _ = loser.communicate(timeout=30)
+        assert loser.returncode not in (0, None)
+        assert "another driver runs on its checkpoint" in text
+        assert "planned the next batch first" in " ".join(text.split())
+        land(lake, landed + 1)
+        everything = list(range(3 * (landed + 2)))
+        await_that(lambda: numbers(lake)[-1:] == everything[-1:], "the last event")
+        assert winner.poll() is None
+        winner.terminate()
+        text, _ = winner.communicate(timeout=60)
+        assert winner.returncode == 0, text
+    finally:
+        for driver in drivers:
+            if driver.poll() is None:
+                driver.kill()
+                driver.wait()
+    assert numbers(lake) == everything
+    batches = [number for number, _ in lakes.ledger(lake, an_ingest())]
+    assert batches == list(range(len(batches)))
+    sequence = [row["_ingest_seq"] for row in lakes.rows(lake, "bronze.events")]
+    assert len(set(sequence)) == len(sequence)

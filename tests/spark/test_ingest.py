@@ -1,0 +1,524 @@
+"""Ingest from files: every row is in bronze or, with its reason and its text, in the quarantine."""
+
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery
+from spark_jobs.lake import Lake, audit
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.ledger import Totals
+from spark_jobs.spec import Between, Files, Ingest, NotNull, OneOf, Satisfies, Sink
+from tests import lakes
+
+T = '"t": "2026-01-01T00:00:00Z"'
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+COLUMNS = {"k": "STRING", "v": "INT", "price": "DECIMAL(6, 2)", "t": "TIMESTAMP", "seen": "TIMESTAMP"}
+
+
+def an_ingest(folder: Path, *, columns: dict[str, str] | None = None, **more: Any) -> Ingest:
+    source = Files(str(folder), **more.pop("files", {}))
+    fields = {"columns": columns or COLUMNS, "event_time": "t", "sink": Sink("bronze.events"), **more}
+    return Ingest(name="ingest_events", source=source, **fields)
+
+
+def write(path: Path, content: str | bytes, order: int = 0) -> None:
+    """A file whose modification time tells its order: that is what a file source goes by."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.utime(path, (1_700_000_000 + order, 1_700_000_000 + order))
+
+
+def run(spark: SparkSession, lake: Lake, definition: Ingest) -> None:
+    query = IngestQuery(spark, lake, definition)
+    handle = query.start(until_caught_up=True)
+    try:
+        handle.awaitTermination()
+    except Exception:
+        if query.error is not None:
+            raise query.error from None
+        raise
+
+
+@contextmanager
+def blocks_of(spark: SparkSession, size: int) -> Iterator[None]:
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", str(size))
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.files.maxPartitionBytes", str(before))
+
+
+def assert_books_balance(lake: Lake, definition: Ingest, *, read: int) -> None:
+    """The ledger's equations hold, against the tables too, and it knows all that was read."""
+    totals = Totals.of(row for _, row in lakes.ledger(lake, definition))
+    assert (totals.read, totals.rows + totals.quarantined) == (read, read)
+    epoch = current_epoch(lake, definition.name)
+    assert epoch is not None
+    found = audit.checks(lake, definition, epoch.number, lakes.ledger(lake, definition))
+    assert len(found) == 3
+    assert [text for holds, text in found if not holds] == []
+
+
+def reasons(lake: Lake, definition: Ingest) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for _, row in lakes.ledger(lake, definition):
+        for reason, count in row.reasons.items():
+            counts[reason] = counts.get(reason, 0) + count
+    return counts
+
+
+def bronze(lake: Lake) -> list[dict[str, Any]]:
+    return sorted(lakes.rows(lake, "bronze.events"), key=lambda row: row["_ingest_seq"])
+
+
+def quarantine(lake: Lake) -> list[dict[str, Any]]:
+    return sorted(lakes.rows(lake, "bronze.events__quarantine"), key=place)
+
+
+def place(row: dict[str, Any]) -> tuple[str, int]:
+    source = row["_source"]
+    return file_of(row), -1 if source["position"] is None else source["position"]
+
+
+def file_of(row: dict[str, Any]) -> str:
+    return unquote(str(row["_source"]["name"]).rpartition("/")[2])
+
+
+def lines_of(paths: Sequence[Path]) -> list[tuple[tuple[str, int], str]]:
+    """What plain Python counts: (file, place) and text of each line that is not blank."""
+    found = []
+    for path in paths:
+        lines = [line for line in path.read_text().split("\n") if line.strip(" \r")]
+        found += [((path.name, number), line.rstrip("\r")) for number, line in enumerate(lines)]
+    return found
+
+
+# What is wrong with the row, and the reason and detail that the quarantine tells.
+BAD = (
+    ('{"k": "a", "v": 1, ' + T, "unparseable", "no JSON row"),
+    ('{"k": "a"', "unparseable", "no JSON row"),
+    ("<html><body>502 Bad Gateway</body></html>", "unparseable", "no JSON row"),
+    ("null", "unparseable", "no JSON row"),
+    ('"text"', "unparseable", "no JSON row"),
+    ("[]", "unparseable", "no JSON row"),
+    ('[{"k": "a", "v": 1, ' + T + "}]", "unparseable", "no JSON row"),
+    # Two events where a line end was lost: reading the first alone would lose the second in silence.
+    ('{"k": "a", "v": 1, ' + T + '}{"k": "b", "v": 2, ' + T + "}", "unparseable", "no JSON row"),
+    ('{"k": "a", "v": 1, ' + T + '}, {"k": "b", "v": 2, ' + T + "}", "unparseable", "no JSON row"),
+    ('{"k": "a", "v": "twelve", ' + T + "}", "unparseable", "no JSON row"),
+    ('{"k": "a", "v": 1.5, ' + T + "}", "unparseable", "no JSON row"),
+    ('{"k": "a", "v": 3000000000, ' + T + "}", "unparseable", "no JSON row"),
+    ('{"k": "a", "price": 12345678.9, ' + T + "}", "unparseable", "no JSON row"),
+    ('{"k": "a", "t": "yesterday"}', "unparseable", "no JSON row"),
+    ('{"k": "a", "t": "2026-02-31T25:61:00.000Z"}', "unparseable", "no JSON row"),
+    ('{"k": "a", "t": ""}', "unparseable", "no JSON row"),
+    ('{"k": "a", ' + T + ', "seen": "31/02/2024 noon"}', "unparseable", "no JSON row"),
+    ('{"k": "a", "v": 1}', "not_null(t)", "t is null"),
+    ('{"k": "a", "v": 1, "t": null}', "not_null(t)", "t is null"),
+    ("{}", "not_null(t)", "t is null"),
+    ('{"v": 1, ' + T + "}", "not_null(k)", "k is null"),
+    ('{"k": null, "v": -1, ' + T + "}", "not_null(k)", "k is null"),
+    ('{"k": "a", "v": -1, ' + T + "}", "between(v, 0..)", "v is -1"),
+    ('{"k": "x", "v": 1, ' + T + "}", "one_of(k)", "k is x"),
+    ('{"k": "a", "v": 7, "price": 7, ' + T + "}", "not both seven", "price is 7.00, v is 7"),
+    ('{"k": "a", "t": "2262-04-12T00:00:00Z"}', "future", "t is 2262-04-12 00:00:00, more than 2 hours after"),
+    ('{"k": "a", "t": "9999-12-31T23:59:59Z"}', "future", "t is 9999-12-31 23:59:59, more than 2 hours after"),
+)
+GOOD = (
+    ('{"k": "a", "v": 1, "price": 1.25, ' + T + "}", ("a", 1, Decimal("1.25"), NEW_YEAR, None)),
+    ('{"k": "a", "v": 1, "price": 1.25, ' + T + "}", ("a", 1, Decimal("1.25"), NEW_YEAR, None)),
+    (
+        '{"v": 2147483647, "k": "b", "more": [1, {"x": 2}, {"x": 3}], ' + T + "}",
+        ("b", 2147483647, None, NEW_YEAR, None),
+    ),
+    ('{"k": "} {", ' + T + "}", ("} {", None, None, NEW_YEAR, None)),
+    ('{"k": "ä€𝄞\\u0000", ' + T + "}", ("ä€𝄞\0", None, None, NEW_YEAR, None)),
+    ('{"k": "a", "t": "2026-01-01"}', ("a", None, None, NEW_YEAR, None)),
+    ('{"k": "a", "t": "2026-01-01 00:00:00"}', ("a", None, None, NEW_YEAR, None)),
+    ('{"k": "a", "t": "2026-01-01T02:00:00+02:00"}', ("a", None, None, NEW_YEAR, None)),
+    ('{"k": "a", "t": "1970-01-01T00:00:00Z"}', ("a", None, None, datetime(1970, 1, 1, tzinfo=UTC), None)),
+    (
+        '{"k": "b", ' + T + ', "seen": "9999-12-31T23:59:59.999999Z"}',
+        ("b", None, None, NEW_YEAR, datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
+    ),
+    (
+        '{"k": "b", ' + T + ', "seen": "2262-04-12T00:00:00Z"}',
+        ("b", None, None, NEW_YEAR, datetime(2262, 4, 12, tzinfo=UTC)),
+    ),
+    (
+        '{"k": "b", ' + T + ', "seen": "1500-01-01T00:00:00Z"}',
+        ("b", None, None, NEW_YEAR, datetime(1500, 1, 1, tzinfo=UTC)),
+    ),
+)
+KEYS = ("a", "b", "} {", "ä€𝄞\0")
+
+
+def test_each_json_line_is_in_bronze_or_with_its_reason_in_the_quarantine(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    definition = an_ingest(
+        landing,
+        files={"max_files_per_trigger": 1},
+        rules=(
+            NotNull("k"),
+            Between("v", min=0),
+            OneOf("k", KEYS),
+            Satisfies("not both seven", "NOT (v = 7 AND price = 7)"),
+        ),
+        max_future=timedelta(hours=2),
+    )
+    good, bad = [text for text, _ in GOOD], [text for text, *_ in BAD]
+    mixed = [line for pair in zip(good, bad, strict=False) for line in pair] + bad[len(good) :]
+    soon, too_soon = (datetime.now(UTC) + timedelta(hours=hours) for hours in (1.9, 2.1))
+    written = {
+        "first.json": "\ufeff" + "\r\n".join(mixed) + "\r\n",
+        "second [2] {b} 100%25.json": "\n\n   \n" + "\n\n".join(good),
+        "third.json": f'{{"k": "a", "t": "{soon.isoformat()}"}}\n{{"k": "a", "t": "{too_soon.isoformat()}"}}\n\n',
+        # A date in the names of folders adds no column.
+        "day=1/fourth.json": good[0],
+        "day=1/_hidden.json": good[0],
+        "empty.json": "",
+        "blank.json": "\n \n\r\n",
+    }
+    for order, (name, text) in enumerate(written.items()):
+        write(landing / name, text, order)
+
+    run(spark, lake, definition)
+
+    expected = {text: (reason, detail) for text, reason, detail in BAD}
+    set_aside = quarantine(lake)
+    found = [row for row in set_aside if file_of(row) == "first.json"]
+    assert sorted(row["raw"] for row in found) == sorted(bad)
+    for row in found:
+        reason, detail = expected[row["raw"]]
+        assert (row["reason"], row["detail"][: len(detail)]) == (reason, detail), row["raw"]
+    assert [(file_of(row), row["reason"]) for row in set_aside if row not in found] == [("third.json", "future")]
+
+    kept = bronze(lake)
+    values = dict(GOOD)
+    by_place = {place(row): row for row in kept}
+    payload = {spot: tuple(row[name] for name in COLUMNS) for spot, row in by_place.items()}
+    truth = [
+        (spot, text.removeprefix("\ufeff"))
+        for spot, text in lines_of([landing / "first.json", landing / "second [2] {b} 100%25.json"])
+    ]
+    assert {spot for spot in payload if spot[0] in ("first.json", "third.json", "fourth.json")} == {
+        *(spot for spot, text in truth if text in values and spot[0] == "first.json"),
+        ("third.json", 0),
+        ("fourth.json", 0),
+    }
+    for spot, text in truth:
+        if text in values:
+            assert payload[spot] == values[text], text
+        else:
+            assert place(next(row for row in found if row["raw"] == text)) == spot
+    assert len(kept) == 2 * len(GOOD) + 2, "duplicates stay, and nothing else comes"
+
+    assert set(kept[0]) == {*COLUMNS, "_event_id", "_ingest_seq", "_ingest_time", "_source", "_heartbeat"}
+    assert not any(row["_heartbeat"] for row in kept)
+    assert all(row["_source"]["partition"] is None for row in kept)
+    ids = [hashlib.md5(f"{r['_source']['name']}/{r['_source']['position']}".encode()).hexdigest() for r in kept]
+    assert [row["_event_id"] for row in kept] == ids
+    assert len(set(ids)) == len(ids)
+    # The numbers grow in the order of the files, and with the line inside of each; the quarantined leave gaps.
+    order = {Path(name).name: number for number, name in enumerate(written)}
+    places = [(order[file_of(row)], row["_source"]["position"]) for row in kept]
+    assert places == sorted(places)
+    sequence = {place(row): row["_ingest_seq"] for row in kept}
+    first = [text for spot, text in truth if spot[0] == "first.json"]
+    for spot, text in truth:
+        if text in values:
+            assert sequence[spot] == spot[1] + (0 if spot[0] == "first.json" else len(first))
+    clocks = {file_of(row): row["_ingest_time"] for row in kept}
+    assert clocks == {file_of(row): row["_ingest_time"] for row in reversed(kept)}, "one clock a batch"
+    assert {row["_ingest_time"] for row in found} == {clocks["first.json"]}
+
+    assert_books_balance(lake, definition, read=len(GOOD) * 2 + len(BAD) + 3)
+    counted: dict[str, int] = {"future": 1}
+    for _, reason, _ in BAD:
+        counted[reason] = counted.get(reason, 0) + 1
+    assert reasons(lake, definition) == counted
+
+
+def test_the_lines_of_a_file_that_is_read_in_blocks_keep_their_places(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    columns = {"number": "INT", "text": "STRING", "t": "TIMESTAMP"}
+    definition = an_ingest(
+        landing, columns=columns, event_id="number", rules=(Between("number", max=1_000_000, on_failure="warn"),)
+    )
+    total = 4000
+    for name, start in (("a.json", 0), ("b.json", 1_000_000)):
+        lines = []
+        for number in range(start, start + total):
+            lines.append(json.dumps({"number": number, "text": "x" * (number * 7 % 90), "t": "2026-01-01T00:00:00Z"}))
+            lines += ["", "  "] if number % 10 == 0 else []
+            lines += [f"broken {number}"] if number % 13 == 0 else []
+        write(landing / name, "\n".join(lines))
+
+    with blocks_of(spark, 20_000):
+        run(spark, lake, definition)
+
+    truth = lines_of([landing / "a.json", landing / "b.json"])
+    expected = {spot: json.loads(text)["number"] for spot, text in truth if text.startswith("{")}
+    kept = bronze(lake)
+    assert {place(row): row["number"] for row in kept} == expected
+    assert {place(row): row["raw"] for row in quarantine(lake)} == {s: t for s, t in truth if t.startswith("broken")}
+    assert [row["_event_id"] for row in kept] == [str(row["number"]) for row in kept]
+    numbers = [row["_ingest_seq"] for row in kept]
+    assert len(set(numbers)) == len(kept) == 2 * total
+    assert min(numbers) >= 0
+    assert max(numbers) < len(truth)
+    assert_books_balance(lake, definition, read=len(truth))
+    assert reasons(lake, definition)["warn: between(number, ..1000000)"] == total - 1
+
+
+CSV_COLUMNS = {"name": "STRING", "price": "DECIMAL(6, 2)", "t": "TIMESTAMP"}
+
+
+def test_csv_goes_by_its_header(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    definition = an_ingest(
+        landing,
+        columns=CSV_COLUMNS,
+        files={"format": "csv"},
+        # Both hold for all rows of files with the right header: others must not stop the stream, nor be counted.
+        rules=(Satisfies("no price", "name <> '12.5'", on_failure="fail"), Between("price", min=1, on_failure="warn")),
+    )
+    good = (
+        'pen,1.50,2026-01-01\n"pen, red",2,"2026-01-01 00:00:00"\n'
+        '"12"" rule",,2026-01-01T00:00:00Z\n"C:\\",3,2026-01-01\n'
+    )
+    few = "pen,1.50\npen,1,2026-01-01,more\npen,cheap,2026-01-01\n,0.50,2026-01-01\npen,1,\n"
+    files = {
+        "good.csv": "name,price,t\n" + good,
+        "mark.csv": "\ufeffname,price,t\r\n" + good.replace("\n", "\r\n"),
+        "quoted.csv": '\n"name", "price", "t"\n\n' + good,
+        "few.csv": "name,price,t\n" + few,
+        "again.csv": "name,price,t\n" + good + "name,price,t\n" + good,
+        "swapped.csv": "price,name,t\n12.5,pen,2026-01-01\n12.5,0.1,2026-01-01\n",
+        "case.csv": "Name,price,t\npen,1,2026-01-01\n",
+        "none.csv": good,
+        "only.csv": "name,price,t\n",
+        "other.csv": "name;price;t\nname,price,t\n",
+    }
+    for name, text in files.items():
+        write(landing / name, text)
+
+    with blocks_of(spark, 40):
+        run(spark, lake, definition)
+
+    red, rule, path = (
+        ("pen, red", Decimal("2.00"), NEW_YEAR),
+        ('12" rule', None, NEW_YEAR),
+        ("C:\\", Decimal("3.00"), NEW_YEAR),
+    )
+    sound = [("pen", Decimal("1.50"), NEW_YEAR), red, rule, path]
+    kept: dict[str, list[tuple[Any, ...]]] = {}
+    for row in sorted(bronze(lake), key=place):
+        kept.setdefault(file_of(row), []).append((row["_source"]["position"], *(row[name] for name in CSV_COLUMNS)))
+    after_header = [(line, *values) for line, values in enumerate(sound, start=1)]
+    assert kept == {
+        **dict.fromkeys(("good.csv", "mark.csv", "quoted.csv"), after_header),
+        "again.csv": after_header + [(line, *values) for line, values in enumerate(sound, start=6)],
+        "few.csv": [(4, None, Decimal("0.50"), NEW_YEAR)],
+    }
+    set_aside = quarantine(lake)
+    assert [(row["reason"], row["detail"], row["raw"]) for row in set_aside if file_of(row) == "few.csv"] == [
+        *(("unparseable", "no CSV row", line) for line in few.splitlines()[:3]),
+        ("not_null(t)", "t is null", "pen,1,"),
+    ]
+    wrong = ("case.csv", "none.csv", "other.csv", "swapped.csv")
+    told = [(file_of(row), row["_source"]["position"], row["raw"]) for row in set_aside if row["reason"] == "header"]
+    assert told == [(name, number, line) for name in wrong for number, line in enumerate(files[name].splitlines())]
+    assert {row["detail"] for row in set_aside if file_of(row) == "swapped.csv"} == {
+        "expected name,price,t, got price,name,t"
+    }
+    assert reasons(lake, definition) == {
+        "header": 11,
+        "not_null(t)": 1,
+        "unparseable": 3,
+        "warn: between(price, 1..)": 1,
+    }
+    assert_books_balance(lake, definition, read=21 + 15)
+
+
+def test_csv_without_a_header_and_with_tabs(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    options = {"format": "csv", "header": False, "delimiter": "\t"}
+    definition = an_ingest(landing, columns=CSV_COLUMNS, files=options)
+    write(landing / "a.tsv", 'pen\t1.50\t2026-01-01\n"a\tb, c"\t\t2026-01-01\nname\tprice\tt\na,b,c\n')
+
+    run(spark, lake, definition)
+
+    assert [(row["name"], row["_source"]["position"]) for row in bronze(lake)] == [("pen", 0), ("a\tb, c", 1)]
+    assert [(row["reason"], row["raw"]) for row in quarantine(lake)] == [
+        ("unparseable", "name\tprice\tt"),
+        ("unparseable", "a,b,c"),
+    ]
+    assert_books_balance(lake, definition, read=4)
+
+
+def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    definition = an_ingest(landing, columns={"k": "STRING", "v": "INT", "t": "TIMESTAMP"}, files={"format": "parquet"})
+    times = pa.array([NEW_YEAR] * 3, pa.timestamp("us", tz="UTC"))
+    sound = {"k": ["a", "b", "c"], "v": pa.array([1, 2, 3], pa.int32()), "t": times}
+
+    def parquet(name: str, **columns: Any) -> Path:
+        pq.write_table(pa.table({**sound, **columns}), landing / name)
+        return landing / name
+
+    whole = parquet("good.parquet").read_bytes()
+    parquet("other order [1].parquet", v=pa.array([1, None, 3], pa.int16()), extra=[1, 2, 3])
+    parquet("local times.parquet", t=pa.array([datetime(2026, 1, 1)] * 3, pa.timestamp("ms")))
+    parquet("gaps.parquet", t=pa.array([NEW_YEAR, None, NEW_YEAR], pa.timestamp("us", tz="UTC")))
+    pq.write_table(pa.table({"k": ["no time"]}), landing / "missing.parquet")
+    write(landing / "cut.parquet", whole[: len(whole) // 2])
+    write(landing / "damaged.parquet", whole[:4] + bytes(80) + whole[84:])
+    write(landing / "text.parquet", "not parquet at all")
+    parquet("longs.parquet", v=pa.array([1, 2, 3], pa.int64()))
+    parquet("words.parquet", v=["1", "2", "3"])
+    parquet("lists.parquet", k=[["a"], ["b"], ["c"]])
+
+    run(spark, lake, definition)
+
+    kept = sorted((file_of(row), row["_source"]["position"], row["k"], row["v"], row["t"]) for row in bronze(lake))
+    rows = [(0, "a", 1, NEW_YEAR), (1, "b", 2, NEW_YEAR), (2, "c", 3, NEW_YEAR)]
+    assert {file for file, *_ in kept} == {
+        "good.parquet",
+        "other order [1].parquet",
+        "local times.parquet",
+        "gaps.parquet",
+    }
+    assert [row for file, *row in kept if file == "good.parquet"] == [list(row) for row in rows]
+    assert [row[2] for file, *row in kept if file.startswith("other")] == [1, None, 3]
+    assert [row[3] for file, *row in kept if file.startswith("local")] == [NEW_YEAR] * 3
+    assert [row[0] for file, *row in kept if file == "gaps.parquet"] == [0, 2]
+    set_aside = quarantine(lake)
+    unreadable = [row for row in set_aside if row["reason"] == "unreadable file"]
+    bad = ("cut.parquet", "damaged.parquet", "lists.parquet", "longs.parquet", "text.parquet", "words.parquet")
+    assert [file_of(row) for row in unreadable] == list(bad)
+    assert all(row["raw"].endswith(file_of(row)) and row["detail"] for row in unreadable)
+    assert "column: [v]" in next(row["detail"] for row in unreadable if file_of(row) == "words.parquet")
+    gaps = [
+        (file_of(r), r["reason"], json.loads(r["raw"]), r["_source"]["position"])
+        for r in set_aside
+        if r not in unreadable
+    ]
+    assert gaps == [
+        ("gaps.parquet", "not_null(t)", {"k": "b", "v": 2}, 1),
+        ("missing.parquet", "not_null(t)", {"k": "no time"}, 0),
+    ]
+    assert len({row["_ingest_time"] for row in [*set_aside, *bronze(lake)]}) == 1
+    assert reasons(lake, definition) == {"not_null(t)": 2, "unreadable file": 6}
+    assert_books_balance(lake, definition, read=11 + 2 + 6)
+
+
+def test_broken_compression_is_set_aside_and_bytes_that_are_no_text_stay_readable(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    definition = an_ingest(landing, files={"max_files_per_trigger": 2})
+    whole = gzip.compress(b"".join(b'{"k": "%d", "t": "2026-01-01"}\n' % number for number in range(5000)))
+    write(landing / "cut.json.gz", whole[: len(whole) // 2], 0)
+    write(landing / "good.json.gz", whole, 0)
+    write(landing / "only.json.gz", b"no gzip", 1)
+    write(landing / "other.json.zst", b"no zstd", 1)
+    write(landing / "bytes.json", b'{"k": "a\xff", "t": "2026-01-01"}\n\xff\xfe\x00{"k"\n\x93NUMPY\n', 2)
+
+    run(spark, lake, definition)
+
+    kept = bronze(lake)
+    assert {place(row): row["k"] for row in kept if file_of(row) == "good.json.gz"} == {
+        ("good.json.gz", number): str(number) for number in range(5000)
+    }
+    assert [row["k"] for row in kept if file_of(row) == "bytes.json"] == ["a\ufffd"]
+    assert [(file_of(row), row["reason"], row["_batch_id"]) for row in quarantine(lake)] == [
+        ("bytes.json", "unparseable", 2),
+        ("bytes.json", "unparseable", 2),
+        ("cut.json.gz", "unreadable file", 0),
+        ("only.json.gz", "unreadable file", 1),
+        ("other.json.zst", "unreadable file", 1),
+    ]
+    assert [row["raw"] for row in quarantine(lake)][:2] == ["\ufffd\ufffd\0" + '{"k"', "\ufffdNUMPY"]
+    assert_books_balance(lake, definition, read=5000 + 3 + 3)
+
+
+def test_a_rule_that_must_hold_stops_the_stream_and_nothing_is_written_until_the_input_is_mended(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    definition = an_ingest(
+        landing,
+        files={"max_files_per_trigger": 1},
+        rules=(
+            Satisfies("known currency", "k IN ('EUR', 'CHF')", on_failure="fail"),
+            Between("v", max=5, on_failure="warn"),
+            Satisfies("even", "v % 2 = 0", on_failure="warn"),
+        ),
+        arrival_time="seen",
+        max_future=timedelta(minutes=10),
+    )
+
+    def row(k: str, v: int, t: str, seen: str = "2020-01-01T12:00:00Z") -> str:
+        return json.dumps({"k": k, "v": v, "t": t, "seen": seen}) + "\n"
+
+    first = [
+        row("EUR", 1, "2020-01-01T11:00:00Z"),
+        row("CHF", 7, "2020-01-01T12:10:00Z"),
+        # History: as of its arrival this was in the future, although it is past by now.
+        row("CHF", 9, "2020-01-01T12:10:00.001Z"),
+        # Without a time of arrival it arrived now; a time of arrival that is still to come is none.
+        '{"k": "EUR", "v": 2, "t": "2020-06-01T00:00:00Z"}\n',
+        row("EUR", 2, "2100-01-01T00:00:00Z", "2100-01-01T00:00:00Z"),
+    ]
+    write(landing / "1.json", "".join(first), 1)
+    write(landing / "2.json", row("EUR", 4, "2020-01-01T00:00:00Z") + row("XXX", 6, "2020-01-01T00:00:00Z") + "{", 2)
+
+    for _ in range(2):
+        with pytest.raises(BrokenRuleError, match="known currency") as stopped:
+            run(spark, lake, definition)
+        assert "1 rows of batch 1" in str(stopped.value)
+        assert '"XXX"' in str(stopped.value)
+        assert {file_of(row) for row in bronze(lake)} == {"1.json"}
+        assert {file_of(row) for row in quarantine(lake)} == {"1.json"}
+    assert [(r["v"], lakes.ms(r["t"]) % 3_600_000) for r in bronze(lake)] == [(1, 0), (7, 600_000), (2, 0)]
+    assert [(r["reason"], r["detail"]) for r in quarantine(lake)] == [
+        ("future", "t is 2020-01-01 12:10:00.001, more than 10 minutes after its arrival"),
+        ("future", "t is 2100-01-01 00:00:00, more than 10 minutes after its arrival"),
+    ]
+    # A row that was set aside is none that was let through.
+    assert reasons(lake, definition) == {"future": 2, "warn: between(v, ..5)": 1, "warn: even": 2}
+    assert_books_balance(lake, definition, read=5)
+
+    write(landing / "2.json", row("EUR", 4, "2020-01-01T00:00:00Z") + row("EUR", 6, "2020-01-01T00:00:00Z") + "{", 2)
+    run(spark, lake, definition)
+
+    assert [row["v"] for row in bronze(lake)] == [1, 7, 2, 4, 6]
+    assert [row["_ingest_seq"] for row in bronze(lake)] == [0, 1, 3, 5, 6]
+    assert reasons(lake, definition)["unparseable"] == 1
+    assert_books_balance(lake, definition, read=8)
+    before = lakes.ledger(lake, definition)
+    run(spark, lake, definition)
+    assert lakes.ledger(lake, definition) == before, "with nothing new there is no batch"
