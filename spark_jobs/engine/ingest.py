@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -40,6 +41,8 @@ QUARANTINE = (
     "reason STRING, detail STRING, raw STRING, _ingest_time TIMESTAMP, "
     "_source STRUCT<name: STRING, partition: INT, position: BIGINT>, _epoch INT, _batch_id BIGINT"
 )
+
+_STARTS = pa.schema([("__name", pa.string()), ("__block", pa.int64()), ("first", pa.int64()), ("lines", pa.int64())])
 
 _ORDER = "__order"
 _NAME, _BLOCK, _PARTITION, _POSITION = "__name", "__block", "__partition", "__position"
@@ -256,10 +259,10 @@ class IngestQuery(Query[Ingest]):
         """Adds each row's place in its file; a message of Kafka brings its own."""
         if isinstance(self.definition.source, Kafka):
             return rows
-        starts = self.spark.createDataFrame(
-            [(name, block, first, lines) for name, block, first, lines in census.block_starts()],
-            f"{_NAME} STRING, {_BLOCK} BIGINT, first BIGINT, lines BIGINT",
-        )
+        # From Arrow: rows of Python objects would start Python workers in each batch.
+        columns = zip(*census.block_starts(), strict=True)
+        table = dict(zip((_NAME, _BLOCK, "first", "lines"), columns, strict=False))
+        starts = self.spark.createDataFrame(pa.table(table, schema=_STARTS) if table else _STARTS.empty_table())
         placed = rows.join(F.broadcast(starts), [_NAME, _BLOCK], "left")
         if _POSITION not in rows.columns:
             placed = placed.withColumn(_POSITION, F.col(_ORDER) - F.col("first") + F.col("lines"))
