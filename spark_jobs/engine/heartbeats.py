@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.engine.commits import TableWriter
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.stamps import Stamp
 from spark_jobs.spec import Pipeline, Session
@@ -64,7 +64,7 @@ def close(
     Returns:
         The heartbeat's event time in milliseconds; None where the table has no event.
     """
-    newest = newest_event_ms(spark, lake, table, event_time)
+    newest = newest_event_ms(spark, lake, table, event_time) if tables.exists(lake, table) else None
     if newest is None:
         return None
     at_ms = newest + duration_ms(horizon(readers)) + 1

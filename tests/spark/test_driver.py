@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver, Outcome
@@ -122,9 +121,6 @@ def test_a_finite_input_is_closed_once_and_one_pipeline_that_fails_stops_no_othe
     lakes.assert_balanced(lake, a_count())
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Driver._close reads every table of the run, and one that is missing ends it all"
-)
 def test_closing_the_input_passes_over_a_table_that_is_missing(spark: SparkSession, lake: Lake) -> None:
     outcomes = Driver(spark, lake, [a_count("lost", "bronze.nowhere")]).run_until_caught_up(close=True)
     assert set(failures(dict(outcomes))) == {"lost"}
