@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
@@ -190,8 +191,8 @@ def lakes_of(kind: str, root: Path) -> Iterator[tuple[Any, dict[str, str]]]:
             "AWS_SECRET_ACCESS_KEY": minio.secret_key,
             "AWS_REGION": "us-east-1",
         }
-        os.environ.update(environment)
-        yield lambda name: Lake(f"s3a://chaos/{name}"), environment
+        with patch.dict(os.environ, environment):
+            yield lambda name: Lake(f"s3a://chaos/{name}"), environment
 
 
 def put_input(lake: Lake, landing: Path) -> None:
