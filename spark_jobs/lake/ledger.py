@@ -1,6 +1,6 @@
 """The ledger: what became of every event of a batch, and whether the figures agree.
 
-Two equations (section 1 of the design):
+Two equations (docs/ledger.md):
 
 - in events, per batch: read = on_time + partly_late + late + duplicate + quarantined + filtered;
 - in (event, window) pairs, over the life of a checkpoint: pairs = counted in results + late + still open.
