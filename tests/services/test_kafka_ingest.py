@@ -13,10 +13,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
-from spark_jobs.engine.session import build_session
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import registry
 from spark_jobs.simulator import Disorder, Shop, TruthRow, read_truth, simulate_kafka
 from spark_jobs.spec import Ingest, Kafka
@@ -34,16 +32,6 @@ REASONS = {
     "missing_event_time": "not_null(sold_at)",
     "missing_key": "not_null(product_id)",
 }
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    shared = SparkSession.getActiveSession()
-    lake = Lake(str(tmp_path_factory.mktemp("session")))
-    session = build_session(lake, settings=Settings(master="local[2]", shuffle_partitions=2))
-    yield session
-    if shared is None:
-        session.stop()
 
 
 @pytest.fixture(scope="module")
