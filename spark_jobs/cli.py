@@ -72,7 +72,7 @@ def _lake(text: str | None) -> Lake:
 def _one(name: str) -> Definition:
     definitions = resolve([name])
     if len(definitions) > 1:
-        raise DefinitionError(f"file {name}: defines {[d.name for d in definitions]}; give one of these names")
+        raise DefinitionError(f"file {name}: expected one pipeline, say which: {name}:{definitions[0].name}, …")
     return definitions[0]
 
 
@@ -113,6 +113,8 @@ def run(
         definitions = _pointed_at(definitions, source)
     if close and not until_caught_up:
         raise DefinitionError("--close finishes a finite input: use it with --until-caught-up")
+    if idle_after and until_caught_up:
+        raise DefinitionError("--idle-after waits for input; with --until-caught-up say --close, which closes at once")
     try:
         idle = parse_duration(idle_after) if idle_after else None
     except ValueError as error:
@@ -152,6 +154,8 @@ def _pointed_at(definitions: Sequence[Definition], source: str) -> list[Definiti
     new: Files | Kafka
     if scheme == "kafka":
         servers, _, topic = rest.partition("/")
+        if not servers or not topic:
+            raise DefinitionError(f"--from: expected kafka://host:port/topic, got {source!r}")
         new = Kafka(topic, bootstrap_servers=servers)
     else:
         path = source if "://" in source else str(Path(source).absolute())

@@ -4,7 +4,7 @@ Nothing here knows the product. The rules, in the words of this file:
 
 - Batches are numbered from 0. W(N), the watermark of batch N, is fixed before batch N runs: the newest event
   time of all rows of the batches before N, less delay and grace; it never falls and is never below 0, where
-  Spark begins.
+  Spark begins. Of several sources the one that is furthest behind decides.
 - In batch N the pair (event, window) is late iff `window.end <= W(N-1)`; for sessions, iff
   `event time + gap <= W(N-1)`, event by event, before sessions merge. In batch 0 nothing is late.
 - In batch N every open window with `end <= W(N)` is closed, after the rows of N were counted. In append mode
@@ -32,12 +32,14 @@ class Event(NamedTuple):
     event_time_ms: int
     value: Number = 1
     passes_where: bool = True
+    source: int = 0
 
 
 class Heartbeat(NamedTuple):
     """Moves the watermark and is no event."""
 
     event_time_ms: int
+    source: int = 0
 
 
 Batch: TypeAlias = Sequence[Event | Heartbeat]
@@ -182,6 +184,7 @@ def run(
     mode: Mode = "append",
     no_data_batches: bool | Literal["at_end"] = True,
     filtered_rows_move_watermark: bool = True,
+    sources: int = 1,
 ) -> Outcome:
     """Runs the rules over an input.
 
@@ -194,6 +197,7 @@ def run(
         no_data_batches: True: the stream settles after each data batch, as when a test waits for it.
             "at_end": more data is always there, only the last batch is followed by one. False: never.
         filtered_rows_move_watermark: False where the engine filters below the watermark.
+        sources: how many there are; rows say by number which one they come from.
 
     Returns:
         Verdicts, late pairs and rows of each batch, and what is open at the end.
@@ -204,6 +208,7 @@ def run(
     state: dict[tuple[str, Span], tuple[int, Number]] = {}
     outcomes: list[BatchOutcome] = []
     next_watermark_ms = 0
+    watermarks_ms = [0] * sources
 
     def run_batch(rows: Batch, *, has_data: bool) -> None:
         nonlocal next_watermark_ms
@@ -228,7 +233,9 @@ def run(
         )
         for row in rows:
             if isinstance(row, Heartbeat) or row.passes_where or filtered_rows_move_watermark:
-                next_watermark_ms = max(next_watermark_ms, row.event_time_ms - spark_delay_ms)
+                own_ms = row.event_time_ms - spark_delay_ms
+                watermarks_ms[row.source] = max(watermarks_ms[row.source], own_ms)
+        next_watermark_ms = max(next_watermark_ms, min(watermarks_ms))
 
     for number, batch in enumerate(batches):
         run_batch(batch, has_data=True)

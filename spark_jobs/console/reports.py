@@ -1,5 +1,6 @@
 """Tables, ledgers and late rows as a person reads them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,7 +14,7 @@ from rich.text import Text
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.inventory import TableSummary
-from spark_jobs.lake.ledger import LedgerRow, Totals
+from spark_jobs.lake.ledger import WARNING, LedgerRow, Totals
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.spec import Pipeline
 from spark_jobs.spec.durations import format_duration
@@ -119,8 +120,31 @@ def print_ledger(
     natural = console.measure(table, options=console.options.update(width=10_000)).maximum
     console.print(Text(f"{pipeline}, epoch {epoch}: events", "italic"))
     console.print(Segments(console.render(table, console.options.update(width=natural))), soft_wrap=True, end="")
+    for line in _asides(totals, rows):
+        console.print(Text(line))
     for holds, text in checks:
         console.print(Text.assemble(("balanced", "green") if holds else ("UNBALANCED", "red"), f"  {text}"))
+
+
+def _asides(totals: Totals, rows: Sequence[tuple[int, LedgerRow]]) -> list[str]:
+    """What the equation does not tell apart."""
+    reasons = Counter[str]()
+    for _, row in rows:
+        reasons.update(row.reasons)
+    told = {
+        "quarantined": {why: count for why, count in reasons.items() if not why.startswith(WARNING)},
+        "warned": {why.removeprefix(WARNING): count for why, count in reasons.items() if why.startswith(WARNING)},
+    }
+    lines = [
+        f"{what}: " + ", ".join(f"{why} {count:,}" for why, count in sorted(whys.items(), key=lambda why: -why[1]))
+        for what, whys in told.items()
+        if whys
+    ]
+    if totals.within_grace:
+        lines.append(f"on time: {totals.within_grace:,} of them within grace")
+    if totals.heartbeats:
+        lines.append(f"heartbeats: {totals.heartbeats:,} (they move the watermark and are no events)")
+    return lines
 
 
 def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> None:

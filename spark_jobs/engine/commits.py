@@ -1,14 +1,15 @@
 """Idempotent commits: each table of a batch gets its rows exactly once, and a commit that was skipped is noticed."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 from delta.tables import DeltaTable
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, Schema, Transaction, write_deltalake
 from deltalake import DeltaTable as Table
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +18,7 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.errors import ConcurrentDriverError, LedgerError, TidemarkError
+from spark_jobs.lake.errors import ConcurrentDriverError, LakeUnavailableError, LedgerError, TidemarkError, first_line
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.stamps import Role, Stamp, decode
 from spark_jobs.lake.tables import open_table, row_count
@@ -33,6 +34,10 @@ _FEW_ROWS = 50_000
 _ROWS_WRITTEN = ("numOutputRows", "num_added_rows")
 
 
+# A job that fails reaches Python as the one, an error of the plan as the other.
+_SPARK_ERRORS = (Py4JJavaError, PySparkException)
+
+
 class SchemaMismatchError(TidemarkError):
     """A table has other columns than the definition gives."""
 
@@ -45,13 +50,10 @@ def schema_of(ddl: str) -> StructType:
     return schema
 
 
-def create_table(
-    spark: SparkSession, lake: Lake, table: str, schema: StructType, *, statistics: Sequence[str] = ()
-) -> None:
-    """Creates a table unless it exists.
+def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequence[str] = ()) -> None:
+    """Creates a table unless it exists; without Spark, which takes a second for it.
 
     Args:
-        spark: the session.
         lake: where.
         table: such as `gold.top_products`.
         schema: its columns; all may be null.
@@ -59,36 +61,51 @@ def create_table(
 
     Raises:
         SchemaMismatchError: if the table exists with other columns.
+        LakeUnavailableError: if it cannot be created.
     """
     nullable = StructType([StructField(field.name, field.dataType) for field in schema])
-    if not DeltaTable.isDeltaTable(spark, lake.table_path(table)):
-        builder = (
-            DeltaTable.createIfNotExists(spark)
-            .location(lake.table_path(table))
-            .addColumns(nullable)
-            # Readers start at the first version, and the ledger lives in the history: both need the log.
-            .property("delta.logRetentionDuration", "interval 3650 days")
-            # `deltalake` makes no checkpoint without this, and a long log is slow to open.
-            .property("delta.checkpointInterval", "50")
+    properties = {
+        # Readers start at the first version, and the ledger lives in the history: both need the log.
+        "delta.logRetentionDuration": "interval 3650 days",
+        # A long log is slow to open.
+        "delta.checkpointInterval": "50",
+    }
+    if statistics:
+        properties["delta.dataSkippingStatsColumns"] = ",".join(statistics)
+    try:
+        found = Table.create(
+            lake.table_uri(table),
+            Schema.from_json(nullable.json()),
+            mode="ignore",
+            configuration=properties,
+            storage_options=lake.storage_options,
         )
-        if statistics:
-            builder = builder.property("delta.dataSkippingStatsColumns", ",".join(statistics))
-        builder.execute()
-    found = {field.name: field.dataType for field in DeltaTable.forPath(spark, lake.table_path(table)).toDF().schema}
-    expected = {field.name: field.dataType for field in nullable}
-    if found != expected and row_count(open_table(lake, table)) == 0:
-        # Emptied by a reset after the definition changed: nothing would be lost with the old columns.
-        DeltaTable.replace(spark).location(lake.table_path(table)).addColumns(nullable).execute()
-    elif found != expected:
-        differing = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
-        described = "; ".join(
-            f"{name}: expected {_type(expected.get(name))}, the table has {_type(found.get(name))}"
-            for name in differing
-        )
+    except (DeltaError, OSError) as error:
+        raise LakeUnavailableError(
+            f"table {table}: cannot be created in {lake.uri}: {first_line(error)}. Nothing was started."
+        ) from error
+    except Exception as error:  # the schema's types are checked by native code that raises plain exceptions
         raise SchemaMismatchError(
-            f"table {table} in {lake.uri} does not fit the definition: {described}. Nothing was written. Write to a "
-            "new table (sink), or move the old one away."
-        )
+            f"table {table}: Delta cannot keep these columns ({first_line(error)}): {nullable.simpleString()}. Nothing "
+            "was written. Cast them to other types in the definition."
+        ) from error
+    columns = {field.name: field.dataType for field in StructType.fromJson(json.loads(found.schema().to_json()))}
+    expected = {field.name: field.dataType for field in nullable}
+    if columns == expected:
+        return
+    if row_count(found) == 0:
+        # Emptied by a reset after the definition changed: nothing would be lost with the old columns.
+        empty = pa.schema(Schema.from_json(nullable.json()).to_arrow()).empty_table()
+        write_deltalake(found, empty, mode="overwrite", schema_mode="overwrite")
+        return
+    differing = sorted(name for name in columns.keys() | expected.keys() if columns.get(name) != expected.get(name))
+    described = "; ".join(
+        f"{name}: expected {_type(expected.get(name))}, the table has {_type(columns.get(name))}" for name in differing
+    )
+    raise SchemaMismatchError(
+        f"table {table} in {lake.uri} does not fit the definition: {described}. Nothing was written. Write to a new "
+        "table (sink), or move the old one away."
+    )
 
 
 def _type(data_type: object) -> str:
@@ -301,7 +318,7 @@ class TableWriter:
                         f"`tidemark ledger {self.pipeline}`."
                     )
                 return found
-        before = find_stamp(self.lake, self.table, lambda found: self._is_ours(found, stamp))
+        before = self._find(stamp)
         if before is not None and row_metrics and before.rows != stamp.rows:
             raise LedgerError(
                 f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` was written with {before.rows} "
@@ -311,7 +328,17 @@ class TableWriter:
 
     def has(self, stamp: Stamp) -> bool:
         """Whether the table has exactly this commit."""
-        return find_stamp(self.lake, self.table, lambda found: self._is_ours(found, stamp)) == stamp
+        return self._find(stamp) == stamp
+
+    def _find(self, stamp: Stamp) -> Stamp | None:
+        """This batch's commit, looked for no further back than this writer's commit before it."""
+
+        def is_ours_or_older(found: Stamp) -> bool:
+            same_writer = (found.pipeline, found.role) == (stamp.pipeline, stamp.role)
+            return same_writer and (found.epoch, found.batch_id) <= (stamp.epoch, stamp.batch_id)
+
+        found = find_stamp(self.lake, self.table, is_ours_or_older)
+        return found if found is not None and self._is_ours(found, stamp) else None
 
     def _is_ours(self, found: Stamp, stamp: Stamp) -> bool:
         return (found.pipeline, found.epoch, found.batch_id, found.role) == (
@@ -343,7 +370,7 @@ def _session_settings(session: SparkSession, settings: dict[str, str]) -> Iterat
 def _conflicts_explained(writer: TableWriter, stamp: Stamp) -> Iterator[None]:
     try:
         yield
-    except (Py4JJavaError, PySparkException, CommitFailedError) as error:
+    except (*_SPARK_ERRORS, CommitFailedError) as error:
         # A commit whose answer got lost fails against itself: then the table has this batch, from this driver.
         if isinstance(error, CommitFailedError) and writer.has(stamp):
             return

@@ -16,7 +16,7 @@ from spark_jobs.engine.progress import BatchBounds
 from spark_jobs.engine.query import Query
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.history import find_stamp
-from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.ledger import WARNING, LedgerRow
 from spark_jobs.spec import Files, Ingest, Kafka
 from spark_jobs.transforms.rows import (
     DETAIL,
@@ -119,8 +119,8 @@ class IngestQuery(Query[Ingest]):
         """Bronze and its quarantine."""
         table = self.definition.sink.table
         bronze = schema_of(f"{schema_ddl(self.definition)}, {METADATA}")
-        create_table(self.spark, self.lake, table, bronze, statistics=(self.definition.event_time, "_ingest_seq"))
-        create_table(self.spark, self.lake, f"{table}__quarantine", schema_of(QUARANTINE))
+        create_table(self.lake, table, bronze, statistics=(self.definition.event_time, "_ingest_seq"))
+        create_table(self.lake, f"{table}__quarantine", schema_of(QUARANTINE))
         newest = find_stamp(self.lake, table, lambda stamp: stamp.next_seq is not None)
         self._next_seq = newest.next_seq or 0 if newest else 0
         self._newest_ms: int | None = None
@@ -220,7 +220,7 @@ class IngestQuery(Query[Ingest]):
         for index, rule in enumerate(rules_with(self.definition, "warn")):
             count = census.broken(index)
             if count:
-                reasons[f"warn: {rule.name}"] = count
+                reasons[f"{WARNING}{rule.name}"] = count
         if unreadable:
             reasons["unreadable file"] = unreadable
         return LedgerRow(

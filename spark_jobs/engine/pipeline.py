@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_jobs.engine.commits import create_table
+from spark_jobs.engine.commits import SchemaMismatchError, create_table
 from spark_jobs.engine.late import LateRows, late_schema
 from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
 from spark_jobs.engine.query import Query
@@ -65,12 +65,12 @@ class PipelineQuery(Query[Pipeline]):
         self._bronze_schemas = [self._bronze(read).schema for read in self.definition.tables]
         table, result = self.definition.sink.table, self._result_schema()
         statistics = ("window_start", "window_end") if self.definition.aggregate.window else ()
-        create_table(self.spark, self.lake, table, result, statistics=statistics)
+        create_table(self.lake, table, result, statistics=statistics)
         if self.updates and self.definition.top_n:
             self._groups_schema = StructType([field for field in result if field.name != "rank"])
-            create_table(self.spark, self.lake, f"{table}__groups", self._groups_schema, statistics=statistics)
+            create_table(self.lake, f"{table}__groups", self._groups_schema, statistics=statistics)
         if self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE):
-            create_table(self.spark, self.lake, f"{table}__late", self._late_schema())
+            create_table(self.lake, f"{table}__late", self._late_schema())
 
     def _batch_source(self, table: Table) -> DataFrame:
         return project(self._bronze(table), table, (*_EVENT_COLUMNS, HEARTBEAT))
@@ -91,7 +91,15 @@ class PipelineQuery(Query[Pipeline]):
         return results.schema
 
     def _late_schema(self) -> StructType:
-        return late_schema(self._union({i: self._batch_source(t) for i, t in enumerate(self.definition.tables)}))
+        schema = late_schema(self._union({i: self._batch_source(t) for i, t in enumerate(self.definition.tables)}))
+        doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if doubled:
+            raise SchemaMismatchError(
+                f"pipeline `{self.name}` reads columns {doubled}, and {self.definition.sink.table}__late has columns "
+                "of these names for what the events missed. Nothing was started or written. Give the columns other "
+                "names with `select` on the source."
+            )
+        return schema
 
     # --- plan ---
 
@@ -167,8 +175,11 @@ class PipelineQuery(Query[Pipeline]):
                 F.sum(F.when(narrow, self._late_windows(bounds))).alias("pairs_late"),
             ).collect()[0]
             self.reached("materialised", batch_id)
-            ledger = self._ledger(counted.get, figures.asDict(), state_figures(self.query), bounds)
-            return self._commit(kept, ledger, figures["rows"], batch_id, bounds)
+            state = state_figures(self.query)
+            ledger = self._ledger(counted.get, figures.asDict(), state, bounds)
+            if ledger.pairs_late and self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE):
+                self._commit_late(kept, ledger, state.dropped_groups, batch_id, bounds)
+            return self._commit_result(kept, ledger, figures["rows"], batch_id, bounds)
         finally:
             kept.unpersist()
 
@@ -247,12 +258,10 @@ class PipelineQuery(Query[Pipeline]):
             raise _disagreement(self.name, state.dropped_groups, f"{ledger.pairs_late} late (event, window) pairs")
         return ledger
 
-    def _commit(
+    def _commit_result(
         self, kept: DataFrame, ledger: LedgerRow, changed: int, batch_id: int, bounds: BatchBounds
     ) -> LedgerRow:
         table = self.definition.sink.table
-        if ledger.pairs_late and self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE):
-            self._commit_late(kept, ledger, batch_id, bounds)
         results = kept.where(F.col(TIME).isNull()).drop(TIME, SEQ, PASSED, SOURCE)
         top, by = self.definition.top_n, self.definition.aggregate.by
         writer = self.writer("result", table)
@@ -280,7 +289,9 @@ class PipelineQuery(Query[Pipeline]):
         self.reached("result_committed", batch_id)
         return ledger
 
-    def _commit_late(self, kept: DataFrame, ledger: LedgerRow, batch_id: int, bounds: BatchBounds) -> None:
+    def _commit_late(
+        self, kept: DataFrame, ledger: LedgerRow, dropped: int, batch_id: int, bounds: BatchBounds
+    ) -> None:
         late = LateRows(self.definition, self._events_by_seq, bounds)
         rows = late.rows(kept.where(F.col(TIME).isNotNull()), batch_id, self.epoch.number).persist()
         try:
@@ -292,7 +303,6 @@ class PipelineQuery(Query[Pipeline]):
                     f"but bronze gives {found.events} in {found.pairs}. Nothing of it was written; the stream has "
                     "stopped."
                 )
-            dropped = state_figures(self.query).dropped_groups
             if not found.fewest_groups <= dropped <= found.most_groups:
                 raise _disagreement(self.name, dropped, f"{found.fewest_groups} late groups")
             writer = self.writer("late", f"{self.definition.sink.table}__late")

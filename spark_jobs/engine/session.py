@@ -13,6 +13,7 @@ from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError
 from spark_jobs.lake.settings import S3Settings, Settings
 
 JARS_FOLDER = Path(__file__).parents[2] / ".cache" / "jars"
+CLASS_ARCHIVE = JARS_FOLDER.with_name("classes.jsa")
 
 _LOG_STORE = "io.tidemark.storage.ConditionalCreateLogStore"
 _CHECKPOINT_MANAGER = "io.tidemark.storage.ConditionalCreateCheckpointFileManager"
@@ -45,6 +46,8 @@ _SETTINGS = {
     "spark.scheduler.mode": "FAIR",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
+    # Else each call that builds a column asks the JVM five times more, to name its line of Python in an error.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
@@ -78,10 +81,7 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
     builder = (
         builder.config("spark.driver.memory", settings.driver_memory)
         .config("spark.sql.shuffle.partitions", str(settings.shuffle_partitions))
-        .config(
-            "spark.driver.extraJavaOptions",
-            f"-Dlog4j2.configurationFile={_log_settings()} -XX:+UseParallelGC",
-        )
+        .config("spark.driver.extraJavaOptions", _java_options(settings))
     )
     if settings.master.startswith("local"):
         # On the class path, not in spark.jars: those would be copied at each start.
@@ -121,5 +121,15 @@ def _probe_store(spark: SparkSession, lake: Lake) -> None:
         )
 
 
-def _log_settings() -> str:
-    return (Path(__file__).parent / "log4j2.properties").as_uri()
+def _java_options(settings: Settings) -> str:
+    log_settings = (Path(__file__).parent / "log4j2.properties").as_uri()
+    options = [f"-Dlog4j2.configurationFile={log_settings}", "-XX:+UseParallelGC"]
+    if CLASS_ARCHIVE.exists():
+        # An archive that does not fit this Java or these jars is passed over, without a word.
+        options += [
+            f'-XX:SharedArchiveFile="{CLASS_ARCHIVE}"',
+            "-Xshare:auto",
+            "-Xlog:disable",
+            "-Xlog:all=error:stderr",
+        ]
+    return " ".join([*options, settings.java_options])

@@ -31,3 +31,8 @@ class ConcurrentDriverError(TidemarkError):
 
 class LedgerError(TidemarkError):
     """Figures that must agree do not."""
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says went wrong, without the stack that follows."""
+    return (str(error).splitlines() or [repr(error)])[0]

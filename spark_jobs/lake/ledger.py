@@ -11,6 +11,9 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
+WARNING = "warn: "
+"""Before the name of a rule in `reasons`: its rows were not set aside."""
+
 
 class LedgerRow(BaseModel):
     """One batch.
@@ -117,10 +120,19 @@ def discrepancies(rows: Sequence[tuple[int, LedgerRow]], *, windowed: bool = Tru
     expected = 0
     opened = 0
     least = 0
+    before_ms = 0
     for batch_id, row in rows:
         if batch_id != expected:
             problems.append(f"batch {batch_id}: expected batch {expected} next; its ledger row is missing")
-        expected = batch_id + 1
+        elif row.late_watermark_ms != before_ms:
+            problems.append(
+                f"batch {batch_id}: judged by watermark {row.late_watermark_ms}, the batch before had {before_ms}"
+            )
+        expected, before_ms = batch_id + 1, row.watermark_ms
+        if row.watermark_ms < row.late_watermark_ms:
+            problems.append(f"batch {batch_id}: watermark {row.watermark_ms} fell from {row.late_watermark_ms}")
+        if row.within_grace > row.on_time:
+            problems.append(f"batch {batch_id}: {row.within_grace} within grace of {row.on_time} on time")
         if not row.balanced:
             problems.append(f"batch {batch_id}: read {row.read} events, accounts for {row.accounted}")
         if row.pairs_result is None:

@@ -12,6 +12,7 @@ class Settings(BaseSettings):
         kafka: bootstrap servers for Kafka sources that name none.
         master: the Spark master.
         driver_memory: heap of the driver's JVM.
+        java_options: further options of the driver's JVM, with blanks between them.
         shuffle_partitions: state partitions of a new checkpoint; frozen into it at its first batch.
     """
 
@@ -21,6 +22,7 @@ class Settings(BaseSettings):
     kafka: str = "localhost:9092"
     master: str = "local[*]"
     driver_memory: str = "2g"
+    java_options: str = ""
     shuffle_partitions: int = Field(default=4, ge=1)
 
 

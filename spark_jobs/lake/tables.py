@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.location import Lake
 
 LAYERS = ("bronze", "silver", "gold", "ops")
@@ -26,8 +26,9 @@ def open_table(lake: Lake, table: str, *, version: int | None = None) -> DeltaTa
     except TableNotFoundError as error:
         raise MissingTableError(f"table {table}: not in the lake {lake.uri}.") from error
     except (DeltaError, OSError) as error:
-        cause = (str(error).splitlines() or [repr(error)])[0]  # what follows is the stack of the library
-        raise LakeUnavailableError(f"table {table}: in the lake {lake.uri}, cannot be read: {cause}") from error
+        raise LakeUnavailableError(
+            f"table {table}: in the lake {lake.uri}, cannot be read: {first_line(error)}"
+        ) from error
 
 
 def exists(lake: Lake, table: str) -> bool:

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import pkgutil
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
@@ -78,7 +79,12 @@ def load_file(path: Path) -> tuple[Definition, ...]:
     if spec is None or spec.loader is None:
         raise DefinitionError(f"file {path}: expected a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except DefinitionError as error:
+        raise DefinitionError(f"{_place(path, error)}: {error}") from error
+    except Exception as error:
+        raise DefinitionError(f"{_place(path, error)}: {type(error).__name__}: {error}") from error
     registered = {id(definition) for definition in registry().values()}
     definitions = [definition for definition in _definitions(module) if id(definition) not in registered]
     if not definitions:
@@ -86,8 +92,19 @@ def load_file(path: Path) -> tuple[Definition, ...]:
     return tuple(_by_name(definitions).values())
 
 
+def _place(path: Path, error: BaseException) -> str:
+    """The file, and the line of it where the error came from."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f"file {path}, line {error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"file {path}, line {frames[-1].lineno}" if frames else f"file {path}"
+
+
 def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
-    """The definitions that a user named, each by its registered name or by the path of its file.
+    """The definitions that a user named.
+
+    Args:
+        names: each a registered name, the path of a file (all that it defines), or `path:name` (one of them).
 
     Raises:
         UnknownPipelineError: for a name that is neither.
@@ -95,11 +112,15 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
     """
     resolved: list[Definition] = []
     for name in dict.fromkeys(names):
-        path = Path(name)
+        file, _, one = name.partition(".py:")
+        path = Path(f"{file}.py" if one else name)
         if name in registry():
             resolved.append(registry()[name])
         elif path.suffix == ".py" and path.is_file():
-            resolved += load_file(path)
+            found = {definition.name: definition for definition in load_file(path)}
+            if one and one not in found:
+                raise UnknownPipelineError(one, found)
+            resolved += [found[one]] if one else found.values()
         else:
             raise UnknownPipelineError(name, registry())
     return tuple(_by_name(resolved).values())

@@ -185,12 +185,7 @@ def lakes_of(kind: str, root: Path) -> Iterator[tuple[Any, dict[str, str]]]:
         return
     with start_minio(root / "minio") as minio:
         minio.create_bucket("chaos")
-        environment = {
-            "AWS_ENDPOINT_URL": minio.endpoint,
-            "AWS_ACCESS_KEY_ID": minio.access_key,
-            "AWS_SECRET_ACCESS_KEY": minio.secret_key,
-            "AWS_REGION": "us-east-1",
-        }
+        environment = minio.environment()
         with patch.dict(os.environ, environment):
             yield lambda name: Lake(f"s3a://chaos/{name}"), environment
 

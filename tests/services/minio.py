@@ -59,6 +59,15 @@ class Minio:
         text: str = self.client().get_object(Bucket=bucket, Key=key)["Body"].read().decode()
         return text
 
+    def environment(self) -> dict[str, str]:
+        """Return what leads a driver to the server, as the usual AWS variables."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": REGION,
+        }
+
     def hadoop_settings(self, endpoint: str | None = None) -> dict[str, str]:
         """Return what S3A needs to know, as Hadoop settings (without ``spark.hadoop.``)."""
         return {

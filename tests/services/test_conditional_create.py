@@ -12,6 +12,7 @@ import pytest
 
 from tests.services.faulty import LossyProxy, start_forgetful_store, start_lossy_proxy
 from tests.services.minio import Minio, minio_binary, start_minio
+from tests.services.process import leave_out
 from tests.services.racer import Racer, race_commits, race_rounds, start_racers
 
 LAKE, LOSSY, FORGETFUL, CARELESS = "lake", "lossy", "forgetful", ("careless-create", "careless-all")
@@ -56,7 +57,7 @@ class Store:
 @pytest.fixture(scope="module")
 def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
     if minio_binary() is None:
-        pytest.skip("no MinIO server in .cache/bin or on PATH: run `make setup-tests`")
+        leave_out("no MinIO server in .cache/bin or on PATH: run `make setup-tests`")
     with start_minio(tmp_path_factory.mktemp("minio")) as server:
         for bucket in (LAKE, LOSSY, FORGETFUL, *CARELESS):
             server.create_bucket(bucket)

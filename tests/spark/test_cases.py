@@ -8,7 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
-from tests.cases import BUILT, Case, CaseError, by_other_rules, by_tidemarks_rules, explanation, read, run_case
+from tests.cases.case import Case, CaseError, read
+from tests.cases.differences import BUILT
+from tests.cases.expectations import explanation
+from tests.cases.rules import by_other_rules, by_tidemarks_rules
+from tests.cases.running import run_case
 
 PER_EVENT = "per_event: stream time"
 

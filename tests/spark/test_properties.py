@@ -21,6 +21,7 @@ from spark_jobs.spec import (
     Sink,
     Table,
     Tumbling,
+    Union,
     Watermark,
     Where,
     Window,
@@ -41,6 +42,7 @@ class Shape:
     late: Late = Late.SIDE_OUTPUT
     mode: str = "append"
     filters: bool = False
+    tables: tuple[str, ...] = ("bronze.events",)
 
     def pipeline(self, name: str) -> Pipeline:
         """The definition; it removes values that are not positive, or nothing."""
@@ -52,13 +54,19 @@ class Shape:
         return lakes.one_file_a_batch(
             Pipeline(
                 name=name,
-                source=Table("bronze.events"),
+                source=self._source,
                 event_time="t",
                 watermark=watermark,
                 steps=steps,
                 sink=Sink(f"gold.{name}", mode=self.mode),
             )
         )
+
+    @property
+    def _source(self) -> Table | Union:
+        if len(self.tables) == 1:
+            return Table(self.tables[0])
+        return Union(*(Table(name, select={"k": "k", "v": "v", "t": "t"}) for name in self.tables))
 
     def expected(self, batches: Sequence[model.Batch]) -> model.Outcome:
         """What the rules say."""
@@ -71,6 +79,7 @@ class Shape:
             grace_ms=self.grace_ms,
             mode="update" if self.mode == "update" else "append",
             no_data_batches="at_end",
+            sources=len(self.tables),
         )
 
     def _filtered(self, row: model.Event | model.Heartbeat) -> model.Event | model.Heartbeat:
@@ -122,29 +131,30 @@ def shapes(draw: st.DrawFn) -> dict[str, Shape]:
 
 
 @st.composite
-def streams(draw: st.DrawFn, start_ms: int = START) -> list[model.Batch]:
+def streams(draw: st.DrawFn, start_ms: int = START, source: int = 0, batches_at_least: int = 4) -> list[model.Batch]:
     """Batches whose events lie around a front that moves on; a heartbeat is a batch of its own."""
     batches: list[model.Batch] = []
     front_ms = start_ms
     number = 0
-    for _ in range(draw(st.integers(4, 7))):
+    for _ in range(draw(st.integers(batches_at_least, 7))):
         front_ms += draw(st.sampled_from((0, 1000, 4000, 12_000)))
         if draw(st.integers(0, 9)) == 9:
-            batches.append([model.Heartbeat(front_ms)])
+            batches.append([model.Heartbeat(front_ms, source)])
             continue
         events = []
         for _ in range(draw(st.integers(3, 9))):
             back = draw(st.one_of(st.integers(-2, 30).map(lambda halves: halves * 500), st.integers(0, 9000)))
             key = draw(st.sampled_from(("a", "b")))
-            events.append(model.Event(f"e{number}", key, front_ms - back, draw(st.integers(-1, 5))))
+            value = draw(st.integers(-1, 5))
+            events.append(model.Event(f"{source}-{number}", key, front_ms - back, value, source=source))
             number += 1
         batches.append(events)
     return batches
 
 
-def write(lake: Lake, batches: Iterable[model.Batch]) -> None:
+def write(lake: Lake, batches: Iterable[model.Batch], table: str = "bronze.events") -> None:
     """One bronze file for each batch."""
-    bronze = lakes.Bronze(lake, "bronze.events", COLUMNS, "t")
+    bronze = lakes.Bronze(lake, table, COLUMNS, "t")
     for batch in batches:
         if isinstance(batch[0], model.Heartbeat):
             bronze.heartbeat(batch[0].event_time_ms)
@@ -264,6 +274,39 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     holds()
     kinds = ("final late", "early late", "visits late", "final partly_late", "early within grace", "final filtered")
     assert [kind for kind in (*kinds, "heartbeats") if not reached[kind]] == []
+
+
+def test_of_several_tables_the_one_furthest_behind_decides_what_is_late(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tables, reached = ("bronze.events", "bronze.others"), Counter[str]()
+
+    @settings(
+        max_examples=3,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(streams(batches_at_least=7), streams(START - 6000, source=1, batches_at_least=7), grid_windows())
+    def holds(left: list[model.Batch], right: list[model.Batch], window: Window) -> None:
+        lake = Lake(str(tmp_path_factory.mktemp("lake")))
+        write(lake, left, tables[0])
+        write(lake, right, tables[1])
+        batches = [[*ours, *theirs] for ours, theirs in zip(left, right, strict=True)]
+        chosen = {
+            "grid": Shape(window, 1000, tables=tables),
+            "visits": Shape(Session("1 second"), 500, filters=True, tables=tables),
+        }
+        pipelines = {name: shape.pipeline(name) for name, shape in chosen.items()}
+        run(spark, lake, list(pipelines.values()))
+        for name, shape in chosen.items():
+            outcome = assert_as_the_model_says(lake, pipelines[name], shape, batches)
+            reached.update(outcome.verdicts.values())
+
+    holds()
+    assert [kind for kind in ("late", "on_time", "filtered") if not reached[kind]] == []
 
 
 def test_what_ended_by_1970_where_the_watermark_begins_is_late_from_the_first_batch(

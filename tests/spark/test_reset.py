@@ -49,7 +49,8 @@ def test_after_a_reset_with_empty_tables_everything_is_computed_once(
     ingest = an_ingest(landing)
     assert run(spark, lake, ingest, totals()) == {"ingest_sales": None, "totals": None}
 
-    changed = totals("max(v) + count(*)")
+    # Another formula, another type.
+    changed = totals("CAST(max(v) + count(*) AS DECIMAL(20, 2))")
     refused = run(spark, lake, changed)["totals"]
     assert isinstance(refused, CheckpointError)
     assert "tidemark reset totals" in str(refused)

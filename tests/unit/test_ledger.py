@@ -92,6 +92,19 @@ class TestBatches:
         assert discrepancies([]) == ()
 
 
+class TestWatermarks:
+    def test_a_batch_is_judged_by_the_watermark_of_the_one_before(self):
+        rows = numbered(a_batch(1, watermark_ms=7), a_batch(1, watermark_ms=9, late_watermark_ms=8))
+        assert discrepancies(rows) == ("batch 1: judged by watermark 8, the batch before had 7",)
+
+    def test_a_watermark_never_falls(self):
+        rows = numbered(a_batch(1, watermark_ms=7), a_batch(1, watermark_ms=6, late_watermark_ms=7))
+        assert discrepancies(rows) == ("batch 1: watermark 6 fell from 7",)
+
+    def test_what_came_within_grace_was_on_time(self):
+        assert discrepancies(numbered(a_batch(3, within_grace=4))) == ("batch 0: 4 within grace of 3 on time",)
+
+
 class TestTotals:
     def test_they_are_sums(self):
         totals = Totals.of([a_batch(3, late=1, on_time=2, pairs_result=None), a_batch(4, rows=2, heartbeats=1)])

@@ -141,3 +141,24 @@ def test_a_file_may_not_write_to_the_table_of_a_registered_pipeline_that_runs_be
     path = a_file(a_total(table="gold.top_products"))
     with pytest.raises(DefinitionError, match=r"both write gold\.top_products"):
         resolve(["top_products", str(path)])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = 1\ny = missing\n", r"mine\.py, line 2: NameError: name 'missing' is not defined"),
+        ("x = (\n", r"mine\.py, line 1: SyntaxError"),
+        ("import no_such_module\n", r"mine\.py, line 1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("from spark_jobs.spec import Table\n\n\nTable('sales')\n", r"mine\.py, line 4: Table `sales`: name"),
+    ],
+)
+def test_a_file_that_does_not_run_is_told_with_the_line(a_file, text, told):
+    with pytest.raises(DefinitionError, match=told):
+        load_file(a_file(text))
+
+
+def test_one_of_several_definitions_of_a_file_is_named_after_a_colon(a_file):
+    path = a_file(a_total("one", "gold.one") + a_total("two", "gold.two"))
+    assert [definition.name for definition in resolve([f"{path}:two"])] == ["two"]
+    with pytest.raises(UnknownPipelineError, match=r"pipeline `three`.*Registered: one, two"):
+        resolve([f"{path}:three"])

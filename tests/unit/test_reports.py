@@ -90,6 +90,18 @@ total     5        5     0      5           0           -
 """
         )
 
+    def test_reasons_are_summed_and_warnings_told_apart(self):
+        rows = [
+            (0, a_batch(5, on_time=3, quarantined=2, reasons={"unparseable": 2, "warn: cheap": 1}, pairs=0)),
+            (1, a_batch(9, on_time=5, within_grace=2, quarantined=4, reasons={"future": 4}, heartbeats=1, pairs=0)),
+        ]
+        assert self.ledger(rows=rows, checks=()).splitlines()[-4:] == [
+            "quarantined: future 4, unparseable 2",
+            "warned: cheap 1",
+            "on time: 2 of them within grace",
+            "heartbeats: 1 (they move the watermark and are no events)",
+        ]
+
     def test_before_the_first_batch_it_is_empty(self):
         assert (
             self.ledger(rows=[], checks=())
