@@ -17,7 +17,7 @@ from rich.text import Text
 from spark_jobs.console import reports
 from spark_jobs.lake import Lake, audit, inventory, query
 from spark_jobs.lake.checkpoints import current_epoch, epoch_at
-from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import reset as reset_pipeline
 from spark_jobs.lake.settings import Settings
@@ -59,6 +59,10 @@ def main() -> None:
     except (TidemarkError, DefinitionError, UnknownPipelineError) as error:
         err.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True, highlight=False)
         code = getattr(error, "exit_code", 1)
+    except OSError as error:
+        told = f" {error}. What was written before stays. Check that the place exists, may be written and has room."
+        err.print(Text.assemble(("error:", "red"), told), soft_wrap=True, highlight=False)
+        code = LakeUnavailableError.exit_code
     sys.stdout.flush()
     sys.stderr.flush()
     # Native threads of DuckDB and Arrow may outlive the interpreter that they call into; a normal exit can crash then.

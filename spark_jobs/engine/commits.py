@@ -145,7 +145,7 @@ class TableWriter:
         """The table's address."""
         return self.lake.table_path(self.table)
 
-    def append(self, rows: DataFrame, stamp: Stamp) -> Stamp:
+    def append(self, rows: DataFrame | pa.Table, stamp: Stamp) -> Stamp:
         """Appends the rows of a batch once, however often it is called.
 
         Few rows are collected and committed without Spark: looking up a transaction id costs Spark two jobs over the
@@ -161,7 +161,7 @@ class TableWriter:
                 of rows than the batch's plan holds.
         """
         with _conflicts_explained(self, stamp):
-            if stamp.rows <= _FEW_ROWS:
+            if stamp.rows <= _FEW_ROWS or isinstance(rows, pa.Table):
                 self._append_few(rows, stamp)
             else:
                 self._append_many(rows, stamp)
@@ -186,7 +186,7 @@ class TableWriter:
             .save(self.path)
         )
 
-    def _append_few(self, rows: DataFrame, stamp: Stamp) -> None:
+    def _append_few(self, rows: DataFrame | pa.Table, stamp: Stamp) -> None:
         table = open_table(self.lake, self.table)
         if not self._knows(table, stamp):
             content = self._collect(rows, table, stamp)
@@ -203,12 +203,13 @@ class TableWriter:
             app_transactions=[Transaction(self.txn_app_id, stamp.batch_id)],
         )
 
-    def _collect(self, rows: DataFrame, table: Table, stamp: Stamp) -> pa.Table:
+    def _collect(self, rows: DataFrame | pa.Table, table: Table, stamp: Stamp) -> pa.Table:
         """The rows of the batch, with the columns of the table."""
         schema = pa.schema(table.schema().to_arrow())
         if not stamp.rows:
             return schema.empty_table()
-        content = rows.coalesce(1).toArrow().select(schema.names).cast(schema)
+        found = rows if isinstance(rows, pa.Table) else rows.coalesce(1).toArrow()
+        content = found.select(schema.names).cast(schema)
         if content.num_rows != stamp.rows:
             raise LedgerError(
                 f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` holds {stamp.rows} rows, but its "

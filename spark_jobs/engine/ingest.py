@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -50,6 +51,10 @@ _NAME, _BLOCK, _PARTITION, _POSITION = "__name", "__block", "__partition", "__po
 
 class BrokenRuleError(TidemarkError):
     """A row breaks a rule that must not be broken."""
+
+
+class MissingInputError(TidemarkError):
+    """The folder that an ingest reads is not there."""
 
 
 @dataclass
@@ -138,7 +143,13 @@ class IngestQuery(Query[Ingest]):
         if isinstance(source, Kafka):
             stream = messages(self.spark, source)
         else:
-            stream = file_names(self.spark, source, self.lake.source_path(source.path))
+            path = self.lake.source_path(source.path)
+            if "://" not in path and not any(sign in path for sign in "*?[{") and not Path(path).exists():
+                raise MissingInputError(
+                    f"pipeline `{self.name}` reads {path}, which does not exist. Nothing was started. Make it or fill "
+                    f"it (`tidemark simulate` fills landing/ of the lake), or name another place with --from."
+                )
+            stream = file_names(self.spark, source, path)
         return stream.withColumn("_ingest_time", F.current_timestamp())
 
     def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:

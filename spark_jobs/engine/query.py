@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.engine.commits import TableWriter
+from spark_jobs.engine.commits import SchemaMismatchError, TableWriter
 from spark_jobs.engine.progress import BatchBounds, batch_bounds
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import Epoch, open_epoch
+from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
+from spark_jobs.lake.errors import first_line
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.stamps import Role, Stamp
 from spark_jobs.spec import Ingest, Pipeline
@@ -87,14 +89,21 @@ class Query(ABC, Generic[D]):
 
         Raises:
             CheckpointError: if the checkpoint was made with another definition.
-            SchemaMismatchError: if a table has other columns than the definition gives.
+            SchemaMismatchError: if a table has other columns than the definition gives, or the source lacks some.
         """
+        refuse_changed_definition(self.lake, self.definition)
+        try:
+            self.create_tables()
+            plan = self.plan()
+        except AnalysisException as error:
+            raise SchemaMismatchError(
+                f"pipeline `{self.name}` does not fit its source: {first_line(error)} Nothing was started."
+            ) from error
+        # Only now: a definition that cannot start must leave no checkpoint that refuses the mended one.
         self._epoch = open_epoch(self.lake, self.definition)
-        self.create_tables()
         interval = f"{duration_ms(self.definition.trigger_interval)} milliseconds"
         writer = (
-            self.plan()
-            .writeStream.foreachBatch(self._run_batch)
+            plan.writeStream.foreachBatch(self._run_batch)
             .outputMode(self.output_mode)
             .queryName(self.name)
             .option("checkpointLocation", self.lake.path(self.epoch.folder))

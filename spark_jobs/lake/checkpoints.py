@@ -87,10 +87,18 @@ def open_epoch(lake: Lake, definition: Definition) -> Epoch:
     Raises:
         CheckpointError: if the checkpoint was made with another definition.
     """
+    return refuse_changed_definition(lake, definition) or begin_epoch(lake, definition, 1)
+
+
+def refuse_changed_definition(lake: Lake, definition: Definition) -> Epoch | None:
+    """The current epoch, which was begun with this definition; None before the first.
+
+    Raises:
+        CheckpointError: if the checkpoint was made with another definition.
+    """
     current = current_epoch(lake, definition.name)
-    if current is None:
-        return begin_epoch(lake, definition, 1)
-    _refuse_other_definition(lake, current, definition)
+    if current is not None:
+        _refuse_other_definition(lake, current, definition)
     return current
 
 

@@ -5,8 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.location import Lake
@@ -92,6 +96,33 @@ def files_holding(table: DeltaTable, column: str, values: Sequence[Any]) -> list
         if low is not None and bisect_left(values, low) < bisect_right(values, high):
             held.append(str(row["path"]))
     return held
+
+
+def rows_holding(lake: Lake, table: str, column: str, values: Sequence[Any]) -> pa.Table:
+    """The rows that have one of the values, from the files that may hold them.
+
+    Args:
+        lake: where.
+        table: such as `bronze.sales`.
+        column: a column that the files' statistics cover.
+        values: in ascending order; few enough for the rows to be kept in memory.
+    """
+    opened = open_table(lake, table)
+    files = ds.dataset(
+        files_holding(opened, column, values),
+        schema=pa.schema(opened.schema().to_arrow()),
+        # Spark writes timestamps as INT96, which would be read in nanoseconds and overflow in 2262.
+        format=ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")),
+        filesystem=_files_of(lake, table),
+    )
+    return files.to_table(filter=pc.field(column).isin(pa.array(values)))
+
+
+def _files_of(lake: Lake, table: str) -> FileSystem:
+    """The files of a table by their paths in its log; a folder is read by Arrow itself, which takes half the time."""
+    if not lake.on_s3:
+        return SubTreeFileSystem(lake.table_path(table), LocalFileSystem())
+    return PyFileSystem(DeltaStorageHandler(lake.table_uri(table), lake.storage_options))
 
 
 def history(table: DeltaTable, limit: int | None = None) -> Iterator[dict[str, Any]]:

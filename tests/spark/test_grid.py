@@ -55,13 +55,11 @@ def instants(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.parametrize("window", some_windows(), ids=repr)
 def test_the_arithmetic_gives_the_windows_that_spark_gives(instants: DataFrame, window: GridWindow) -> None:
-    time = F.col("t")
-    ours = [last_start_us(time, window), first_end_us(time, window), last_end_us(time, window)]
+    ours = [last_start_us("t", window), first_end_us("t", window), last_end_us("t", window), window_count("t", window)]
     start, end = F.unix_micros("w.start"), F.unix_micros("w.end")
     # With two or more windows Spark's `window()` is a generator: one row for each window of the event.
-    exploded = instants.select("us", *(c.alias(f"c{i}") for i, c in enumerate(ours)),
-                               window_count(time, window).alias("c3"),
-                               window_column(time, window).alias("w"))  # fmt: skip
+    columns = [F.expr(sql).alias(f"c{index}") for index, sql in enumerate(ours)]
+    exploded = instants.select("us", *columns, window_column(F.col("t"), window).alias("w"))
     found = exploded.groupBy("us", "c0", "c1", "c2", "c3").agg(F.max(start), F.min(end), F.max(end), F.count("w"))
     rows = found.collect()
     assert len(rows) == instants.count()
@@ -70,10 +68,9 @@ def test_the_arithmetic_gives_the_windows_that_spark_gives(instants: DataFrame, 
 
 def test_a_session_of_one_event_ends_a_gap_after_it(instants: DataFrame) -> None:
     window = Session("5 minutes 1 ms")
-    time = F.col("t")
-    grouped = instants.groupBy("us", window_column(time, window).alias("w")).agg(
-        F.min(first_end_us(time, window)), F.max(last_end_us(time, window)), F.max(window_count(time, window))
-    )
+    figures = [first_end_us("t", window), last_end_us("t", window), window_count("t", window)]
+    measures = [F.max(F.expr(sql)).alias(f"c{index}") for index, sql in enumerate(figures)]
+    grouped = instants.groupBy("us", window_column(F.col("t"), window).alias("w")).agg(*measures)
     rows = grouped.select("us", F.unix_micros("w.end"), *grouped.columns[2:]).collect()
     assert len(rows) == instants.count()
     end = 300_001_000

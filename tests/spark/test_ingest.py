@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery
+from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery, MissingInputError
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.ledger import Totals
@@ -522,3 +522,13 @@ def test_a_rule_that_must_hold_stops_the_stream_and_nothing_is_written_until_the
     before = lakes.ledger(lake, definition)
     run(spark, lake, definition)
     assert lakes.ledger(lake, definition) == before, "with nothing new there is no batch"
+
+
+def test_a_folder_that_is_missing_is_told_before_anything_runs(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    definition = an_ingest(tmp_path / "nowhere")
+    with pytest.raises(MissingInputError, match=r"nowhere, which does not exist\. Nothing was started"):
+        run(spark, lake, definition)
+
+    write(tmp_path / "nowhere" / "1.json", '{"k": "a", ' + T + "}")
+    run(spark, lake, definition)
+    assert [row["k"] for row in bronze(lake)] == ["a"]

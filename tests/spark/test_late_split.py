@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine.commits import SchemaMismatchError
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Aggregate, Hopping, Late, Pipeline, Session, Sink, Table, Tumbling, Watermark, Window
 from tests import lakes
@@ -86,3 +87,20 @@ def test_a_dropped_late_event_is_counted_and_not_kept(spark: SparkSession, lake:
     with pytest.raises(LookupError, match="activity__late"):
         lakes.rows(lake, "gold.activity__late")
     lakes.assert_balanced(lake, definition)
+
+
+def test_a_column_of_bronze_with_a_name_of_the_late_table_is_refused_until_it_is_renamed(
+    spark: SparkSession, lake: Lake
+) -> None:
+    columns = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP, "watermark": pa.string()}
+    bronze = lakes.Bronze(lake, "bronze.clicks", columns, "t")
+    for minute in (1, 30, 2, 2):
+        bronze.append([{**event(minute), "watermark": "paper"}])
+    definition = pipeline(Tumbling("5 minutes"))
+    with pytest.raises(SchemaMismatchError, match=r"reads columns \['watermark'\]"):
+        lakes.run(spark, lake, definition)
+
+    select = {"k": "k", "v": "v", "t": "t", "mark": "watermark"}
+    renamed = definition.source.model_copy(update={"select": select})
+    lakes.run(spark, lake, definition.model_copy(update={"source": renamed}))
+    assert [row["mark"] for row in lakes.rows(lake, "gold.activity__late")] == ["paper"]

@@ -193,8 +193,8 @@ def assert_as_the_model_says(
             told["late"],
             told["filtered"],
         )
-        assert row.pairs == model.pairs([e for e in events if e.event_id in batch.verdicts] if row.read else [],
-                                        in_model(shape.window)) - _filtered_pairs(shape, events)  # fmt: skip
+        judged = [e for e in events if isinstance(e, model.Event) and e.event_id in batch.verdicts]
+        assert row.pairs == model.pairs(judged, in_model(shape.window)) - _filtered_pairs(shape, events)
         assert row.pairs_late == len(batch.late_pairs)
         if shape.mode == "append":
             assert row.pairs_result == sum(closed.count for closed in batch.closed)
