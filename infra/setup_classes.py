@@ -11,6 +11,7 @@ Run as ``python -m infra.setup_classes``.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -44,7 +45,12 @@ def archive_classes() -> None:
         spark.stop()
         # Java ends when this pipe does, and writes the archive then.
         java.stdin.close()
-        java.wait(_END_WITHIN_S)
+        try:
+            java.wait(_END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            java.kill()
+            java.wait()
+            unfinished.unlink(missing_ok=True)
     if unfinished.exists():
         unfinished.rename(CLASS_ARCHIVE)
 
@@ -67,7 +73,7 @@ def main() -> int:
         os.dup2(saved[0], 1)
         os.dup2(saved[1], 2)
     if not CLASS_ARCHIVE.exists():
-        sys.stdout.write("Java wrote no archive; drivers start as before.\n")
+        sys.stdout.write("Java wrote no archive. Nothing needs it: drivers start as before.\n")
     sys.stdout.flush()
     # Native threads may outlive the interpreter that they call into.
     os._exit(0)

@@ -160,3 +160,27 @@ class TestSummaries:
         write(lake, "gold.foreign", {"n": [1, 2]})
         (summary,) = summaries(lake, {})
         assert (summary.table, summary.rows, summary.newest_event) == ("gold.foreign", 2, None)
+
+
+class TestRowsByValue:
+    @pytest.fixture
+    def numbered(self, lake):
+        for first in (0, 10, 20):
+            seqs = [*range(first, first + 10), None]
+            write(lake, "bronze.sales", {"seq": pa.array(seqs, pa.int64()), "text": [f"row {seq}" for seq in seqs]})
+        return lake
+
+    def test_exactly_the_rows_with_the_values_come(self, numbered):
+        found = tables.rows_holding(numbered, "bronze.sales", "seq", [3, 4, 27, 99])
+        assert sorted(found.column("text").to_pylist()) == ["row 27", "row 3", "row 4"]
+
+    def test_only_files_that_may_hold_them_are_read(self, numbered):
+        table = tables.open_table(numbered, "bronze.sales")
+        held = tables.files_holding(table, "seq", [3, 4, 27])
+        for path in set(table.file_uris()) - {f"{numbered.table_path('bronze.sales')}/{name}" for name in held}:
+            Path(path.removeprefix("file://")).unlink()
+        assert len(held) == 2
+        assert tables.rows_holding(numbered, "bronze.sales", "seq", [3, 4, 27]).num_rows == 3
+
+    def test_without_a_file_that_may_hold_them_there_are_no_rows_but_columns(self, numbered):
+        assert tables.rows_holding(numbered, "bronze.sales", "seq", [77]).column_names == ["seq", "text"]
