@@ -1,20 +1,21 @@
 """Late rows: the event itself, the windows that it missed, the watermark that judged it, how late it was."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.engine.commits import schema_of
 from spark_jobs.engine.progress import BatchBounds
-from spark_jobs.spec import Pipeline, Session
+from spark_jobs.lake import Lake, tables
+from spark_jobs.spec import Pipeline, Session, Table
 from spark_jobs.spec.durations import duration_ms
-from spark_jobs.transforms.events import with_row_steps
+from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
 
 WHY = (
@@ -25,6 +26,10 @@ WHY = (
 
 FEW = 50_000
 """So many late events of a batch are fetched and written without a job of Spark's."""
+
+INGEST_SEQ = "_ingest_seq"
+EVENT_COLUMNS = ("_event_id", INGEST_SEQ, "_ingest_time")
+"""What a late event keeps of bronze's own columns, whatever the source selects."""
 
 _ROW, _GROUPS = "__row", "__groups"
 
@@ -60,24 +65,61 @@ class LateCount:
     most_groups: int
 
 
+@dataclass(frozen=True)
+class Bronze:
+    """Where the events of a pipeline's source tables are fetched from, by their sequence numbers.
+
+    Reads just the files that hold them, named by bronze's log: Delta's own reader would first rebuild the state of the
+    whole table.
+
+    Attributes:
+        spark: the session.
+        lake: where.
+        tables: the pipeline's source tables.
+        schemas: of each of them.
+    """
+
+    spark: SparkSession
+    lake: Lake
+    tables: Sequence[Table]
+    schemas: Sequence[StructType]
+
+    def few(self, index: int, seqs: Sequence[int]) -> pa.Table:
+        """The rows of one table with these numbers (ascending), picked out without a job of Spark's."""
+        return tables.rows_holding(self.lake, self.tables[index].name, INGEST_SEQ, seqs)
+
+    def many(self, index: int, seqs: Sequence[int]) -> DataFrame:
+        """The events of one table with these numbers (ascending), as the pipeline reads them."""
+        name, schema = self.tables[index].name, self.schemas[index]
+        held = tables.files_holding(tables.open_table(self.lake, name), INGEST_SEQ, seqs)
+        rows = self.spark.read.schema(schema).parquet(*(f"{self.lake.table_path(name)}/{path}" for path in held))
+        wanted = self.spark.createDataFrame(pa.table({INGEST_SEQ: pa.array(seqs, pa.int64())}))
+        return self._read(index, rows.join(F.broadcast(wanted), INGEST_SEQ, "left_semi").select(*schema.names))
+
+    def frame(self, index: int, rows: pa.Table) -> DataFrame:
+        """Rows of one table as the pipeline reads them."""
+        return self._read(index, self.spark.createDataFrame(rows, self.schemas[index]))
+
+    def _read(self, index: int, rows: DataFrame) -> DataFrame:
+        return project(rows, self.tables[index], EVENT_COLUMNS).drop("_heartbeat")
+
+
 class LateRows:
-    """Fetches the payload of a batch's few late events from bronze, by their sequence numbers.
+    """The rows of `<table>__late` for the late events of a batch.
 
     Args:
         definition: the pipeline.
-        fetch: gives the events of one source table, by its place among the tables, with the given sequence numbers.
+        bronze: where the events are.
         bounds: of the batch.
     """
 
-    def __init__(
-        self, definition: Pipeline, fetch: Callable[[int, Sequence[int]], DataFrame], bounds: BatchBounds
-    ) -> None:
+    def __init__(self, definition: Pipeline, bronze: Bronze, bounds: BatchBounds) -> None:
         self._definition = definition
-        self._fetch = fetch
+        self._bronze = bronze
         self._bounds = bounds
 
     def rows(self, late: DataFrame, events: int, batch_id: int, epoch: int) -> tuple[pa.Table | DataFrame, LateCount]:
-        """The rows of `<table>__late` for the narrow rows that are late, and what they hold.
+        """The rows, and what they hold.
 
         Args:
             late: `__table` and `__seq` of each late event.
@@ -85,31 +127,44 @@ class LateRows:
             batch_id: the batch in which they came.
             epoch: of the checkpoint.
         """
-        wanted = late.select("__table", "__seq").toArrow()
-        parts = []
-        for index in sorted(pc.unique(wanted["__table"]).to_pylist()):
-            seqs = wanted.filter(pc.equal(wanted["__table"], index))["__seq"].to_pylist()
-            parts.append(self._fetch(index, sorted(seqs)).drop("_heartbeat"))
-        rows = self._with_why(reduce(lambda left, right: left.unionByName(right), parts), batch_id, epoch)
+        numbers = late.select("__table", "__seq").toArrow()
+        wanted = {
+            index: sorted(numbers.filter(pc.equal(numbers["__table"], index))["__seq"].to_pylist())
+            for index in sorted(pc.unique(numbers["__table"]).to_pylist())
+        }
         if events <= FEW:
-            content = self._with_groups(rows).toArrow()
+            found = {index: self._bronze.few(index, seqs) for index, seqs in wanted.items()}
+            frames = [self._bronze.frame(index, rows) for index, rows in found.items()]
+            judged = self._with_why(_union(frames), batch_id, epoch)
+            if len(found) == 1 and self._definition.tables[0].select is None:
+                # The events stay as they are: only what is computed from them passes through Spark.
+                why = self._with_groups(judged, INGEST_SEQ, *schema_of(WHY).names).toArrow()
+                content = _beside(found[0], why)
+            else:
+                content = self._with_groups(judged, "*").toArrow()
             pairs = pc.sum(pc.list_value_length(content["missed_windows"])).as_py()
             groups = pc.count_distinct(pc.list_flatten(content[_GROUPS])).as_py()
-            return content.drop([_GROUPS]), self._counted(content.num_rows, pairs, groups)
-        kept = rows.persist()
-        distinct = F.size(F.array_distinct(F.flatten(F.collect_set(_GROUPS))))
-        count, pairs, groups = (
-            self._with_groups(kept).agg(F.count(F.lit(1)), F.sum(F.size("missed_windows")), distinct).collect()[0]
+            return content, self._counted(content.num_rows, pairs, groups)
+        kept = self._with_why(
+            _union([self._bronze.many(index, seqs) for index, seqs in wanted.items()]), batch_id, epoch
         )
+        kept = kept.persist()
+        distinct = F.size(F.array_distinct(F.flatten(F.collect_set(_GROUPS))))
+        figures = (F.count(F.lit(1)), F.sum(F.size("missed_windows")), distinct)
+        count, pairs, groups = self._with_groups(kept, "missed_windows").agg(*figures).collect()[0]
         return kept, self._counted(count, pairs, groups)
 
     def _counted(self, events: int, pairs: int | None, groups: int) -> LateCount:
         most = events if isinstance(self._definition.aggregate.window, Session) else groups
         return LateCount(events=events, pairs=pairs or 0, fewest_groups=groups, most_groups=most)
 
-    def _with_groups(self, rows: DataFrame) -> DataFrame:
-        """Adds a hash of each (window, key) group that an event missed, to be held against Spark's own drop count."""
-        keyed = with_row_steps(rows.select(F.struct("*").alias(_ROW), "*"), self._definition.row_steps)
+    def _with_groups(self, rows: DataFrame, *keep: str) -> DataFrame:
+        """Some columns, and a hash of each (window, key) group that an event missed.
+
+        The groups are held against Spark's own drop count.
+        """
+        # Columns that a `Select` adds must not cover those to keep.
+        keyed = with_row_steps(rows.select(F.struct(*keep).alias(_ROW), "*"), self._definition.row_steps)
         key = "".join(f", `{name}`" for name in self._definition.aggregate.by)
         groups = f"transform(missed_windows, __missed -> xxhash64(__missed.window_end{key})) AS {_GROUPS}"
         return keyed.selectExpr(f"{_ROW}.*", groups)
@@ -141,3 +196,16 @@ class LateRows:
             f"{epoch} AS _epoch",
             f"{batch_id}L AS _batch_id",
         )
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda left, right: left.unionByName(right), frames)
+
+
+def _beside(events: pa.Table, why: pa.Table) -> pa.Table:
+    """The columns of both, row by row of the same sequence number."""
+    why = why.take(pc.index_in(events[INGEST_SEQ], value_set=why[INGEST_SEQ]))
+    for name in why.column_names:
+        if name != INGEST_SEQ:
+            events = events.append_column(name, why[name])
+    return events

@@ -59,7 +59,12 @@ def test_an_event_that_comes_after_its_window_closed_is_kept_with_what_it_missed
     lakes.assert_balanced(lake, definition)
 
 
-def test_an_event_late_for_some_of_its_windows_is_counted_in_the_others(spark: SparkSession, lake: Lake) -> None:
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_an_event_late_for_some_of_its_windows_is_counted_in_the_others(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    if not in_memory:
+        monkeypatch.setattr("spark_jobs.engine.late.FEW", 0)
     definition, bronze = pipeline(Hopping("10 minutes", "5 minutes")), clicks(lake)
     bronze.append([event(12)])
     bronze.append([event(12.5)])
