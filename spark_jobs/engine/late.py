@@ -1,5 +1,6 @@
 """Late rows: the event itself, the windows that it missed, the watermark that judged it, how late it was."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,7 +14,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.engine.commits import schema_of
 from spark_jobs.engine.progress import BatchBounds
 from spark_jobs.lake import Lake, tables
-from spark_jobs.spec import Pipeline, Session, Table
+from spark_jobs.spec import Pipeline, Select, Session, Table
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
@@ -97,8 +98,9 @@ class Bronze:
         return self._read(index, rows.join(F.broadcast(wanted), INGEST_SEQ, "left_semi").select(*schema.names))
 
     def frame(self, index: int, rows: pa.Table) -> DataFrame:
-        """Rows of one table as the pipeline reads them."""
-        return self._read(index, self.spark.createDataFrame(rows, self.schemas[index]))
+        """Rows of one table, all of its columns or some, as the pipeline reads them."""
+        schema = StructType([self.schemas[index][name] for name in rows.column_names])
+        return self._read(index, self.spark.createDataFrame(rows, schema))
 
     def _read(self, index: int, rows: DataFrame) -> DataFrame:
         return project(rows, self.tables[index], EVENT_COLUMNS).drop("_heartbeat")
@@ -134,14 +136,15 @@ class LateRows:
         }
         if events <= FEW:
             found = {index: self._bronze.few(index, seqs) for index, seqs in wanted.items()}
-            frames = [self._bronze.frame(index, rows) for index, rows in found.items()]
-            judged = self._with_why(_union(frames), batch_id, epoch)
-            if len(found) == 1 and self._definition.tables[0].select is None:
-                # The events stay as they are: only what is computed from them passes through Spark.
-                why = self._with_groups(judged, INGEST_SEQ, *schema_of(WHY).names).toArrow()
+            if self._definition.tables[0].select is None:
+                # The events stay as they are: only what their lateness is computed from passes through Spark.
+                judged = self._bronze.frame(0, found[0].select(self._needed(found[0].column_names)))
+                why = self._with_why(judged, batch_id, epoch)
+                why = self._with_groups(why, INGEST_SEQ, *schema_of(WHY).names).toArrow()
                 content = _beside(found[0], why)
             else:
-                content = self._with_groups(judged, "*").toArrow()
+                judged = _union([self._bronze.frame(index, rows) for index, rows in found.items()])
+                content = self._with_groups(self._with_why(judged, batch_id, epoch), "*").toArrow()
             pairs = pc.sum(pc.list_value_length(content["missed_windows"])).as_py()
             groups = pc.count_distinct(pc.list_flatten(content[_GROUPS])).as_py()
             return content, self._counted(content.num_rows, pairs, groups)
@@ -153,6 +156,15 @@ class LateRows:
         figures = (F.count(F.lit(1)), F.sum(F.size("missed_windows")), distinct)
         count, pairs, groups = self._with_groups(kept, "missed_windows").agg(*figures).collect()[0]
         return kept, self._counted(count, pairs, groups)
+
+    def _needed(self, columns: Sequence[str]) -> list[str]:
+        """The columns of bronze that the verdict and the key may depend on: those that the definition mentions."""
+        step = self._definition.aggregate
+        texts = [str(self._definition.event_time), *step.by]
+        for row_step in self._definition.row_steps:
+            texts += row_step.columns.values() if isinstance(row_step, Select) else [row_step.condition]
+        words = set(re.findall(r"\w+", " ".join(texts).lower()))
+        return [name for name in columns if name == INGEST_SEQ or words.issuperset(re.findall(r"\w+", name.lower()))]
 
     def _counted(self, events: int, pairs: int | None, groups: int) -> LateCount:
         most = events if isinstance(self._definition.aggregate.window, Session) else groups
