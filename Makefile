@@ -23,7 +23,7 @@ help: ## this list
 setup: .venv/.ready ## the Python environment and the jars
 	@$(PY) -m infra.setup_jars
 
-fast-start: setup ## keep Java's classes in an archive: drivers then start in about half the time
+fast-start: setup ## keep Java's classes in an archive: drivers then start a third sooner
 	@$(PY) -m infra.setup_classes
 
 setup-tests: fast-start ## and what the tests run: Kafka, and MinIO where Go can build it
