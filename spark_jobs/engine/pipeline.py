@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.engine.commits import SchemaMismatchError, create_table
-from spark_jobs.engine.late import EVENT_COLUMNS, INGEST_SEQ, Bronze, LateRows, late_schema
+from spark_jobs.engine.late import EVENT_COLUMNS, INGEST_SEQ, KEY, SEQ, SOURCE, TIME, Bronze, LateRows, late_schema
 from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
@@ -27,8 +27,6 @@ from spark_jobs.transforms.aggregation import EVENTS, aggregate, top_n, with_res
 from spark_jobs.transforms.events import PASSED, project, with_row_steps
 from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
 
-# Names of the narrow branch; the first one tells the branches apart.
-TIME, SEQ, SOURCE = "__time", "__seq", "__table"
 HEARTBEAT = "_heartbeat"
 
 
@@ -153,6 +151,7 @@ class PipelineQuery(Query[Pipeline]):
             F.when(~F.col(HEARTBEAT), F.col(INGEST_SEQ)).alias(SEQ),
             F.col(PASSED),
             F.lit(index).alias(SOURCE),
+            F.xxhash64(F.lit(0), *(f"`{name}`" for name in self.definition.aggregate.by)).alias(KEY),
         )
 
     # --- batches ---
@@ -260,7 +259,7 @@ class PipelineQuery(Query[Pipeline]):
         self, kept: DataFrame, ledger: LedgerRow, changed: int, batch_id: int, bounds: BatchBounds
     ) -> LedgerRow:
         table = self.definition.sink.table
-        results = kept.where(F.col(TIME).isNull()).drop(TIME, SEQ, PASSED, SOURCE)
+        results = kept.where(F.col(TIME).isNull()).drop(TIME, SEQ, PASSED, SOURCE, KEY)
         top, by = self.definition.top_n, self.definition.aggregate.by
         writer = self.writer("result", table)
         if not self.updates:

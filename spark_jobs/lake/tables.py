@@ -4,13 +4,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
+from pyarrow.fs import PyFileSystem
 
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.location import Lake
@@ -108,21 +109,36 @@ def rows_holding(lake: Lake, table: str, column: str, values: Sequence[Any]) -> 
         values: in ascending order; few enough for the rows to be kept in memory.
     """
     opened = open_table(lake, table)
-    files = ds.dataset(
-        files_holding(opened, column, values),
-        schema=pa.schema(opened.schema().to_arrow()),
+    files, schema = files_holding(opened, column, values), pa.schema(opened.schema().to_arrow())
+    if not files:
+        return schema.empty_table()
+    wanted = pa.array(values, schema.field(column).type)
+    if lake.on_s3:
+        return _scan_s3(lake, table, files, schema, column, wanted)
+    return _scan_folder(lake, table, files, column, wanted).select(schema.names).cast(schema)
+
+
+def _scan_folder(lake: Lake, table: str, files: Sequence[str], column: str, wanted: pa.Array) -> pa.Table:
+    """By DuckDB, which does not build the rows that it leaves out: twice as fast as Arrow over 50 columns."""
+    with duckdb.connect() as connection:
+        connection.register("wanted", pa.table({column: wanted}))
+        paths = [f"{lake.table_path(table)}/{path}" for path in files]
+        query = f'SELECT * FROM read_parquet($paths) SEMI JOIN wanted USING ("{column}")'
+        return connection.sql(query, params={"paths": paths}).to_arrow_table()
+
+
+def _scan_s3(
+    lake: Lake, table: str, files: Sequence[str], schema: pa.Schema, column: str, wanted: pa.Array
+) -> pa.Table:
+    """By Arrow: DuckDB would need an extension that it fetches from the network."""
+    found = ds.dataset(
+        files,
+        schema=schema,
         # Spark writes timestamps as INT96, which would be read in nanoseconds and overflow in 2262.
         format=ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")),
-        filesystem=_files_of(lake, table),
+        filesystem=PyFileSystem(DeltaStorageHandler(lake.table_uri(table), lake.storage_options)),
     )
-    return files.to_table(filter=pc.field(column).isin(pa.array(values)))
-
-
-def _files_of(lake: Lake, table: str) -> FileSystem:
-    """The files of a table by their paths in its log; a folder is read by Arrow itself, which takes half the time."""
-    if not lake.on_s3:
-        return SubTreeFileSystem(lake.table_path(table), LocalFileSystem())
-    return PyFileSystem(DeltaStorageHandler(lake.table_uri(table), lake.storage_options))
+    return found.to_table(filter=pc.field(column).isin(wanted))
 
 
 def history(table: DeltaTable, limit: int | None = None) -> Iterator[dict[str, Any]]:
