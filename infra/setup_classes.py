@@ -1,11 +1,9 @@
 """Archive the classes that a driver loads, so that the next drivers map them at once instead of loading each.
 
 A driver's JVM loads thousands of classes from hundreds of jars before its first batch. Java's class data sharing keeps
-them in one file, parsed and verified. This runs a small shop through a driver that writes the archive when it ends; drivers
-use it where it is there (`spark_jobs/engine/session.py`), and Java ignores it where it does not fit: another Java,
-other jars.
-
-Run as ``python -m infra.setup_classes``.
+them in one file, parsed and verified. This runs a small shop through a driver that writes the archive when it ends;
+drivers use it where it is there (`spark_jobs/engine/session.py`), and Java ignores it where it does not fit: another
+Java, other jars.
 """
 
 from __future__ import annotations
