@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from spark_jobs.engine.driver import AnyQuery, Driver
+from spark_jobs.engine.driver import AnyQuery, Driver, Outcome
 from spark_jobs.engine.pipeline import PipelineQuery
 
 _REFRESH_S = 0.5
@@ -24,6 +25,7 @@ class Progress:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._last = 0.0
+        self._told: set[str] = set()
 
     def __enter__(self) -> "Progress":
         if self._live:
@@ -36,6 +38,7 @@ class Progress:
 
     def tick(self, driver: Driver) -> None:
         """Shows the state of the driver, at most a few times a second."""
+        self._tell_failures(driver)
         now = time.monotonic()
         if now - self._last < (_REFRESH_S if self._live else _PLAIN_EVERY_S):
             return
@@ -45,6 +48,21 @@ class Progress:
             self._live.update(table, refresh=True)
         else:
             self._console.print(table)
+
+    def _tell_failures(self, driver: Driver) -> None:
+        """Tells at once what stopped a pipeline while others go on; the end of the run tells it again."""
+        going_on = [name for name in driver.queries if name not in driver.outcomes]
+        for name, outcome in driver.outcomes.items():
+            if outcome.error is not None and name not in self._told and going_on:
+                self._told.add(name)
+                tell_failure(self._console, outcome)
+                self._console.print(f"Still running: {', '.join(going_on)}.", highlight=False)
+
+
+def tell_failure(console: Console, outcome: Outcome) -> None:
+    """Says what stopped a pipeline."""
+    text = Text.assemble((f"{outcome.name} failed:", "red"), f" {outcome.error}")
+    console.print(text, soft_wrap=True, highlight=False)
 
 
 def progress_table(driver: Driver) -> Table:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +12,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark_jobs.console.live import Progress, progress_table
+from spark_jobs.console.live import Progress, progress_table, tell_failure
 from spark_jobs.engine.driver import Driver, Outcome
+from spark_jobs.engine.failures import StoppedError
 from spark_jobs.engine.session import build_session
 from spark_jobs.engine.state import open_pairs
 from spark_jobs.lake import Lake, audit
-from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Definition, Pipeline
@@ -55,17 +56,12 @@ def report_failures(err: Console, outcomes: Mapping[str, Outcome]) -> int:
     """Tells what stopped each pipeline that failed; the exit code of the first of them."""
     code = 0
     for outcome in outcomes.values():
-        if outcome.error is None:
-            continue
-        text = str(outcome.error) if isinstance(outcome.error, TidemarkError) else _unexpected(outcome)
-        err.print(f"[red]{outcome.name} failed:[/red] {text}", soft_wrap=True, highlight=False)
-        code = code or getattr(outcome.error, "exit_code", 1)
+        if outcome.error is not None:
+            tell_failure(err, outcome)
+            if isinstance(outcome.error, StoppedError):
+                err.print(f"Spark's log: {_log_file()}", soft_wrap=True, highlight=False)
+            code = code or outcome.error.exit_code
     return code
-
-
-def _unexpected(outcome: Outcome) -> str:
-    error = outcome.error
-    return f"{type(error).__name__}: {error}\nSpark's log: {_log_file()}"
 
 
 def _log_file() -> Path:
@@ -79,6 +75,7 @@ def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
     """A Spark session whose own output goes to a log file, so that a person reads only what matters."""
     log_file = _log_file()
     saved = os.dup(2)
+    on_interrupt = signal.getsignal(signal.SIGINT)
     with log_file.open("ab") as log:
         # The JVM inherits this process's standard error when it starts, and keeps it.
         os.dup2(log.fileno(), 2)
@@ -91,6 +88,8 @@ def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
         finally:
             os.dup2(saved, 2)
             os.close(saved)
+            # Spark takes Ctrl-C for itself when it starts: it would end batches in the middle.
+            signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield spark
     finally:

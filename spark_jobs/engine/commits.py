@@ -19,6 +19,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import ConcurrentDriverError, LakeUnavailableError, LedgerError, TidemarkError, first_line
+from spark_jobs.lake.health import trouble
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.stamps import Role, Stamp, decode
 from spark_jobs.lake.tables import open_table, row_count
@@ -81,8 +82,9 @@ def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequ
             storage_options=lake.storage_options,
         )
     except (DeltaError, OSError) as error:
+        reason = trouble(lake) or first_line(error)
         raise LakeUnavailableError(
-            f"table {table}: cannot be created in {lake.uri}: {first_line(error)}. Nothing was started."
+            f"table {table}: cannot be created in {lake.uri}: {reason}. Nothing was started."
         ) from error
     except Exception as error:  # the schema's types are checked by native code that raises plain exceptions
         raise SchemaMismatchError(

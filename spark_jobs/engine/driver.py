@@ -6,25 +6,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine import heartbeats
+from spark_jobs.engine.failures import explained
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake, watermarks
-from spark_jobs.lake.errors import ConcurrentDriverError, TidemarkError
+from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.spec import Definition, Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms
 
 log = logging.getLogger("tidemark")
 
 AnyQuery = IngestQuery | PipelineQuery
-
-# Spark tells a driver that lost the race for a log entry in one of these ways.
-_FENCED = ("CONCURRENT_STREAM_LOG_UPDATE", "FileAlreadyExistsException", "_LEGACY_ERROR_TEMP_2207")
 
 _PUBLISH_EVERY_S = 30.0
 _POLL_S = 0.2
@@ -40,7 +37,7 @@ class Outcome:
     """
 
     name: str
-    error: BaseException | None = None
+    error: TidemarkError | None = None
 
 
 @dataclass
@@ -74,8 +71,8 @@ class Driver:
         self.queries[definition.name] = query
         try:
             query.start(until_caught_up=until_caught_up)
-        except (TidemarkError, PySparkException) as error:
-            self.outcomes[definition.name] = Outcome(definition.name, error)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other pipelines go on)
+            self.outcomes[definition.name] = Outcome(definition.name, self._explained(query, error))
 
     def run_until_caught_up(self, *, close: bool, stop: threading.Event | None = None) -> Mapping[str, Outcome]:
         """Runs the ingests until their input is read, then their readers until these have read bronze.
@@ -128,12 +125,16 @@ class Driver:
             if idle is not None:
                 idle.look()
             self._publish()
+            self._note_ended()
             self.on_tick(self)
-        for name, query in self.queries.items():
-            if name not in self.outcomes:
-                self.outcomes[name] = self._outcome(query)
+        self._note_ended()
         self._publish(at_once=True)
         self.on_tick(self)
+
+    def _note_ended(self) -> None:
+        for name, query in self.queries.items():
+            if name not in self.outcomes and not query.query.isActive:
+                self.outcomes[name] = self._outcome(query)
 
     def _running(self) -> list[AnyQuery]:
         return [query for name, query in self.queries.items() if name not in self.outcomes and query.query.isActive]
@@ -156,9 +157,11 @@ class Driver:
             exception = raised
         if query.draining and error is None:
             return Outcome(query.name)
-        if exception is not None and error is None:
-            error = _explained(query, exception)
-        return Outcome(query.name, error)
+        error = error or exception
+        return Outcome(query.name, self._explained(query, error) if error is not None else None)
+
+    def _explained(self, query: AnyQuery, error: BaseException) -> TidemarkError:
+        return explained(error, pipeline=query.name, lake=self.lake, checkpoint=f"_checkpoints/{query.name}")
 
     def _close(self, ingests: Sequence[Ingest], pipelines: Sequence[Pipeline]) -> None:
         """One heartbeat for each table that an ingest of this run writes or a pipeline of this run reads."""
@@ -225,15 +228,3 @@ class _IdleWatch:
                         pipeline=definition.name,
                     )
                 self._last[name] = (seen, since, now)
-
-
-def _explained(query: AnyQuery, exception: Any) -> BaseException:
-    """An error of Spark's as one of Tidemark's, where the reason is known."""
-    text = str(exception)
-    if any(mark in text for mark in _FENCED):
-        return ConcurrentDriverError(
-            f"pipeline `{query.name}`: another driver runs on its checkpoint "
-            f"{query.lake.path(query.epoch.folder)} and planned the next batch first. This driver has stopped; the "
-            "other goes on. Nothing was written twice."
-        )
-    return exception if isinstance(exception, BaseException) else RuntimeError(text)

@@ -1,7 +1,10 @@
 """The driver: heartbeats, orderly ends, pipelines that fail beside others, and a second driver on one checkpoint."""
 
+import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from rich.console import Console
 
+from spark_jobs.console.live import Progress
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import exists
@@ -174,6 +179,35 @@ def test_idle_heartbeats_close_the_last_window_and_a_stopped_driver_goes_on_late
     lakes.assert_balanced(lake, a_count())
 
 
+def test_a_pipeline_that_fails_is_told_at_once_while_the_others_go_on(spark: SparkSession, lake: Lake) -> None:
+    land(lake, 0)
+    stop, said = threading.Event(), io.StringIO()
+    progress = Progress(Console(file=said, width=300))
+    still_running: list[bool] = []
+    deadline = time.monotonic() + PATIENCE_S
+
+    def look(driver: Driver) -> None:
+        progress.tick(driver)
+        if time.monotonic() > deadline:
+            stop.set()
+        counts = driver.queries.get("counts")
+        if counts is not None and counts.latest is not None and not stop.is_set():
+            shutil.rmtree(lake.table_path("gold.counts"), ignore_errors=True)
+            land(lake, 1 + len(still_running), minute=5)
+            if "counts" in driver.outcomes:
+                still_running.append(driver.queries["ingest_events"].query.isActive)
+                stop.set()
+
+    outcomes = Driver(spark, lake, [an_ingest(), a_count()], on_tick=look).run_continuously(stop)
+
+    assert still_running == [True]
+    assert set(failures(dict(outcomes))) == {"counts"}
+    text = " ".join(said.getvalue().split())
+    assert "counts failed:" in text
+    assert "Still running: ingest_events." in text
+    assert "\tat " not in said.getvalue(), "no stack trace"
+
+
 def test_of_two_drivers_on_one_checkpoint_one_goes_on(lake: Lake, tmp_path: Path) -> None:
     definitions = tmp_path / "two_drivers.py"
     definitions.write_text(PIPELINE_FILE)
@@ -184,6 +218,7 @@ def test_of_two_drivers_on_one_checkpoint_one_goes_on(lake: Lake, tmp_path: Path
     def start_driver() -> None:
         environment = {**os.environ, "TIDEMARK_MASTER": "local[1]"}
         options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        options["start_new_session"] = True
         drivers.append(subprocess.Popen(command, env=environment, **options))
 
     landed = 0
@@ -197,10 +232,10 @@ def test_of_two_drivers_on_one_checkpoint_one_goes_on(lake: Lake, tmp_path: Path
         return any(driver.poll() is not None for driver in drivers)
 
     try:
-        # Tables that two drivers create at the same moment are another matter.
+        # At the same moment: they also meet where the tables and the epoch are made.
+        start_driver()
         start_driver()
         await_that(lambda: exists(lake, "bronze.events") and bool(numbers(lake)), "the first batch")
-        start_driver()
         await_that(one_has_ended, "the end of the driver that lost")
         loser, winner = sorted(drivers, key=lambda driver: driver.poll() is None)
         text, _ = loser.communicate(timeout=30)
@@ -211,9 +246,11 @@ def test_of_two_drivers_on_one_checkpoint_one_goes_on(lake: Lake, tmp_path: Path
         everything = list(range(3 * (landed + 2)))
         await_that(lambda: numbers(lake)[-1:] == everything[-1:], "the last event")
         assert winner.poll() is None
-        winner.terminate()
+        # Ctrl-C, as a terminal sends it: to the driver and its JVM.
+        os.killpg(winner.pid, signal.SIGINT)
         text, _ = winner.communicate(timeout=60)
         assert winner.returncode == 0, text
+        assert "done" in text
     finally:
         for driver in drivers:
             if driver.poll() is None:

@@ -1,0 +1,76 @@
+"""What stopped a pipeline, in words that tell a person what to do."""
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import (
+    ConcurrentDriverError,
+    LakeUnavailableError,
+    MissingTableError,
+    TidemarkError,
+    first_line,
+)
+from spark_jobs.lake.health import trouble
+
+# Spark tells a driver that lost the race for a log entry in one of these ways.
+_FENCED = ("CONCURRENT_STREAM_LOG_UPDATE", "FileAlreadyExistsException", "_LEGACY_ERROR_TEMP_2207")
+
+_FULL = ("No space left on device", "Disk quota exceeded")
+_UNREACHABLE = ("Connection refused", "UnknownHostException", "InvalidAccessKeyId", "AccessDenied", "ExpiredToken")
+
+_WHOLE = "Every batch that was committed is whole; the one that it was in runs again at the next start."
+
+
+class StoppedError(TidemarkError):
+    """A pipeline stopped for a reason that Tidemark does not know: Spark's own."""
+
+
+def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: str) -> TidemarkError:
+    """An error as one of Tidemark's, with its first and its last cause instead of stack traces.
+
+    Args:
+        error: what ended the query.
+        pipeline: its name.
+        lake: where it wrote.
+        checkpoint: its checkpoint, relative to the lake.
+    """
+    # A table that is missing because the whole lake is gone is told as the latter.
+    if isinstance(error, TidemarkError) and not (isinstance(error, MissingTableError) and trouble(lake)):
+        return error
+    text = str(error)
+    if any(mark in text for mark in _FENCED):
+        return ConcurrentDriverError(
+            f"pipeline `{pipeline}`: another driver runs on its checkpoint {lake.path(checkpoint)} and planned the "
+            "next batch first. This driver has stopped; the other goes on. Nothing was written twice."
+        )
+    reason = "no space is left on its disk, or on that of Spark's temporary files" if _has(text, _FULL) else None
+    reason = reason or trouble(lake) or ("it cannot be reached" if _has(text, _UNREACHABLE) else None)
+    if reason is not None:
+        return LakeUnavailableError(
+            f"pipeline `{pipeline}`: the lake {lake.uri}: {reason} ({root_cause(error)}). {_WHOLE} Mend that, then run "
+            "the same command again."
+        )
+    cause = root_cause(error)
+    headline = f"{type(error).__name__}: {_headline(error)}"
+    because = "" if cause in headline else f" Cause: {cause}."
+    return StoppedError(f"pipeline `{pipeline}`: {headline}.{because} {_WHOLE}")
+
+
+def root_cause(error: BaseException) -> str:
+    """The innermost cause that an error names: Java's last `Caused by`, without packages, or its first line."""
+    causes = [line.partition("Caused by: ")[2] for line in str(error).splitlines() if "Caused by: " in line]
+    if not causes:
+        return _headline(error)
+    kind, _, said = causes[-1].partition(": ")
+    name = kind.rsplit(".", 1)[-1]
+    return (f"{name}: {said}" if said else name).rstrip(". ")
+
+
+def _headline(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    # Py4J says first which of its objects failed, which helps nobody.
+    if len(lines) > 1 and "An error occurred while calling" in lines[0]:
+        return lines[1].removeprefix(": ").rstrip(". ")
+    return first_line(error).rstrip(". ")
+
+
+def _has(text: str, marks: tuple[str, ...]) -> bool:
+    return any(mark in text for mark in marks)

@@ -1,0 +1,25 @@
+"""What is visibly wrong with a lake's folder, where a library only says that a file cannot be written."""
+
+import os
+import shutil
+from pathlib import Path
+
+from spark_jobs.lake.location import Lake
+
+_FULL_BYTES = 64 * 1024
+
+
+def trouble(lake: Lake) -> str | None:
+    """Why the folder of a lake cannot be written, as half a sentence; None if nothing is seen, or on S3."""
+    if lake.on_s3:
+        return None
+    folder = Path(lake.uri)
+    if not folder.is_dir():
+        return "the folder is gone"
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return "its file system is read-only"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "it may not be written"
+    if shutil.disk_usage(folder).free < _FULL_BYTES:
+        return "no space is left on its disk"
+    return None

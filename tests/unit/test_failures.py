@@ -1,0 +1,93 @@
+"""What a person reads when a pipeline stops: the cause, not Spark's stack traces."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.engine.failures import StoppedError, explained, root_cause
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import (
+    ConcurrentDriverError,
+    LakeUnavailableError,
+    LedgerError,
+    MissingTableError,
+    TidemarkError,
+)
+
+# As Spark 4.2 reported a full disk, shortened.
+FULL_DISK = """An error occurred while calling o552.save.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/lake/bronze/sales.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError(QueryExecutionErrors.scala:843)
+Caused by: org.apache.parquet.util.AutoCloseables$ParquetCloseResourceException: Unable to close resource
+\tat org.apache.parquet.util.AutoCloseables.uncheckedClose(AutoCloseables.java:85)
+Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device
+\t... 26 more
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+"""
+OVERFLOW = """Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:3000)
+Caused by: org.apache.spark.SparkArithmeticException: [ARITHMETIC_OVERFLOW] integer overflow.
+\tat org.apache.spark.sql.errors.ExecutionErrors.arithmeticOverflowError(ExecutionErrors.scala:129)
+"""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path))
+
+
+def told(error: BaseException, lake: Lake) -> TidemarkError:
+    found = explained(error, pipeline="sales", lake=lake, checkpoint="_checkpoints/sales")
+    assert "\tat " not in str(found)
+    return found
+
+
+def test_a_full_disk_may_be_tried_again(lake: Lake) -> None:
+    found = told(RuntimeError(FULL_DISK), lake)
+    assert isinstance(found, LakeUnavailableError)
+    assert found.exit_code == 75
+    for part in ("`sales`", lake.uri, "no space is left", "IOException: No space left on device", "run the same"):
+        assert part in str(found)
+
+
+def test_an_error_in_the_data_names_its_cause(lake: Lake) -> None:
+    found = told(ValueError(OVERFLOW), lake)
+    assert isinstance(found, StoppedError)
+    assert found.exit_code == 1
+    assert "SparkArithmeticException: [ARITHMETIC_OVERFLOW] integer overflow" in str(found)
+    assert "Every batch that was committed is whole" in str(found)
+
+
+def test_a_lake_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
+    gone = Lake(str(tmp_path / "gone"))
+    for error in (RuntimeError("File does not exist"), MissingTableError("table bronze.sales: not in the lake")):
+        found = told(error, gone)
+        assert isinstance(found, LakeUnavailableError)
+        assert "the folder is gone" in str(found)
+        assert str(error) in str(found)
+
+
+def test_what_tidemark_raised_stays_as_it_is(lake: Lake) -> None:
+    for error in (LedgerError("figures differ"), MissingTableError("table bronze.sales: not in the lake")):
+        assert told(error, lake) is error
+
+
+def test_another_driver_on_the_checkpoint(lake: Lake) -> None:
+    found = told(RuntimeError("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log."), lake)
+    assert isinstance(found, ConcurrentDriverError)
+    assert lake.path("_checkpoints/sales") in str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (FULL_DISK, "IOException: No space left on device"),
+        ("An error occurred while calling o1.save.\n: java.lang.Error: it broke.\n\tat x", "java.lang.Error: it broke"),
+        ("File does not exist.\nmore", "File does not exist"),
+        ("x\nCaused by: java.lang.NullPointerException\n\tat y", "NullPointerException"),
+        ("", "RuntimeError('')"),
+    ],
+)
+def test_the_root_cause(text: str, cause: str) -> None:
+    assert root_cause(RuntimeError(text)) == cause
