@@ -62,7 +62,7 @@ cases: setup ## FILE=cases.json: run window cases of other engines
 chaos: setup-tests ## N=200 SEED=1 LAKE=folder|minio: kill drivers, compare with a calm run; goes on where it stopped
 	@$(PY) -m tests.chaos.kills --kills $(or $(N),200) --seed $(or $(SEED),1) --lake $(or $(LAKE),folder)
 
-bench: setup-tests ## the measurements of benchmarks/README.md (about half an hour)
+bench: setup-tests ## the measurements of benchmarks/README.md (a quarter of an hour)
 	@$(PY) -m benchmarks.late_split
 
 clean: ## remove the environment and all caches
