@@ -58,6 +58,9 @@ _OVER_ONLY = (
 )
 _AGGREGATE_CLAUSES = (exp.Filter, exp.WithinGroup)
 _ORDER_DEPENDENT = (exp.First, exp.Last, exp.AnyValue, exp.FirstValue, exp.LastValue)
+# Aggregates that gather values in the order in which they are read, and what makes that order not matter.
+_GATHERING = (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat)
+_ORDER_FREE = (exp.ArraySort, exp.ArraySize)
 # Aggregates that sqlglot has no class for.
 _AGGREGATE_NAMES = {
     "approx_percentile",
@@ -208,6 +211,19 @@ def _check_aggregate(sql: str) -> str:
             f"{order_dependent.sql_name().lower()}() depends on the order in which rows are read, got {sql!r}: "
             "use min_by(value, event_time) or max_by(value, event_time)"
         )
+    for node in aggregates:
+        if isinstance(node, _GATHERING) and not isinstance(node.this, exp.Order):
+            gathered = node.sql(dialect="spark")
+            if isinstance(node, exp.GroupConcat):
+                way_out = f"say which order: {gathered} WITHIN GROUP (ORDER BY ...)"
+            elif isinstance(node.parent, _ORDER_FREE):
+                continue
+            else:
+                way_out = f"use sort_array({gathered})"
+            raise ValueError(
+                f"{gathered} depends on the order in which rows are read, so a replayed batch could give another "
+                f"value; got {sql!r}: {way_out}"
+            )
     return sql
 
 
