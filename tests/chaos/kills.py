@@ -46,7 +46,7 @@ class Round:
     Attributes:
         seed: of the moments.
         kills: how many there were.
-        moments: for each kill, the newest files of the lake at that moment: where in a batch the driver died.
+        moments: for each kill, what ran and the newest file of the lake: where in a batch the driver died.
         differing: tables that differ from the calm run's; empty as it should be.
         seconds: how long it took.
     """
@@ -75,6 +75,12 @@ def simulate(landing: Path, *, files: int, rows_per_file: int) -> None:
         os.utime(path, (1_767_225_600 + number, 1_767_225_600 + number))
 
 
+def ingest_command(lake: Lake) -> list[str]:
+    """A driver that reads all of the input into bronze, then ends."""
+    ingests = [f"{PIPELINES_FILE}:{each.name}" for each in DEFINITIONS if isinstance(each, Ingest)]
+    return [sys.executable, "-m", "spark_jobs.cli", "run", *ingests, "--lake", lake.uri, "--until-caught-up"]
+
+
 def command(lake: Lake) -> list[str]:
     """A driver that does all the work there is, then ends."""
     program = [sys.executable, "-m", "spark_jobs.cli", "run", PIPELINES_FILE]
@@ -101,34 +107,50 @@ def contents(lake: Lake) -> dict[str, Any]:
 def run_killed(
     lake: Lake, environment: Mapping[str, str], expected: Mapping[str, Any], *, seed: int, most_kills: int
 ) -> Round:
-    """Kills the driver again and again, each time a random moment after it has begun to commit."""
+    """Kills the driver again and again, each time a random moment after it has begun to commit.
+
+    A quarter of the kills meets the ingest; it is then left to finish, and the others meet the pipelines, all of which
+    run at once.
+    """
     chance, result, began = random.Random(seed), Round(seed), time.monotonic()
-    while result.kills < most_kills:
-        with _driver(lake, environment) as driver:
-            before = _progress(lake)
-            if not _await_progress(driver, lake, before):
-                break
-            # The moment of death: anywhere in the next batches.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                driver.wait(chance.uniform(0.0, 2.5))
-                break
-            result.moments.append(_newest(lake))
-            _kill(driver)
+    phases = (("ingest", ingest_command(lake), most_kills // 4), ("pipelines", command(lake), most_kills))
+    for phase, program, most in phases:
+        for moment in _kill_again_and_again(program, lake, environment, chance, most - result.kills):
+            result.moments.append(f"{phase}: {moment}")
             result.kills += 1
-    run = subprocess.run(command(lake), env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-    if run.returncode:
-        result.differing.append(f"the last run failed with {run.returncode}: {run.stdout[-500:]} {run.stderr[-1500:]}")
-        return result
+        run = subprocess.run(program, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+        if run.returncode:
+            said = f"{run.stdout[-500:]} {run.stderr[-1500:]}"
+            result.differing.append(f"a run that was not killed failed with {run.returncode}: {said}")
+            return result
     found = contents(lake)
     result.differing += [table for table in expected if found[table] != expected[table]]
     result.seconds = time.monotonic() - began
     return result
 
 
+def _kill_again_and_again(
+    program: list[str], lake: Lake, environment: Mapping[str, str], chance: random.Random, most: int
+) -> Iterator[str]:
+    """Until as many have been killed, or one has ended before; gives the newest file of the lake at each death."""
+    for _ in range(most):
+        with _driver(program, environment) as driver:
+            before = _progress(lake)
+            if not _await_progress(driver, lake, before):
+                return
+            # The moment of death: anywhere in the next batches.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                driver.wait(chance.uniform(0.0, 2.5))
+                return
+            newest = _newest(lake)
+            _kill(driver)
+            yield newest
+
+
 @contextlib.contextmanager
-def _driver(lake: Lake, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def _driver(program: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     driver = subprocess.Popen(
-        command(lake),
+        program,
         env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
