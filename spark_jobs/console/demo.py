@@ -76,7 +76,7 @@ def demonstrate(out: Console, err: Console, lake: Lake, *, seconds: float, stop:
 def _opening_time(lake: Lake) -> datetime:
     """Two days ago, or where an earlier demonstration on this lake stopped."""
     try:
-        newest = tables.newest(tables.open_table(lake, "bronze.sales"), "sold_at")
+        newest = tables.newest(tables.open_table(lake, "bronze.sales"), "sold_at", beside="_ingest_seq")
     except MissingTableError:
         newest = None
     if isinstance(newest, datetime):

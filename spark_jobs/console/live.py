@@ -18,6 +18,8 @@ _PLAIN_EVERY_S = 10.0
 class Progress:
     """Shows each pipeline's rows per second, watermark, lag, batch time, state and late events while it runs.
 
+    The lag is the clock less the watermark: by how much the results that are final are behind.
+
     On a terminal it redraws one table; elsewhere (a log file) it prints the table every ten seconds.
     """
 
@@ -97,7 +99,7 @@ def _figures(query: AnyQuery) -> tuple[str, ...]:
     watermark, lag = "-", "-"
     if is_pipeline and row.watermark_ms:
         watermark = _clock(published_ms)
-        lag = _span(time.time() - row.started_ms / 1000)
+        lag = _span(max(0.0, time.time() - published_ms / 1000))
     return (
         str(query.latest_batch_id),
         f"{query.total_read:,}",
@@ -123,4 +125,7 @@ def _clock(at_ms: int) -> str:
 
 
 def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

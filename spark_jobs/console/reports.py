@@ -14,12 +14,12 @@ from rich.text import Text
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.inventory import TableSummary
-from spark_jobs.lake.ledger import WARNING, LedgerRow, Totals
+from spark_jobs.lake.ledger import FATES, WARNING, LedgerRow, Totals
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.spec import Pipeline
 from spark_jobs.spec.durations import format_duration
 
-_EVENT_COLUMNS = ("read", "on_time", "partly_late", "late", "duplicate", "quarantined", "filtered")
+_EVENT_COLUMNS = ("read", *FATES)
 _ALWAYS_SHOWN = ("read", "on_time", "late")
 _PAIR_COLUMNS = ("pairs", "pairs_late", "pairs_result", "state_groups")
 _HEADINGS = {"pairs_result": "in results", "state_groups": "state"}
@@ -140,6 +140,8 @@ def _asides(totals: Totals, rows: Sequence[tuple[int, LedgerRow]]) -> list[str]:
         for what, whys in told.items()
         if whys
     ]
+    if totals.timeless:
+        lines.append(f"timeless: {totals.timeless:,} events have no event time, hence no window; they are in bronze")
     if totals.within_grace:
         lines.append(f"on time: {totals.within_grace:,} of them within grace")
     if totals.heartbeats:

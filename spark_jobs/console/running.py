@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from rich.console import Console
+from rich.text import Text
 
 from spark_jobs.console.live import Progress, progress_table, tell_failure
 from spark_jobs.engine.driver import Driver, Outcome
@@ -49,6 +50,8 @@ def run_pipelines(
                 out.print(f"Running {', '.join(d.name for d in definitions)} on {lake.uri}. Ctrl-C ends cleanly.")
                 outcomes = driver.run_continuously(stop, idle_after=idle_after)
         out.print(progress_table(driver))
+        for warning in driver.warnings:
+            err.print(Text.assemble(("warning:", "yellow"), f" {warning}"), soft_wrap=True, highlight=False)
         return report_failures(err, outcomes)
 
 

@@ -28,6 +28,9 @@ _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
+_SAME_TRANSACTION = "Concurrent transaction"
+"""What `deltalake` says where another writer commits the same transaction id."""
+
 _ROWS_PER_FILE = 1_000_000
 _FEW_ROWS = 50_000
 
@@ -172,8 +175,8 @@ class TableWriter:
             raise LedgerError(
                 f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}`, epoch {self.epoch}, was skipped "
                 f"as known, though the table's history does not have it. The stream has stopped; nothing was "
-                f"written. Another driver may have reset the checkpoint: see `tidemark ledger {self.pipeline}`, then "
-                "start the stream again."
+                f"written. The checkpoint has been reset meanwhile: start the stream again; or a reset was "
+                f"interrupted: repeat it, `tidemark reset {self.pipeline}`."
             )
         return found
 
@@ -244,10 +247,16 @@ class TableWriter:
 
     def _merge_few(self, rows: DataFrame, stamp: Stamp, keys: Sequence[str], replace_windows: bool) -> None:
         table = open_table(self.lake, self.table)
+        if not self._knows(table, stamp):
+            content = self._collect(rows, table, stamp)
+            _retrying(lambda: self._merge_once(content, stamp, keys, replace_windows))
+
+    def _merge_once(self, content: pa.Table, stamp: Stamp, keys: Sequence[str], replace_windows: bool) -> None:
+        table = open_table(self.lake, self.table)
         if self._knows(table, stamp):
             return
-        content = self._collect(rows, table, stamp)
-        measures, values = _measures(rows.columns, keys), {name: f's."{name}"' for name in rows.columns}
+        names = content.column_names
+        measures, values = _measures(names, keys), {name: f's."{name}"' for name in names}
         same = [f'(t."{name}" IS NOT DISTINCT FROM s."{name}")' for name in keys]
         touched = ""
         if "window_end" in keys and content.num_rows:
@@ -377,7 +386,7 @@ def _conflicts_explained(writer: TableWriter, stamp: Stamp) -> Iterator[None]:
         # A commit whose answer got lost fails against itself: then the table has this batch, from this driver.
         if isinstance(error, CommitFailedError) and writer.has(stamp):
             return
-        if "ConcurrentTransactionException" in str(error) or "Concurrent transaction" in str(error):
+        if "ConcurrentTransactionException" in str(error) or _SAME_TRANSACTION in str(error):
             raise ConcurrentDriverError(
                 f"pipeline `{writer.pipeline}`: another driver committed batch {stamp.batch_id} to {writer.table} at "
                 "the same moment. This driver stops; the other goes on. Nothing was written twice."
@@ -389,6 +398,9 @@ _CONFLICTS = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "Con
 
 
 def _is_conflict(error: BaseException) -> bool:
+    """Whether another writer changed the same files; a driver that commits the same batch is another matter."""
+    if isinstance(error, CommitFailedError):
+        return _SAME_TRANSACTION not in str(error)
     return any(name in str(error) for name in _CONFLICTS)
 
 

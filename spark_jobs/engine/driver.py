@@ -50,6 +50,7 @@ class Driver:
         definitions: what to run.
         readers: every pipeline that is known, so that a heartbeat reaches past the windows of all that read a table.
         on_tick: called a few times a second while queries run.
+        warnings: what a person should know at the end, in words.
     """
 
     spark: SparkSession
@@ -59,7 +60,11 @@ class Driver:
     on_tick: Callable[["Driver"], None] = lambda driver: None
     queries: dict[str, AnyQuery] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
     _published: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._heartbeats = heartbeats.Heartbeats(self.spark, self.lake)
 
     def start(self, definition: Definition, *, until_caught_up: bool) -> None:
         """Starts one pipeline; an error is its outcome, not the driver's."""
@@ -86,7 +91,11 @@ class Driver:
         pipelines = [definition for definition in self.definitions if isinstance(definition, Pipeline)]
         self._run_group(ingests, stop)
         if close and not stop.is_set():
-            self._close(ingests, pipelines)
+            try:
+                self._close(ingests, pipelines)
+            except Exception as error:
+                names = ", ".join(definition.name for definition in self.definitions)
+                raise explained(error, pipeline=names, lake=self.lake, checkpoint="_checkpoints") from error
         self._run_group(pipelines, stop)
         return self.outcomes
 
@@ -165,16 +174,25 @@ class Driver:
 
     def _close(self, ingests: Sequence[Ingest], pipelines: Sequence[Pipeline]) -> None:
         """One heartbeat for each table that an ingest of this run writes or a pipeline of this run reads."""
-        event_times = {definition.sink.table: definition.event_time for definition in ingests}
-        for pipeline in pipelines:
-            for table in pipeline.tables:
-                if pipeline.event_time is not None and table.name not in event_times:
-                    select = table.select or {}
-                    event_times[table.name] = select.get(pipeline.event_time, pipeline.event_time)
-        known = {pipeline.name: pipeline for pipeline in (*self.readers, *pipelines)}.values()
-        for name, event_time in event_times.items():
-            readers = [pipeline for pipeline in known if name in {table.name for table in pipeline.tables}]
-            heartbeats.close(self.spark, self.lake, name, event_time, readers, pipeline=name)
+        readers = self._known_readers(pipelines)
+        names = {ingest.sink.table for ingest in ingests} | {t.name for p in pipelines for t in p.tables}
+        unfinished = {i.sink.table: i.name for i in ingests if (o := self.outcomes.get(i.name)) and o.error}
+        for together in heartbeats.groups(sorted(names), readers):
+            failed = sorted(unfinished[name] for name in together if name in unfinished)
+            if failed:
+                self.warnings.append(
+                    f"{', '.join(together)} not closed, because {', '.join(failed)} has not read all of its input. "
+                    "Open windows wait for the next run."
+                )
+                continue
+            mine = [pipeline for pipeline in readers if set(together) & {table.name for table in pipeline.tables}]
+            times_of = {name: heartbeats.event_times(name, ingests, mine) for name in together}
+            times_of = {name: times for name, times in times_of.items() if times}
+            if times_of:
+                self._heartbeats.close(times_of, mine)
+
+    def _known_readers(self, pipelines: Sequence[Pipeline]) -> tuple[Pipeline, ...]:
+        return tuple({pipeline.name: pipeline for pipeline in (*self.readers, *pipelines)}.values())
 
     def _publish(self, *, at_once: bool = False) -> None:
         """Writes `ops/watermarks`, beside the batches and at most every 30 s."""
@@ -185,16 +203,21 @@ class Driver:
             when, watermark_ms = self._published.get(name, (0.0, -1))
             if row.watermark_ms == watermark_ms or (not at_once and time.monotonic() - when < _PUBLISH_EVERY_S):
                 continue
-            watermarks.publish(
-                self.lake,
-                pipeline=name,
-                table=query.definition.sink.table,
-                engine_ms=row.watermark_ms,
-                grace_ms=row.grace_ms,
-                epoch=query.epoch.number,
-                batch_id=query.latest_batch_id,
-            )
-            self._published[name] = (time.monotonic(), row.watermark_ms)
+            try:
+                watermarks.publish(
+                    self.lake,
+                    pipeline=name,
+                    table=query.definition.sink.table,
+                    engine_ms=row.watermark_ms,
+                    grace_ms=row.grace_ms,
+                    epoch=query.epoch.number,
+                    batch_id=query.latest_batch_id,
+                )
+            except Exception:
+                # A convenience for readers, written again in a moment: no reason to stop a stream.
+                log.warning("the watermark of %s could not be published", name, exc_info=True)
+                row = None
+            self._published[name] = (time.monotonic(), row.watermark_ms if row else watermark_ms)
 
 
 class _IdleWatch:
@@ -211,20 +234,12 @@ class _IdleWatch:
             query = self._driver.queries[name]
             if not isinstance(query, IngestQuery) or not query.query.isActive:
                 continue
-            seen, since, beaten = self._last.get(name, (-1, now, now))
+            seen, since, beaten = self._last.setdefault(name, (query.latest_batch_id, now, now))
             if query.latest_batch_id != seen:
                 self._last[name] = (query.latest_batch_id, now, now)
             elif (now - beaten) * 1000 >= limit_ms:
-                newest = query.newest_event_ms()
-                if newest is not None:
-                    definition = query.definition
-                    idle_ms = int((now - since) * 1000)
-                    heartbeats.beat(
-                        self._driver.spark,
-                        self._driver.lake,
-                        definition.sink.table,
-                        definition.event_time,
-                        newest + idle_ms,
-                        pipeline=definition.name,
-                    )
+                try:
+                    query.beat(int((now - since) * 1000), self._driver.readers)
+                except Exception:
+                    log.warning("no heartbeat for %s", query.definition.sink.table, exc_info=True)
                 self._last[name] = (seen, since, now)

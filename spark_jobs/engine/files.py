@@ -3,18 +3,32 @@
 So a file that cannot be read is set aside with its error, and the others of its batch go on.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import unquote
 
+import obstore
+from obstore.exceptions import NotFoundError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.engine.progress import planned_offsets
+from spark_jobs.lake import Lake
 from spark_jobs.spec import Files, Ingest
 from spark_jobs.transforms.rows import schema_ddl
 
-_UNREADABLE = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "_CORRUPT_", "PARQUET_COLUMN_DATA_TYPE_MISMATCH")
+_UNREADABLE = (
+    "FAILED_READ_FILE",
+    "CANNOT_READ_FILE",
+    "_CORRUPT_",
+    "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
+    "PATH_NOT_FOUND",  # listed, and removed before it was read
+)
 
 # A task that fails reaches Python as the one, an error of the plan as the other.
 _ERRORS = (PySparkException, Py4JJavaError)
@@ -35,15 +49,51 @@ def file_names(spark: SparkSession, source: Files, path: str) -> DataFrame:
     return spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**options).load(path).select("path")
 
 
+def planned_files(query: StreamingQuery, lake: Lake, checkpoint: str) -> tuple[str, ...]:
+    """The files of the batch that runs, from the source's log in the checkpoint.
+
+    Not from the stream itself: Spark leaves out, in silence, a file that was removed after it was planned.
+
+    Args:
+        query: it reads one folder.
+        lake: where its checkpoint lies.
+        checkpoint: relative to the lake.
+    """
+    before, upto = planned_offsets(query)
+    found = set()
+    for number in range(_log_offset(before) + 1, _log_offset(upto) + 1):
+        path = f"{checkpoint}/sources/0/{number}"
+        try:
+            content = obstore.get(lake.store, path).bytes()
+        except (NotFoundError, FileNotFoundError):
+            content = obstore.get(lake.store, f"{path}.compact").bytes()
+        # The first line is the version of the log; a compacted one repeats the entries before.
+        entries = [json.loads(line) for line in bytes(content).decode().splitlines()[1:]]
+        found |= {_plain(entry["path"]) for entry in entries if entry["batchId"] == number}
+    return tuple(sorted(found))
+
+
+def _log_offset(offset: str) -> int:
+    return int(json.loads(offset)["logOffset"]) if offset else -1
+
+
+def _plain(path: str) -> str:
+    """A path of the log, which is written as a URL, as readers take it."""
+    return unquote(path).replace("file:///", "file:/", 1)
+
+
 class FileBatch:
     """The files of one batch."""
 
-    def __init__(self, spark: SparkSession, definition: Ingest, source: Files, names: DataFrame, at_ms: int) -> None:
+    def __init__(
+        self, spark: SparkSession, definition: Ingest, source: Files, paths: Sequence[str], at_ms: int, root: str
+    ) -> None:
         self._spark = spark
         self._definition = definition
         self._source = source
-        self._paths = sorted({row["path"] for row in names.select("path").collect()})
+        self._paths = paths
         self._at_ms = at_ms
+        self._root = root
 
     def read(
         self, judge: Callable[[DataFrame], DataFrame], count: Callable[[DataFrame], list[Row]]
@@ -53,17 +103,50 @@ class FileBatch:
         Returns:
             The judged rows, kept in memory; their counts; and (path, error) of each file that cannot be read.
         """
-        rows = judge(self._rows(self._paths)).persist()
+        unreadable: dict[str, str] = {}
+        for blame in (self._missing, self._broken):
+            paths = [path for path in self._paths if path not in unreadable]
+            try:
+                return *self._judged(paths, judge, count), list(unreadable.items())
+            except _ERRORS as error:
+                if not _is_unreadable(error) or not self._root_exists():
+                    raise
+            unreadable |= blame(paths)
+        paths = [path for path in self._paths if path not in unreadable]
+        return *self._judged(paths, judge, count), list(unreadable.items())
+
+    def _judged(
+        self,
+        paths: Sequence[str],
+        judge: Callable[[DataFrame], DataFrame],
+        count: Callable[[DataFrame], list[Row]],
+    ) -> tuple[DataFrame, list[Row]]:
+        rows = judge(self._rows(paths)).persist()
         try:
-            return rows, count(rows), []
-        except _ERRORS as error:
+            return rows, count(rows)
+        except _ERRORS:
             rows.unpersist()
-            if not _is_unreadable(error):
-                raise
-        unreadable = [(path, cause) for path in self._paths if (cause := self._error_of(path))]
-        bad = {path for path, _ in unreadable}
-        rows = judge(self._rows([path for path in self._paths if path not in bad])).persist()
-        return rows, count(rows), unreadable
+            raise
+
+    def _missing(self, paths: Sequence[str]) -> dict[str, str]:
+        return {path: "the file was removed before it was read" for path in paths if not self._exists(path)}
+
+    def _broken(self, paths: Sequence[str]) -> dict[str, str]:
+        return {path: cause for path in paths if (cause := self._error_of(path))}
+
+    def _root_exists(self) -> bool:
+        """Whether the source is there: where all of it is gone, no single file is to blame."""
+        files, place = self._files_at(self._root)
+        return bool(files.globStatus(place))
+
+    def _exists(self, path: str) -> bool:
+        files, place = self._files_at(path)
+        return bool(files.exists(place))
+
+    def _files_at(self, path: str) -> tuple[Any, Any]:
+        gateway: Any = self._spark._jvm
+        place = gateway.org.apache.hadoop.fs.Path(path)
+        return place.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()), place
 
     def _error_of(self, path: str) -> str | None:
         try:

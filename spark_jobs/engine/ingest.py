@@ -1,6 +1,6 @@
 """Ingest: from files or Kafka to bronze and its quarantine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,15 @@ from pyspark.sql import functions as F
 
 from spark_jobs.engine import heartbeats
 from spark_jobs.engine.commits import create_table, schema_of
-from spark_jobs.engine.files import FileBatch, file_names
+from spark_jobs.engine.files import FileBatch, file_names, planned_files
+from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
 from spark_jobs.engine.progress import BatchBounds
 from spark_jobs.engine.query import Query
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.ledger import WARNING, LedgerRow
-from spark_jobs.spec import Files, Ingest, Kafka
+from spark_jobs.spec import Files, Ingest, Kafka, Pipeline
 from spark_jobs.transforms.rows import (
     DETAIL,
     HEADER,
@@ -128,14 +129,25 @@ class IngestQuery(Query[Ingest]):
         create_table(self.lake, f"{table}__quarantine", schema_of(QUARANTINE))
         newest = find_stamp(self.lake, table, lambda stamp: stamp.next_seq is not None)
         self._next_seq = newest.next_seq or 0 if newest else 0
-        self._newest_ms: int | None = None
+        self._front: Front | None = None
+        self._heartbeats = Heartbeats(self.spark, self.lake)
 
-    def newest_event_ms(self) -> int | None:
-        """The newest event time in bronze, in milliseconds; None where it has no event."""
-        if self._newest_ms is None:
-            table, column = self.definition.sink.table, self.definition.event_time
-            self._newest_ms = heartbeats.newest_event_ms(self.spark, self.lake, table, column)
-        return self._newest_ms
+    def beat(self, idle_ms: int, readers: Iterable[Pipeline]) -> None:
+        """Moves the watermark on to the newest event's time plus the time without input; never back.
+
+        Args:
+            idle_ms: for how long there was no input.
+            readers: every pipeline that is known: those of this table may go by times of their own.
+        """
+        table, beats = self.definition.sink.table, self._heartbeats
+        times = heartbeats.event_times(table, (self.definition,), readers)
+        if self._front is None:
+            self._front = beats.front(table, (self.definition.event_time,))
+        newest, before = self._front.event_ms, self._front.heartbeat_ms
+        if newest is None or (before is not None and newest + idle_ms <= before):
+            return
+        beats.beat(table, times, newest + idle_ms)
+        self._front = Front(newest, newest + idle_ms)
 
     def plan(self) -> DataFrame:
         """Names of new files, or Kafka's messages; with the batch's clock, which a replay repeats."""
@@ -157,7 +169,9 @@ class IngestQuery(Query[Ingest]):
         source = self.definition.source
         unreadable: list[tuple[str, str]] = []
         if isinstance(source, Files):
-            files = FileBatch(self.spark, self.definition, source, batch, bounds.batch_time_ms)
+            paths = planned_files(self.query, self.lake, self.epoch.folder)
+            root = self.lake.source_path(source.path)
+            files = FileBatch(self.spark, self.definition, source, paths, bounds.batch_time_ms, root)
             rows, census_rows, unreadable = files.read(self._judged, self._count)
         else:
             rows = self._judged(batch).persist()
@@ -263,7 +277,7 @@ class IngestQuery(Query[Ingest]):
         stamp = self.stamp("result", batch_id, ledger.rows, ledger=ledger, next_seq=next_seq)
         written = self.writer("result", table).append(self._good(rows, census), stamp)
         self._next_seq = written.next_seq or 0
-        self._newest_ms = None
+        self._front = None
         self.reached("result_committed", batch_id)
 
     def _placed(self, rows: DataFrame, census: _Census) -> DataFrame:

@@ -21,6 +21,7 @@ from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import current_epoch, query_id
 from spark_jobs.lake.errors import LedgerError, MissingTableError
 from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.spec import Late, Pipeline, Session, Table, Window
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.transforms.aggregation import EVENTS, aggregate, top_n, with_result_steps
@@ -28,6 +29,9 @@ from spark_jobs.transforms.events import PASSED, project, with_row_steps
 from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
 
 HEARTBEAT = "_heartbeat"
+_LEAST_LONG = -(2**63)
+# Which branch a row comes from.
+_NARROW, _RESULT = f"{SOURCE} IS NOT NULL", f"{SOURCE} IS NULL"
 
 
 class PipelineQuery(Query[Pipeline]):
@@ -123,7 +127,7 @@ class PipelineQuery(Query[Pipeline]):
         if epoch is not None and query_id(self.lake, epoch) is not None:
             return 0
         history = tables.history(tables.open_table(self.lake, table.name))
-        return next((commit["version"] for commit in history if commit["operation"] == "DELETE"), 0)
+        return next((commit["version"] for commit in history if commit.get(EMPTIED) == "reset"), 0)
 
     def _with_watermark(self, stream: DataFrame) -> DataFrame:
         watermark, event_time = self.definition.watermark, self.definition.event_time
@@ -135,17 +139,19 @@ class PipelineQuery(Query[Pipeline]):
         """The aggregation over the events that passed; heartbeats only move the watermark."""
         passed = with_row_steps(events, self.definition.row_steps)
         counted = F.col(PASSED) & ~F.col(HEARTBEAT)
-        if self.definition.event_time:
-            # Naming the event time keeps the filter above the watermark: Spark pushes any other below it, and the
-            # rows that it removes would not move the watermark.
-            counted = F.when(F.col(self.definition.event_time).isNull(), F.lit(False)).otherwise(counted)
+        if (time := self._window_time) is not None:
+            # An event without a time belongs to no window. Naming the time also keeps the filter above the watermark:
+            # Spark pushes any other below it, and the rows that it removes would not move the watermark.
+            # A comparison, because Spark would see through a mere test for null where the time cannot be null.
+            never = F.col(time).isNull() | (F.unix_micros(time) < F.lit(_LEAST_LONG))
+            counted = F.when(never, F.lit(False)).otherwise(counted)
         step = self.definition.aggregate
         results = aggregate(passed.where(counted), step, self.definition.event_time)
         return with_result_steps(results, self.definition.result_steps)
 
     def _narrow(self, stream: DataFrame, index: int) -> DataFrame:
         events = with_row_steps(stream, self.definition.row_steps)
-        time = F.col(self.definition.event_time) if self.definition.event_time else F.lit(0).cast("timestamp")
+        time = F.col(self._window_time) if self._window_time else F.lit(0).cast("timestamp")
         return events.select(
             time.alias(TIME),
             F.when(~F.col(HEARTBEAT), F.col(INGEST_SEQ)).alias(SEQ),
@@ -163,14 +169,14 @@ class PipelineQuery(Query[Pipeline]):
         partitions have to run, or the query dies at each restart.
         """
         counted = Observation()
-        narrow, late = f"{TIME} IS NOT NULL", self._is_late(first_end_us, bounds.late_watermark_ms)
-        kept = batch.observe(counted, *self._counts(bounds)).where(f"NOT {narrow} OR ({PASSED} AND {late})").persist()
+        late = f"({SEQ} IS NOT NULL AND {PASSED} AND {self._is_late(first_end_us, bounds.late_watermark_ms)})"
+        kept = batch.observe(counted, *self._counts(bounds)).where(f"{_RESULT} OR {late}").persist()
         try:
             figures = kept.selectExpr(
-                f"count(CASE WHEN {TIME} IS NULL THEN 1 END) AS rows",
+                f"count(CASE WHEN {_RESULT} THEN 1 END) AS rows",
                 f"sum({EVENTS}) AS pairs_result",
-                f"count({TIME}) AS late_events",
-                f"sum(CASE WHEN {narrow} THEN {self._late_windows(bounds)} END) AS pairs_late",
+                f"count({SOURCE}) AS late_events",
+                f"sum(CASE WHEN {_NARROW} THEN {self._late_windows(bounds)} END) AS pairs_late",
             ).collect()[0]
             self.reached("materialised", batch_id)
             state = state_figures(self.query)
@@ -184,6 +190,11 @@ class PipelineQuery(Query[Pipeline]):
     @property
     def _windowed(self) -> bool:
         return self.definition.aggregate.window is not None
+
+    @property
+    def _window_time(self) -> str | None:
+        """The column that windows go by; None for a running total."""
+        return self.definition.event_time if self._windowed else None
 
     def _is_late(self, end_us: Callable[[str, Window], str], watermark_ms: int) -> str:
         """Whether a window of the event has passed the watermark."""
@@ -202,12 +213,13 @@ class PipelineQuery(Query[Pipeline]):
 
     def _counts(self, bounds: BatchBounds) -> list[Column]:
         """The figures over every event of the batch, taken in the same pass and apart from what is kept."""
-        event = f"({TIME} IS NOT NULL AND {SEQ} IS NOT NULL)"
-        passed = f"({event} AND {PASSED})"
+        event = f"({_NARROW} AND {SEQ} IS NOT NULL)"
+        passed = f"({event} AND {PASSED} AND {TIME} IS NOT NULL)"
         counts = {
             "read": event,
             "filtered": f"{event} AND NOT {PASSED}",
-            "heartbeats": f"{TIME} IS NOT NULL AND {SEQ} IS NULL",
+            "timeless": f"{event} AND {PASSED} AND {TIME} IS NULL",
+            "heartbeats": f"{_NARROW} AND {SEQ} IS NULL",
             "on_time": passed,
         }
         columns = []
@@ -259,7 +271,7 @@ class PipelineQuery(Query[Pipeline]):
         self, kept: DataFrame, ledger: LedgerRow, changed: int, batch_id: int, bounds: BatchBounds
     ) -> LedgerRow:
         table = self.definition.sink.table
-        results = kept.where(F.col(TIME).isNull()).drop(TIME, SEQ, PASSED, SOURCE, KEY)
+        results = kept.where(_RESULT).drop(TIME, SEQ, PASSED, SOURCE, KEY)
         top, by = self.definition.top_n, self.definition.aggregate.by
         writer = self.writer("result", table)
         if not self.updates:
@@ -291,7 +303,7 @@ class PipelineQuery(Query[Pipeline]):
     ) -> None:
         bronze = Bronze(self.spark, self.lake, self.definition.tables, self._bronze_schemas)
         events = ledger.late + ledger.partly_late
-        late = kept.where(f"{TIME} IS NOT NULL")
+        late = kept.where(_NARROW)
         rows, found = LateRows(self.definition, bronze, bounds).rows(late, events, batch_id, self.epoch.number)
         try:
             if (found.events, found.pairs) != (events, ledger.pairs_late):

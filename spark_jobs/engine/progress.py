@@ -58,6 +58,15 @@ def batch_bounds(query: StreamingQuery) -> BatchBounds:
     )
 
 
+def planned_offsets(query: StreamingQuery) -> tuple[str, str]:
+    """Where the batch that runs begins and ends in the query's one source, as JSON; the first one begins at `""`."""
+    execution = _execution(query)
+    before, upto = (
+        dict(_offsets(progress)) for progress in (execution.committedOffsets(), execution.availableOffsets())
+    )
+    return next(iter(before.values()), ""), next(iter(upto.values()))
+
+
 def _offsets(progress: Any) -> Iterator[tuple[str, str]]:
     entries = progress.iterator()
     while entries.hasNext():

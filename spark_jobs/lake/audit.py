@@ -6,7 +6,7 @@ import duckdb
 
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import commit_at, latest_version
-from spark_jobs.lake.ledger import LedgerRow, Totals, discrepancies
+from spark_jobs.lake.ledger import FATES, LedgerRow, Totals, discrepancies
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import open_table
@@ -20,17 +20,9 @@ def checks(lake: Lake, definition: Definition, epoch: int, rows: list[tuple[int,
         Whether each equation holds, and the equation in words with its figures.
     """
     totals = Totals.of(row for _, row in rows)
-    accounted = totals.read - (
-        totals.on_time + totals.partly_late + totals.late + totals.duplicate + totals.quarantined + totals.filtered
-    )
-    results = [
-        (
-            accounted == 0,
-            f"events: read {totals.read:,} = on time {totals.on_time:,} + partly late {totals.partly_late:,} + late "
-            f"{totals.late:,} + duplicate {totals.duplicate:,} + quarantined {totals.quarantined:,} + filtered "
-            f"{totals.filtered:,}",
-        )
-    ]
+    fates = {fate: getattr(totals, fate) for fate in FATES}
+    shown = (f"{fate.replace('_', ' ')} {count:,}" for fate, count in fates.items() if count or fate != "timeless")
+    results = [(sum(fates.values()) == totals.read, f"events: read {totals.read:,} = {' + '.join(shown)}")]
     windowed = isinstance(definition, Pipeline) and definition.aggregate.window is not None
     results += [(False, problem) for problem in discrepancies(rows, windowed=windowed)]
     current = current_epoch(lake, definition.name)

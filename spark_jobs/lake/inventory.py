@@ -53,7 +53,7 @@ def summaries(lake: Lake, definitions: Mapping[str, Definition]) -> tuple[TableS
                 rows=row_count(table),
                 files=statistics.num_rows,
                 size_bytes=sum(statistics.column("size_bytes").to_pylist()) if statistics.num_rows else 0,
-                newest_event=newest(table, column) if column else None,
+                newest_event=newest(table, column, beside="_ingest_seq") if column else None,
                 watermark=watermarks.get(writer.name) if writer and is_result else None,
                 late_share=_late_share(lake, writer) if isinstance(writer, Pipeline) and writer.watermark else None,
             )

@@ -2,7 +2,7 @@
 
 Two equations (docs/ledger.md):
 
-- in events, per batch: read = on_time + partly_late + late + duplicate + quarantined + filtered;
+- in events, per batch: read = on_time + partly_late + late + duplicate + quarantined + filtered + timeless;
 - in (event, window) pairs, over the life of a checkpoint: pairs = counted in results + late + still open.
 """
 
@@ -10,6 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict
+
+FATES = ("on_time", "partly_late", "late", "duplicate", "quarantined", "filtered", "timeless")
+"""What may become of an event: each meets exactly one of these."""
 
 WARNING = "warn: "
 """Before the name of a rule in `reasons`: its rows were not set aside."""
@@ -31,6 +34,8 @@ class LedgerRow(BaseModel):
         duplicate: removed by a `Deduplicate`.
         quarantined: set aside at ingest.
         filtered: removed by the definition's `Where`.
+        timeless: without an event time, hence in no window. Ingest sets events without the ingest's own event time
+            aside; a pipeline may go by another column, or compute one.
         pairs: (event, window) pairs of the events that passed `Where`; without windows, these events.
         pairs_late: of these, the late ones.
         pairs_result: sum of `__events` of the rows that this batch wrote as final, before `TopN` cuts; None where
@@ -56,6 +61,7 @@ class LedgerRow(BaseModel):
     duplicate: int = 0
     quarantined: int = 0
     filtered: int = 0
+    timeless: int = 0
     pairs: int = 0
     pairs_late: int = 0
     pairs_result: int | None = None
@@ -68,7 +74,7 @@ class LedgerRow(BaseModel):
     @property
     def accounted(self) -> int:
         """Events whose end is known; equal to `read` where the batch balances."""
-        return self.on_time + self.partly_late + self.late + self.duplicate + self.quarantined + self.filtered
+        return sum(getattr(self, fate) for fate in FATES)
 
     @property
     def balanced(self) -> bool:
@@ -90,6 +96,7 @@ class Totals(BaseModel):
     duplicate: int = 0
     quarantined: int = 0
     filtered: int = 0
+    timeless: int = 0
     pairs: int = 0
     pairs_late: int = 0
     pairs_result: int = 0

@@ -1,17 +1,22 @@
 """A new epoch for a pipeline: its checkpoint starts over, and nothing of the old one can be written any more."""
 
+import json
 from dataclasses import dataclass
 
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delete_checkpoint, query_id
 from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.lake.watermarks import withdraw
 from spark_jobs.spec import Definition, Ingest, Late
 
 _LAST_TXN_VERSION = 2**63 - 1
+
+EMPTIED = "tidemark"
+"""In the `commitInfo` of the commit by which a reset emptied a table: `reset`."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +70,29 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
             f"Start it: tidemark run {definition.name}"
         )
     query = query_id(lake, before)
-    after = begin_epoch(lake, definition, before.number + 1, tables_emptied=empty_tables)
-    tables = tuple(table for table in tables_of(definition) if exists(lake, table))
+    tables = _tables_of_both(lake, before, definition)
+    # In this order: a reset that is interrupted leaves the old epoch, which can commit nothing, and can be repeated.
     for table in tables:
         if query is not None:
             _bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
         if empty_tables:
-            open_table(lake, table).delete()
+            open_table(lake, table).delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}))
     withdraw(lake, definition.name)
+    after = begin_epoch(lake, definition, before.number + 1, tables_emptied=empty_tables)
     delete_checkpoint(lake, before)
     return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
+
+
+def _tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[str, ...]:
+    """What the definition writes now, and what it wrote in the epoch that is over, unless that is another's by now."""
+    old = str(json.loads(before.definition)["sink"]["table"])
+    names = list(tables_of(definition))
+    for table in (f"{old}{suffix}" for suffix in ("", "__late", "__groups", "__quarantine")):
+        if table not in names and exists(lake, table):
+            newest = find_stamp(lake, table, lambda stamp: True)
+            if newest is not None and newest.pipeline == definition.name:
+                names.append(table)
+    return tuple(name for name in names if exists(lake, name))
 
 
 def _bury(lake: Lake, table: str, txn_app_id: str) -> None:

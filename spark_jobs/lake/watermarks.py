@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
@@ -26,6 +28,16 @@ _SCHEMA = pa.schema(
 )
 
 
+_RETRYING = retry(
+    retry=retry_if_exception_type(CommitFailedError),
+    stop=stop_after_attempt(10),
+    wait=wait_random_exponential(multiplier=0.05, max=2),
+    reraise=True,
+)
+"""All drivers of a lake write to this one table."""
+
+
+@_RETRYING
 def publish(lake: Lake, *, pipeline: str, table: str, engine_ms: int, grace_ms: int, epoch: int, batch_id: int) -> None:
     """Publishes how far a pipeline is: rows with `final_after <= watermark` do not change any more.
 
@@ -59,6 +71,7 @@ def publish(lake: Lake, *, pipeline: str, table: str, engine_ms: int, grace_ms: 
     ).when_matched_update_all().when_not_matched_insert_all().execute()
 
 
+@_RETRYING
 def withdraw(lake: Lake, pipeline: str) -> None:
     """Takes a pipeline's watermark back: its rows are to be computed again, none of them is final."""
     try:

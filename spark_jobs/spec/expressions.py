@@ -341,6 +341,13 @@ def is_nested(sql_type: str) -> bool:
     return "<" in sql_type or _spelled(sql_type) == "VARIANT"
 
 
+def has_keys_that_json_lacks(sql_type: str) -> bool:
+    """Whether a map in this type has other keys than texts."""
+    tree = exp.DataType.build(sql_type, dialect="spark")
+    maps = [part for part in tree.find_all(exp.DataType) if part.this == exp.DType.MAP]
+    return any(part.expressions[0].this != exp.DType.TEXT for part in maps)
+
+
 _FORBIDDEN = re.compile(r"[\s,;{}()=.`]")
 
 

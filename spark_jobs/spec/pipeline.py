@@ -16,6 +16,7 @@ from spark_jobs.spec.expressions import (
     SqlType,
     check_column_names,
     columns,
+    has_keys_that_json_lacks,
     is_nested,
     is_numeric,
     is_text,
@@ -78,6 +79,9 @@ def _what_counts(definition: str) -> dict[str, Any]:
             source.pop(limit)
     if value["source"].get("format") == "csv":
         value["columns"] = list(value["columns"].items())  # their order is that of the file
+    for step in value.get("steps", ()):
+        if "measures" in step:
+            step["measures"] = list(step["measures"].items())  # their order is that of the values in Spark's state
     return value
 
 
@@ -150,6 +154,10 @@ class Ingest(_Definition):
                 raise ValueError(
                     f"columns: CSV holds single values, got {nested}: use STRING, and from_json in a Select"
                 )
+        elif isinstance(self.source, Kafka) or self.source.format == "json":
+            keyed = {name: sql_type for name, sql_type in self.columns.items() if has_keys_that_json_lacks(sql_type)}
+            if keyed:
+                raise ValueError(f"columns: the keys of a JSON object are texts, got {keyed}: use MAP<STRING, ...>")
 
     def _check_rules(self) -> None:
         names = [rule.name for rule in self.rules]
@@ -305,8 +313,22 @@ class Pipeline(_Definition):
                 taken |= {name.casefold() for name in step.columns}
                 given = given and given | set(step.columns)
         _check_known("Aggregate by", self.aggregate.by, given)
+        self._check_time_is_no_key()
         for name, sql in self.aggregate.measures.items():
             _check_known(f"Aggregate measure {name!r}", columns(sql), given)
+
+    def _check_time_is_no_key(self) -> None:
+        if self.aggregate.window is None:
+            return
+        copies = {
+            name: sql for step in self.row_steps if isinstance(step, Select) for name, sql in step.columns.items()
+        }
+        for name in self.aggregate.by:
+            if self.event_time in (name, copies.get(name, "").strip(" `()")):
+                raise ValueError(
+                    f"steps: Aggregate by {name!r} is the event time, by which the window groups already: leave it "
+                    "out, or group by something computed from it, such as to_date(...) in a Select"
+                )
 
     def _check_late_name(self, name: str) -> None:
         if self.watermark is not None and self.watermark.late is not Late.DROP and name.casefold() in LATE_COLUMNS:

@@ -10,18 +10,32 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_jobs.console.live import Progress
 from spark_jobs.engine.driver import Driver, Outcome
+from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import exists
-from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark
+from spark_jobs.spec import (
+    Aggregate,
+    Between,
+    Definition,
+    Files,
+    Ingest,
+    Pipeline,
+    Sink,
+    Table,
+    Tumbling,
+    Union,
+    Watermark,
+)
 from tests import lakes
 
 PATIENCE_S = 120.0
@@ -126,6 +140,72 @@ def test_a_finite_input_is_closed_once_and_one_pipeline_that_fails_stops_no_othe
         epoch_rows = lakes.ledger(lake, definition)
         assert [number for number, _ in epoch_rows] == list(range(len(epoch_rows)))
     lakes.assert_balanced(lake, a_count())
+
+
+def test_an_input_that_was_not_read_to_its_end_is_not_closed(spark: SparkSession, lake: Lake) -> None:
+    land(lake, 0)
+    land(lake, 1, minute=5)
+    strict = an_ingest().model_copy(update={"rules": (Between("number", max=4, on_failure="fail"),)})
+    first = Driver(spark, lake, [strict, a_count()])
+
+    assert set(failures(dict(first.run_until_caught_up(close=True)))) == {"ingest_events"}
+    assert not any(row["_heartbeat"] for row in lakes.rows(lake, "bronze.events"))
+    assert "bronze.events not closed, because ingest_events has not read all" in " ".join(first.warnings)
+
+
+def test_tables_that_are_read_together_are_closed_together_also_an_empty_one(spark: SparkSession, lake: Lake) -> None:
+    columns = {"k": pa.string(), "t": lakes.TIMESTAMP}
+    ahead = lakes.Bronze(lake, "bronze.ahead", columns, "t")
+    behind = lakes.Bronze(lake, "bronze.behind", columns, "t")
+    behind.append([{"k": "a", "t": lakes.at(0)}])
+    for minute in (0, 8 * 60):
+        ahead.append([{"k": "a", "t": lakes.at(minute * 60_000 + 3_600_000)}])
+    lakes.Bronze(lake, "bronze.silent", columns, "t").append([])
+    # By an expression over the events' time, as a source may select it.
+    select = {"k": "k", "at": "coalesce(t, TIMESTAMP '1970-01-01')"}
+    names = ("bronze.ahead", "bronze.behind", "bronze.silent")
+    union = Union(tables=tuple(Table(name, select=select) for name in names))
+    both = a_count("both").model_copy(update={"source": union, "event_time": "at"})
+
+    assert failures(dict(Driver(spark, lake, [both]).run_until_caught_up(close=True))) == {}
+
+    assert sum(row["events"] for row in lakes.rows(lake, "gold.both")) == 3
+    lakes.assert_balanced(lake, both)
+
+
+def test_heartbeats_never_go_back_and_come_again_after_a_restart(spark: SparkSession, lake: Lake) -> None:
+    def beats() -> list[datetime]:
+        return sorted(row["t"] for row in lakes.rows(lake, "bronze.events") if row["_heartbeat"])
+
+    def ingest_what_is_there() -> IngestQuery:
+        query = IngestQuery(spark, lake, an_ingest())
+        query.start(until_caught_up=True).awaitTermination()
+        return query
+
+    land(lake, 0, minute=1)
+    query = ingest_what_is_there()
+    query.beat(60_000, [])
+    query.beat(90_000, [])
+    assert [beat.minute for beat in beats()] == [2, 2]
+    land(lake, 1, minute=0)  # nothing newer
+    query = ingest_what_is_there()
+    query.beat(30_000, [])
+    assert len(beats()) == 2
+    query.beat(120_000, [])
+    assert len(beats()) == 3
+
+    stop = threading.Event()
+
+    def stop_at_the_next(driver: Driver) -> None:
+        if len(beats()) > 3 or time.monotonic() > deadline:
+            stop.set()
+
+    deadline = time.monotonic() + PATIENCE_S
+    idle = Driver(spark, lake, [an_ingest()], on_tick=stop_at_the_next)
+    land(lake, 2, minute=9)
+    assert failures(dict(Driver(spark, lake, [an_ingest()]).run_until_caught_up(close=False))) == {}
+    assert failures(dict(idle.run_continuously(stop, idle_after=timedelta(seconds=1)))) == {}
+    assert len(beats()) == 4, "without a single batch of its own"
 
 
 def test_closing_the_input_passes_over_a_table_that_is_missing(spark: SparkSession, lake: Lake) -> None:

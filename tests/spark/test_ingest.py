@@ -435,6 +435,32 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
     assert_books_balance(lake, definition, read=11 + 2 + 6)
 
 
+@pytest.mark.parametrize("file_format", ["json", "parquet"])
+def test_a_file_that_is_removed_before_it_is_read_is_set_aside_and_the_others_go_on(
+    spark: SparkSession, lake: Lake, tmp_path: Path, file_format: str
+) -> None:
+    landing = tmp_path / "landing"
+    row = {"k": "a", "t": NEW_YEAR}
+    for number, name in enumerate(("kept", "gone")):
+        if file_format == "json":
+            write(landing / name, '{"k": "a", ' + T + "}\n", order=number)
+        else:
+            landing.mkdir(exist_ok=True)
+            pq.write_table(pa.Table.from_pylist([row]), landing / name)
+    columns = {"k": "STRING", "t": "TIMESTAMP"}
+    definition = an_ingest(landing, columns=columns, files={"format": file_format})
+
+    def archive(point: str, batch_id: int) -> None:
+        if point == "planned":
+            (landing / "gone").unlink(missing_ok=True)
+
+    IngestQuery(spark, lake, definition, reached=archive).start(until_caught_up=True).awaitTermination()
+    assert [file_of(row) for row in bronze(lake)] == ["kept"]
+    (gone,) = quarantine(lake)
+    assert (gone["reason"], file_of(gone)) == ("unreadable file", "gone")
+    assert_books_balance(lake, definition, read=2)
+
+
 def test_broken_compression_is_set_aside_and_bytes_that_are_no_text_stay_readable(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:

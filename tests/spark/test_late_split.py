@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.commits import SchemaMismatchError
 from spark_jobs.lake import Lake
+from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Aggregate, Hopping, Late, Pipeline, Session, Sink, Table, Tumbling, Watermark, Window
 from tests import lakes
 
@@ -76,6 +77,65 @@ def test_an_event_late_for_some_of_its_windows_is_counted_in_the_others(
     assert [(row["v"], row["partly_late"], len(row["missed_windows"])) for row in late] == [(100, True, 1)]
     totals = {lakes.ms(row["window_start"]): row["total"] for row in lakes.rows(lake, "gold.activity")}
     assert totals == {START + 5 * MINUTE: 102, START + 10 * MINUTE: 2}
+    lakes.assert_balanced(lake, definition)
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_an_event_without_the_time_that_the_pipeline_goes_by_is_in_no_window_and_in_the_ledger(
+    spark: SparkSession, lake: Lake, mode: str
+) -> None:
+    columns = {"k": pa.string(), "v": pa.int64(), "seen": lakes.TIMESTAMP, "t": lakes.TIMESTAMP}
+    bronze = lakes.Bronze(lake, "bronze.clicks", columns, "seen")
+    without = {"k": "a", "v": 1000, "seen": lakes.at(START), "t": None}
+    bronze.append([event(1), without, without])
+    bronze.append([event(30, value=5), without])
+    # It moves no watermark of this pipeline: it has the ingest's own time only.
+    bronze.heartbeat(START + 600 * MINUTE)
+    bronze.append([event(40), event(2, value=7)])
+    definition = pipeline(Tumbling("5 minutes"), mode=mode)
+    lakes.run(spark, lake, definition)
+
+    figures = lakes.ledger(lake, definition)
+    assert sum(row.timeless for _, row in figures) == 3
+    assert sum(row.read for _, row in figures) == 7
+    assert sum(row.heartbeats for _, row in figures) == 1
+    results = lakes.rows(lake, "gold.activity")
+    assert all(row["window_start"] is not None and row["total"] < 1000 for row in results)
+    late = lakes.rows(lake, "gold.activity__late")
+    assert [row["v"] for row in late] == [7]
+    lakes.assert_balanced(lake, definition)
+
+
+def test_a_running_total_counts_events_without_a_time(spark: SparkSession, lake: Lake) -> None:
+    bronze = clicks(lake)
+    bronze.append([event(1), {"k": "a", "v": 10, "t": None}])
+    bronze.heartbeat(START)
+    definition = Pipeline(
+        name="totals",
+        source=Table("bronze.clicks"),
+        event_time="t",
+        steps=(Aggregate(by=("k",), measures={"total": "sum(v)"}),),
+        sink=Sink("gold.totals", mode="update"),
+    )
+    lakes.run(spark, lake, definition)
+    assert [row["total"] for row in lakes.rows(lake, "gold.totals")] == [11]
+    lakes.assert_balanced(lake, definition)
+
+
+def test_a_deletion_in_bronze_does_not_hide_the_events_before_it(spark: SparkSession, lake: Lake) -> None:
+    bronze = clicks(lake)
+    bronze.append([event(1, "a", 1), event(1, "erased", 100)])
+    bronze.append([event(2, "a", 2)])
+    open_table(lake, "bronze.clicks").delete("k = 'erased'")
+    bronze.append([event(30, "a", 4)])
+    bronze.append([event(60, "a", 8)])
+    bronze.append([event(90, "a", 16)])
+    definition = pipeline(Tumbling("5 minutes"))
+    lakes.run(spark, lake, definition)
+    totals = {
+        lakes.ms(row["window_start"]): row["total"] for row in lakes.rows(lake, "gold.activity") if row["k"] == "a"
+    }
+    assert totals[START] == 3
     lakes.assert_balanced(lake, definition)
 
 

@@ -40,6 +40,18 @@ def run(spark: SparkSession, lake: Lake, *definitions: Definition) -> dict[str, 
     return {name: outcome.error for name, outcome in outcomes.items()}
 
 
+def test_an_input_that_is_read_again_after_a_reset_is_closed_again(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "1.json").write_text('{"k": "a", "v": 1, "t": "2026-01-01T00:00:00Z"}\n')
+    ingest = an_ingest(tmp_path / "landing")
+    for _ in range(2):
+        assert Driver(spark, lake, [ingest]).run_until_caught_up(close=True)[ingest.name].error is None
+        assert sorted(row["_heartbeat"] for row in lakes.rows(lake, "bronze.sales")) == [False, True]
+        reset(lake, ingest, empty_tables=True)
+
+
 def test_after_a_reset_with_empty_tables_everything_is_computed_once(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:

@@ -252,6 +252,13 @@ class TestFingerprint:
         assert before.fingerprint() != after.fingerprint()
         assert changed_fields(before.to_json(), after.to_json()) == ("columns",)
 
+    def test_the_order_of_measures_counts_because_spark_keeps_their_values_by_place(self):
+        measures = {"units": "sum(quantity)", "most": "max(quantity)"}
+        before = a_pipeline(steps=(an_aggregate(measures=measures),))
+        after = a_pipeline(steps=(an_aggregate(measures=dict(reversed(measures.items()))),))
+        assert before.fingerprint() != after.fingerprint()
+        assert changed_fields(before.to_json(), after.to_json()) == ("steps",)
+
     def test_it_is_the_same_in_every_process(self):
         value = json.loads(a_pipeline().to_json())
         assert Pipeline.model_validate_json(json.dumps(dict(reversed(value.items())))).fingerprint() == (

@@ -729,6 +729,21 @@ def a_watermark_without_delay():
     Watermark()
 
 
+@refused("columns: ", "keys of a JSON object are texts", "MAP<INT, STRING>", "use MAP<STRING, ...>")
+def a_json_map_with_keys_that_are_no_texts():
+    an_ingest(columns={"sold_at": "TIMESTAMP", "labels": "STRUCT<by_number: MAP<INT, STRING>>"})
+
+
+@refused("Aggregate by 'sold_at' is the event time", "leave it out")
+def a_key_that_is_the_event_time():
+    a_pipeline(steps=(an_aggregate(by=("product_id", "sold_at")),))
+
+
+@refused("Aggregate by 'when' is the event time", "computed from it")
+def a_key_that_is_a_copy_of_the_event_time():
+    a_pipeline(steps=(Select({"when": "sold_at"}), an_aggregate(by=("when",))))
+
+
 @refused("Watermark: expected named fields (delay=…, grace=…, late=…), got ('1 minute',)")
 def a_watermark_by_position():
     Watermark("1 minute")

@@ -1,9 +1,13 @@
 """Real Delta tables in a folder, read without a JVM."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.lake import tables, watermarks
@@ -123,6 +127,20 @@ class TestWatermarks:
             ("visits", 2.0, 0),
         ]
 
+    def test_many_drivers_publish_at_once_and_none_is_lost_or_fails(self, lake):
+        drivers, times_each = 4, 5
+        barrier = Barrier(drivers)
+
+        def publish(driver):
+            barrier.wait()
+            for second in range(1, times_each + 1):
+                self.publish(lake, f"p{driver}", second * 1_000)
+
+        with ThreadPoolExecutor(drivers) as pool:
+            list(pool.map(publish, range(drivers)))
+        found = {name: time.timestamp() for name, time in watermarks.published(lake).items()}
+        assert found == {f"p{driver}": float(times_each) for driver in range(drivers)}
+
     def test_a_new_epoch_may_publish_an_earlier_one(self, lake):
         self.publish(lake, "sales", 9_000)
         self.publish(lake, "sales", 1_000, epoch=2)
@@ -141,6 +159,13 @@ class TestSummaries:
         assert (summary.watermark, summary.late_share) == (None, None)
         on_disk = sum(path.stat().st_size for path in Path(lake.uri, "bronze", "sales").glob("*.parquet"))
         assert summary.size_bytes == on_disk
+
+    def test_a_heartbeat_is_no_event(self, lake):
+        columns = {"sold_at": times(at(1)), "_ingest_seq": pa.array([0], pa.int64())}
+        write(lake, "bronze.sales", columns)
+        write(lake, "bronze.sales", columns | {"sold_at": times(at(9)), "_ingest_seq": pa.array([None], pa.int64())})
+        (summary,) = summaries(lake, {"ingest_sales": an_ingest()})
+        assert summary.newest_event == at(1)
 
     def test_a_result_tells_how_far_it_is_final_and_how_much_came_late(self, lake):
         pipeline = a_pipeline()
@@ -181,6 +206,25 @@ class TestRowsByValue:
             Path(path.removeprefix("file://")).unlink()
         assert len(held) == 2
         assert tables.rows_holding(numbered, "bronze.sales", "seq", [3, 4, 27]).num_rows == 3
+
+    @pytest.mark.parametrize("first_is_sparks", [True, False])
+    def test_times_are_the_same_whoever_wrote_the_file_and_wherever_the_machine_is(
+        self, lake, monkeypatch, first_is_sparks
+    ):
+        monkeypatch.setenv("TZ", "America/New_York")
+        time.tzset()
+        try:
+            for number in range(2):
+                write(lake, "bronze.sales", {"seq": pa.array([number], pa.int64()), "at": times(at(number))})
+            path = tables.open_table(lake, "bronze.sales").file_uris()[1 if first_is_sparks else 0]
+            content = pq.read_table(path)
+            # Spark writes times without a zone, in the type that Parquet calls INT96.
+            pq.write_table(content, path, use_deprecated_int96_timestamps=True)
+            found = tables.rows_holding(lake, "bronze.sales", "seq", [0, 1]).sort_by("seq")
+        finally:
+            monkeypatch.undo()
+            time.tzset()
+        assert found.column("at").to_pylist() == [at(0), at(1)]
 
     def test_without_a_file_that_may_hold_them_there_are_no_rows_but_columns(self, numbered):
         assert tables.rows_holding(numbered, "bronze.sales", "seq", [77]).column_names == ["seq", "text"]
