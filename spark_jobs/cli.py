@@ -123,6 +123,9 @@ def run(
         idle = parse_duration(idle_after) if idle_after else None
     except ValueError as error:
         raise DefinitionError(f"--idle-after: {error}") from None
+    slow = [d.name for d in definitions if isinstance(d, Ingest) and idle is not None and idle <= d.trigger_interval]
+    if slow:
+        raise DefinitionError(f"--idle-after {idle_after}: {', '.join(slow)} reads no more often than that by itself")
     with _interruptible() as stop:
         failed = run_pipelines(
             out,

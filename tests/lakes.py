@@ -17,7 +17,7 @@ from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.tables import open_table
-from spark_jobs.spec import Pipeline
+from spark_jobs.spec import Definition, Pipeline
 
 _SOURCE = pa.struct([("name", pa.string()), ("partition", pa.int32()), ("position", pa.int64())])
 METADATA = (
@@ -115,7 +115,7 @@ def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
     return open_table(lake, table).to_pyarrow_table().to_pylist()
 
 
-def ledger(lake: Lake, pipeline: Pipeline) -> list[tuple[int, LedgerRow]]:
+def ledger(lake: Lake, pipeline: Definition) -> list[tuple[int, LedgerRow]]:
     """The ledger of the current epoch."""
     epoch = current_epoch(lake, pipeline.name)
     assert epoch is not None

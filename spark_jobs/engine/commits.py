@@ -330,7 +330,7 @@ class TableWriter:
                         f"`tidemark ledger {self.pipeline}`."
                     )
                 return found
-        before = self._find(stamp)
+        before = self.find(stamp)
         if before is not None and row_metrics and before.rows != stamp.rows:
             raise LedgerError(
                 f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` was written with {before.rows} "
@@ -340,9 +340,9 @@ class TableWriter:
 
     def has(self, stamp: Stamp) -> bool:
         """Whether the table has exactly this commit."""
-        return self._find(stamp) == stamp
+        return self.find(stamp) == stamp
 
-    def _find(self, stamp: Stamp) -> Stamp | None:
+    def find(self, stamp: Stamp) -> Stamp | None:
         """This batch's commit, looked for no further back than this writer's commit before it."""
 
         def is_ours_or_older(found: Stamp) -> bool:

@@ -174,7 +174,7 @@ class Driver:
 
     def _close(self, ingests: Sequence[Ingest], pipelines: Sequence[Pipeline]) -> None:
         """One heartbeat for each table that an ingest of this run writes or a pipeline of this run reads."""
-        readers = self._known_readers(pipelines)
+        readers = self.known_readers()
         names = {ingest.sink.table for ingest in ingests} | {t.name for p in pipelines for t in p.tables}
         unfinished = {i.sink.table: i.name for i in ingests if (o := self.outcomes.get(i.name)) and o.error}
         for together in heartbeats.groups(sorted(names), readers):
@@ -185,14 +185,12 @@ class Driver:
                     "Open windows wait for the next run."
                 )
                 continue
-            mine = [pipeline for pipeline in readers if set(together) & {table.name for table in pipeline.tables}]
-            times_of = {name: heartbeats.event_times(name, ingests, mine) for name in together}
-            times_of = {name: times for name, times in times_of.items() if times}
-            if times_of:
-                self._heartbeats.close(times_of, mine)
+            self._heartbeats.close(together, ingests, readers)
 
-    def _known_readers(self, pipelines: Sequence[Pipeline]) -> tuple[Pipeline, ...]:
-        return tuple({pipeline.name: pipeline for pipeline in (*self.readers, *pipelines)}.values())
+    def known_readers(self) -> tuple[Pipeline, ...]:
+        """Every pipeline that is known, those of this run as they are defined here."""
+        mine = [definition for definition in self.definitions if isinstance(definition, Pipeline)]
+        return tuple({pipeline.name: pipeline for pipeline in (*self.readers, *mine)}.values())
 
     def _publish(self, *, at_once: bool = False) -> None:
         """Writes `ops/watermarks`, beside the batches and at most every 30 s."""
@@ -234,12 +232,16 @@ class _IdleWatch:
             query = self._driver.queries[name]
             if not isinstance(query, IngestQuery) or not query.query.isActive:
                 continue
+            if not query.waits_for_input:
+                # It starts, plans or runs a batch: that may take long, and is no silence.
+                self._last.pop(name, None)
+                continue
             seen, since, beaten = self._last.setdefault(name, (query.latest_batch_id, now, now))
             if query.latest_batch_id != seen:
                 self._last[name] = (query.latest_batch_id, now, now)
             elif (now - beaten) * 1000 >= limit_ms:
                 try:
-                    query.beat(int((now - since) * 1000), self._driver.readers)
+                    query.beat(int((now - since) * 1000), self._driver.known_readers())
                 except Exception:
                     log.warning("no heartbeat for %s", query.definition.sink.table, exc_info=True)
                 self._last[name] = (seen, since, now)

@@ -11,7 +11,12 @@ from spark_jobs.lake.errors import (
 from spark_jobs.lake.health import trouble
 
 # Spark tells a driver that lost the race for a log entry in one of these ways.
-_FENCED = ("CONCURRENT_STREAM_LOG_UPDATE", "FileAlreadyExistsException", "_LEGACY_ERROR_TEMP_2207")
+_FENCED = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming queries are concurrently using",
+    "FileAlreadyExistsException",
+    "_LEGACY_ERROR_TEMP_2207",
+)
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 _UNREACHABLE = ("Connection refused", "UnknownHostException", "InvalidAccessKeyId", "AccessDenied", "ExpiredToken")

@@ -5,7 +5,7 @@ So a file that cannot be read is set aside with its error, and the others of its
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -28,6 +28,24 @@ _UNREADABLE = (
     "_CORRUPT_",
     "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
     "PATH_NOT_FOUND",  # listed, and removed before it was read
+)
+
+# What keeps a file from being read though nothing is wrong with it: the stream stops, and reads it once that is mended.
+_NOT_THE_FILES_FAULT = (
+    "AccessDenied",
+    "AccessControlException",
+    "Permission denied",
+    "InvalidAccessKeyId",
+    "ExpiredToken",
+    "SignatureDoesNotMatch",
+    "Too many open files",
+    "Connection",
+    "SocketTimeout",
+    "timed out",
+    "UnknownHost",
+    "SdkClientException",
+    "Service Unavailable",
+    "OutOfMemoryError",
 )
 
 # A task that fails reaches Python as the one, an error of the plan as the other.
@@ -96,14 +114,22 @@ class FileBatch:
         self._root = root
 
     def read(
-        self, judge: Callable[[DataFrame], DataFrame], count: Callable[[DataFrame], list[Row]]
+        self,
+        judge: Callable[[DataFrame], DataFrame],
+        count: Callable[[DataFrame], list[Row]],
+        known_bad: Mapping[str, str],
     ) -> tuple[DataFrame, list[Row], list[tuple[str, str]]]:
         """Reads, judges and counts the files in one pass; only if that fails, looks for the files to blame.
+
+        Args:
+            judge: gives each row its verdict.
+            count: materialises the rows.
+            known_bad: path -> error of files that are not to be read again.
 
         Returns:
             The judged rows, kept in memory; their counts; and (path, error) of each file that cannot be read.
         """
-        unreadable: dict[str, str] = {}
+        unreadable = dict(known_bad)
         for blame in (self._missing, self._broken):
             paths = [path for path in self._paths if path not in unreadable]
             try:
@@ -191,8 +217,11 @@ class FileBatch:
 
 
 def _is_unreadable(error: Exception) -> bool:
-    text = str(error)
-    return any(mark in text for mark in _UNREADABLE)
+    # Without the stack traces: the names of methods in them tell nothing.
+    lines = str(error).splitlines()
+    text = "\n".join([*lines[:2], *(line for line in lines if line.lstrip().startswith("Caused by"))])
+    blamed = any(mark in text for mark in _UNREADABLE)
+    return blamed and not any(mark in text for mark in _NOT_THE_FILES_FAULT)
 
 
 def _first_cause(error: Exception) -> str:

@@ -1,13 +1,14 @@
 """Heartbeats: flagged bronze rows that move the watermark when no event does."""
 
+import itertools
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from spark_jobs.engine.commits import TableWriter
 from spark_jobs.lake import Lake, tables
@@ -29,14 +30,19 @@ def horizon(readers: Iterable[Pipeline]) -> timedelta:
     return longest
 
 
-def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipeline]) -> tuple[str, ...]:
-    """The expressions over a bronze table that its ingest and its readers take for the time of an event."""
-    found = [ingest.event_time for ingest in ingests if ingest.sink.table == table]
+def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipeline]) -> dict[str, timedelta]:
+    """What is taken for the time of an event in a bronze table.
+
+    Returns:
+        Expression over the table's columns -> the horizon of the readers that go by it.
+    """
+    found = {ingest.event_time: timedelta(0) for ingest in ingests if ingest.sink.table == table}
     for reader in readers:
         for source in reader.tables:
             if source.name == table and reader.event_time is not None:
-                found.append((source.select or {}).get(reader.event_time, reader.event_time))
-    return tuple(dict.fromkeys(found))
+                sql = (source.select or {}).get(reader.event_time, reader.event_time)
+                found[sql] = max(found.get(sql, timedelta(0)), horizon((reader,)))
+    return found
 
 
 def groups(names: Iterable[str], readers: Iterable[Pipeline]) -> tuple[tuple[str, ...], ...]:
@@ -52,10 +58,10 @@ def groups(names: Iterable[str], readers: Iterable[Pipeline]) -> tuple[tuple[str
 
 @dataclass(frozen=True)
 class Front:
-    """How far a bronze table is, in milliseconds since 1970, rounded up; None: it has none.
+    """How far a bronze table is by one expression, in milliseconds since 1970, rounded up; None: it has none.
 
     Attributes:
-        event_ms: the newest time of an event, by any of the expressions that were asked for.
+        event_ms: the newest time of an event.
         heartbeat_ms: the newest heartbeat.
     """
 
@@ -71,56 +77,89 @@ class Heartbeats:
         spark: the session.
         lake: where.
         sender: tells these heartbeats from those of other drivers, and of a table's life before a reset.
+        numbers: of the heartbeats; their times need not grow, since each column may have one of its own.
     """
 
     spark: SparkSession
     lake: Lake
     sender: str = field(default_factory=lambda: f"heartbeat-{uuid.uuid4()}")
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def front(self, table: str, times: Sequence[str]) -> Front:
-        """How far a table is, by the given expressions of an event's time."""
+    def fronts(self, table: str, times: Iterable[str]) -> dict[str, Front]:
+        """How far a table is, by each of these expressions that it has the columns for."""
         bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
         # What a reader goes by that this table lacks is for the reader's own start to tell.
-        known = [F.unix_micros(F.expr(sql)) for sql in times if columns(sql) <= set(bronze.columns)]
-        newest = F.greatest(*known, *[F.lit(None).cast("bigint")] * 2)
-        figures = [F.max(F.when(F.col("_heartbeat") == beat, newest)) for beat in (False, True)]
-        event_us, heartbeat_us = bronze.agg(*figures).collect()[0]
-        return Front(*(None if value is None else -(-value // 1000) for value in (event_us, heartbeat_us)))
+        known = [sql for sql in times if columns(sql) <= set(bronze.columns)]
+        if not known:
+            return {}
+        newest = [
+            F.max(F.when(F.col("_heartbeat") == beat, F.unix_micros(F.expr(f"CAST({sql} AS TIMESTAMP)"))))
+            for sql in known
+            for beat in (False, True)
+        ]
+        found = [None if us is None else -(-us // 1000) for us in bronze.agg(*newest).collect()[0]]
+        return {sql: Front(*found[2 * index : 2 * index + 2]) for index, sql in enumerate(known)}
 
-    def beat(self, table: str, times: Sequence[str], at_ms: int) -> None:
-        """Appends a heartbeat, in every timestamp that one of the expressions reads."""
+    def beat(self, table: str, at_ms: Mapping[str, int]) -> None:
+        """Appends a heartbeat: in each timestamp that an expression reads, the time that it is to have.
+
+        Args:
+            table: a bronze table.
+            at_ms: expression -> milliseconds since 1970; not empty.
+        """
         bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
-        read = frozenset[str]().union(*(columns(sql) for sql in times))
         values = {
-            "_event_id": F.lit(f"heartbeat-{uuid.uuid5(uuid.NAMESPACE_OID, f'{table}/{at_ms}')}"),
+            "_event_id": F.lit(f"heartbeat-{uuid.uuid5(uuid.NAMESPACE_OID, f'{table}/{sorted(at_ms.items())}')}"),
             "_ingest_time": F.current_timestamp(),
             "_heartbeat": F.lit(True),
         }
         for column in bronze.schema:
-            if column.name in read and isinstance(column.dataType, TimestampType):
-                values[column.name] = F.timestamp_millis(F.lit(at_ms))
+            wanted = [ms for sql, ms in at_ms.items() if column.name in columns(sql)]
+            if wanted and isinstance(column.dataType, TimestampType | TimestampNTZType):
+                values[column.name] = F.timestamp_millis(F.lit(max(wanted)))
         row = self.spark.range(1).select(
             *(values.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in bronze.schema)
         )
+        number = next(self.numbers)
         writer = TableWriter(self.lake, table, "heartbeat", table, query_id=self.sender, epoch=0)
-        writer.append(row, Stamp(pipeline=table, epoch=0, batch_id=at_ms, role="heartbeat", rows=1))
+        writer.append(row, Stamp(pipeline=table, epoch=0, batch_id=number, role="heartbeat", rows=1))
 
-    def close(self, times_of: Mapping[str, Sequence[str]], readers: Iterable[Pipeline]) -> int | None:
+    def close(
+        self, names: Sequence[str], ingests: Iterable[Ingest], readers: Iterable[Pipeline]
+    ) -> Mapping[str, Mapping[str, int]]:
         """Finishes the input of tables that are read together: past the end of every window of their readers.
 
         Args:
-            times_of: table -> the expressions that its ingest and its readers take for the time of an event.
+            names: of the tables.
+            ingests: those that write them, as far as they are known.
             readers: every pipeline that reads one of them.
 
         Returns:
-            The heartbeats' event time in milliseconds; None where none of the tables has an event.
+            table -> expression -> milliseconds since 1970, of the heartbeats that were sent.
         """
-        fronts = {name: self.front(name, times) for name, times in times_of.items() if tables.exists(self.lake, name)}
-        newest = [front.event_ms for front in fronts.values() if front.event_ms is not None]
-        if not newest:
-            return None
-        at_ms = max(newest) + duration_ms(horizon(readers)) + 1
-        for name, front in fronts.items():
-            if front.heartbeat_ms is None or front.heartbeat_ms < at_ms:
-                self.beat(name, times_of[name], at_ms)
-        return at_ms
+        readers = tuple(readers)
+        times = {name: event_times(name, ingests, readers) for name in names if tables.exists(self.lake, name)}
+        fronts = {name: self.fronts(name, times[name]) for name in times}
+        sent = {}
+        for name, of_table in fronts.items():
+            at_ms = {}
+            for sql, front in of_table.items():
+                newest = self._newest_together(name, sql, fronts, readers)
+                target = None if newest is None else newest + duration_ms(times[name][sql]) + 1
+                if target is not None and (front.heartbeat_ms is None or front.heartbeat_ms < target):
+                    at_ms[sql] = target
+            if at_ms:
+                self.beat(name, at_ms)
+                sent[name] = at_ms
+        return sent
+
+    def _newest_together(
+        self, name: str, sql: str, fronts: Mapping[str, Mapping[str, Front]], readers: Iterable[Pipeline]
+    ) -> int | None:
+        """The newest event of a table by an expression, and of those that are read together with it by its readers."""
+        found = [fronts[name][sql].event_ms]
+        for reader in readers:
+            by = {t.name: (t.select or {}).get(str(reader.event_time), str(reader.event_time)) for t in reader.tables}
+            if by.get(name) == sql:
+                found += [fronts[t][its].event_ms for t, its in by.items() if its in fronts.get(t, {})]
+        return max((ms for ms in found if ms is not None), default=None)

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_jobs.engine import heartbeats
 from spark_jobs.engine.commits import create_table, schema_of
@@ -16,6 +18,7 @@ from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
 from spark_jobs.engine.progress import BatchBounds
 from spark_jobs.engine.query import Query
+from spark_jobs.lake import tables
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.ledger import WARNING, LedgerRow
@@ -25,6 +28,7 @@ from spark_jobs.transforms.rows import (
     HEADER,
     RAW,
     REASON,
+    UNREADABLE,
     broken,
     expected_header,
     header_of,
@@ -124,12 +128,14 @@ class IngestQuery(Query[Ingest]):
     def create_tables(self) -> None:
         """Bronze and its quarantine."""
         table = self.definition.sink.table
-        bronze = schema_of(f"{schema_ddl(self.definition)}, {METADATA}")
+        columns = schema_of(f"{schema_ddl(self.definition)}, {METADATA}")
+        # Readers without a JVM are not given the statistics of columns that stand behind a struct.
+        bronze = StructType(sorted(columns, key=lambda field: isinstance(field.dataType, StructType)))
         create_table(self.lake, table, bronze, statistics=(self.definition.event_time, "_ingest_seq"))
         create_table(self.lake, f"{table}__quarantine", schema_of(QUARANTINE))
         newest = find_stamp(self.lake, table, lambda stamp: stamp.next_seq is not None)
         self._next_seq = newest.next_seq or 0 if newest else 0
-        self._front: Front | None = None
+        self._fronts: tuple[int, dict[str, Front]] | None = None
         self._heartbeats = Heartbeats(self.spark, self.lake)
 
     def beat(self, idle_ms: int, readers: Iterable[Pipeline]) -> None:
@@ -139,15 +145,17 @@ class IngestQuery(Query[Ingest]):
             idle_ms: for how long there was no input.
             readers: every pipeline that is known: those of this table may go by times of their own.
         """
-        table, beats = self.definition.sink.table, self._heartbeats
-        times = heartbeats.event_times(table, (self.definition,), readers)
-        if self._front is None:
-            self._front = beats.front(table, (self.definition.event_time,))
-        newest, before = self._front.event_ms, self._front.heartbeat_ms
-        if newest is None or (before is not None and newest + idle_ms <= before):
-            return
-        beats.beat(table, times, newest + idle_ms)
-        self._front = Front(newest, newest + idle_ms)
+        table, latest = self.definition.sink.table, self.latest_batch_id
+        if self._fronts is None or self._fronts[0] != latest:
+            times = heartbeats.event_times(table, (self.definition,), readers)
+            self._fronts = latest, self._heartbeats.fronts(table, times)
+        fronts = self._fronts[1]
+        at_ms = {sql: front.event_ms + idle_ms for sql, front in fronts.items() if front.event_ms is not None}
+        at_ms = {sql: ms for sql, ms in at_ms.items() if ms > (fronts[sql].heartbeat_ms or ms - 1)}
+        if at_ms and latest == self.latest_batch_id:
+            self._heartbeats.beat(table, at_ms)
+            beaten = {sql: Front(front.event_ms, at_ms.get(sql, front.heartbeat_ms)) for sql, front in fronts.items()}
+            self._fronts = latest, beaten
 
     def plan(self) -> DataFrame:
         """Names of new files, or Kafka's messages; with the batch's clock, which a replay repeats."""
@@ -166,13 +174,18 @@ class IngestQuery(Query[Ingest]):
 
     def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
         """Parses and judges the batch in one pass, then commits the quarantine, then bronze with the ledger row."""
+        if self.latest is None and (known := self._committed(batch_id)) is not None:
+            # Only the first batch can be a replay. What bronze has is not read again: its files may be gone by now.
+            self.reached("result_committed", batch_id)
+            return known
         source = self.definition.source
         unreadable: list[tuple[str, str]] = []
         if isinstance(source, Files):
             paths = planned_files(self.query, self.lake, self.epoch.folder)
             root = self.lake.source_path(source.path)
             files = FileBatch(self.spark, self.definition, source, paths, bounds.batch_time_ms, root)
-            rows, census_rows, unreadable = files.read(self._judged, self._count)
+            known_bad = self._known_unreadable(batch_id) if self.latest is None else {}
+            rows, census_rows, unreadable = files.read(self._judged, self._count, known_bad)
         else:
             rows = self._judged(batch).persist()
             census_rows = self._count(rows)
@@ -186,6 +199,21 @@ class IngestQuery(Query[Ingest]):
         finally:
             rows.unpersist()
         return ledger
+
+    def _committed(self, batch_id: int) -> LedgerRow | None:
+        """The ledger row of a batch that bronze has already."""
+        found = self.writer("result", self.definition.sink.table).find(self.stamp("result", batch_id, 0))
+        return found.ledger if found else None
+
+    def _known_unreadable(self, batch_id: int) -> dict[str, str]:
+        """The files that an interrupted attempt at this batch has set aside; they stay where they are."""
+        table = f"{self.definition.sink.table}__quarantine"
+        if self.writer("quarantine", table).find(self.stamp("quarantine", batch_id, 0)) is None:
+            return {}
+        mine = (pc.field("_epoch") == self.epoch.number) & (pc.field("_batch_id") == batch_id)
+        rows = tables.open_table(self.lake, table).to_pyarrow_dataset()
+        found = rows.to_table(columns=["raw", "detail"], filter=mine & (pc.field("reason") == UNREADABLE))
+        return {row["raw"]: row["detail"] for row in found.to_pylist()}
 
     def _judged(self, raw: DataFrame) -> DataFrame:
         """Typed rows with their verdict and their order, ready to be kept in memory."""
@@ -247,7 +275,7 @@ class IngestQuery(Query[Ingest]):
             if count:
                 reasons[f"{WARNING}{rule.name}"] = count
         if unreadable:
-            reasons["unreadable file"] = unreadable
+            reasons[UNREADABLE] = unreadable
         return LedgerRow(
             started_ms=bounds.batch_time_ms,
             read=census.good + census.quarantined + unreadable,
@@ -277,7 +305,6 @@ class IngestQuery(Query[Ingest]):
         stamp = self.stamp("result", batch_id, ledger.rows, ledger=ledger, next_seq=next_seq)
         written = self.writer("result", table).append(self._good(rows, census), stamp)
         self._next_seq = written.next_seq or 0
-        self._front = None
         self.reached("result_committed", batch_id)
 
     def _placed(self, rows: DataFrame, census: _Census) -> DataFrame:
@@ -353,7 +380,7 @@ class IngestQuery(Query[Ingest]):
         files = self.spark.createDataFrame(
             [(path, error) for path, error in unreadable], f"{_NAME} STRING, error STRING"
         ).select(
-            F.lit("unreadable file").alias("reason"),
+            F.lit(UNREADABLE).alias("reason"),
             F.col("error").alias("detail"),
             F.col(_NAME).alias("raw"),
             F.timestamp_millis(F.lit(ledger.started_ms)).alias("_ingest_time"),

@@ -18,11 +18,11 @@ from spark_jobs.engine.late import EVENT_COLUMNS, INGEST_SEQ, KEY, SEQ, SOURCE, 
 from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
-from spark_jobs.lake.checkpoints import current_epoch, query_id
+from spark_jobs.lake.checkpoints import current_epoch, has_planned
 from spark_jobs.lake.errors import LedgerError, MissingTableError
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.reset import EMPTIED
-from spark_jobs.spec import Late, Pipeline, Session, Table, Window
+from spark_jobs.spec import Late, Pipeline, Select, Session, Table, Window
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.transforms.aggregation import EVENTS, aggregate, top_n, with_result_steps
 from spark_jobs.transforms.events import PASSED, project, with_row_steps
@@ -63,6 +63,7 @@ class PipelineQuery(Query[Pipeline]):
                     f"was started. Fill it with an ingest first, or run `tidemark run {self.name} --with-sources`."
                 )
         self._bronze_schemas = [self._bronze(read).schema for read in self.definition.tables]
+        self._refuse_names_that_exist()
         table, result = self.definition.sink.table, self._result_schema()
         late = self._late_schema() if self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE) else None
         statistics = ("window_start", "window_end") if self.definition.aggregate.window else ()
@@ -72,6 +73,17 @@ class PipelineQuery(Query[Pipeline]):
             create_table(self.lake, f"{table}__groups", self._groups_schema, statistics=statistics)
         if late is not None:
             create_table(self.lake, f"{table}__late", late)
+
+    def _refuse_names_that_exist(self) -> None:
+        """A `Select` adds columns; one that replaced a column of bronze would make late rows say something else."""
+        given = {name.casefold() for name in self._batch_source(self.definition.tables[0]).columns}
+        added = [name for step in self.definition.row_steps if isinstance(step, Select) for name in step.columns]
+        doubled = sorted(name for name in added if name.casefold() in given)
+        if doubled:
+            raise SchemaMismatchError(
+                f"pipeline `{self.name}`: Select adds {doubled}, which {self.definition.tables[0].name} has already. "
+                "Nothing was started or written. Give them other names."
+            )
 
     def _batch_source(self, table: Table) -> DataFrame:
         return project(self._bronze(table), table, (*EVENT_COLUMNS, HEARTBEAT))
@@ -124,7 +136,8 @@ class PipelineQuery(Query[Pipeline]):
     def _first_version(self, table: Table) -> int:
         """Where a new checkpoint starts in bronze: at its first commit, or after a reset of its ingest emptied it."""
         epoch = current_epoch(self.lake, self.name)
-        if epoch is not None and query_id(self.lake, epoch) is not None:
+        # Spark goes by its log from the first planned batch on, and by this until then.
+        if epoch is not None and has_planned(self.lake, epoch):
             return 0
         history = tables.history(tables.open_table(self.lake, table.name))
         return next((commit["version"] for commit in history if commit.get(EMPTIED) == "reset"), 0)

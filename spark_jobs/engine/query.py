@@ -56,6 +56,8 @@ class Query(ABC, Generic[D]):
         self.batch_seconds = 0.0
         self.total_read = self.total_late = self.total_quarantined = 0
         self._draining = threading.Event()
+        self._busy = threading.Event()
+        self._has_looked = False
         self._reached = reached
         self._started = threading.Event()
         self._writers: dict[Role, TableWriter] = {}
@@ -164,6 +166,13 @@ class Query(ABC, Generic[D]):
         """Whether no batch runs, because the source has nothing new."""
         return not self.query.status["isTriggerActive"]
 
+    @property
+    def waits_for_input(self) -> bool:
+        """Whether it has looked for input since it started, and runs no batch."""
+        if not self._has_looked:
+            self._has_looked = str(self.query.status["message"]).startswith("Waiting")
+        return self._has_looked and not self._busy.is_set()
+
     def reached(self, point: str, batch_id: int) -> None:
         """Tells whoever watches that a point of the batch has been reached."""
         self._reached(point, batch_id)
@@ -173,6 +182,7 @@ class Query(ABC, Generic[D]):
         if self._draining.is_set():
             # Planned, not begun: the next start runs it. Raising is the one way to end a query between two batches.
             raise Drained(self.name)
+        self._busy.set()
         try:
             started = time.time()
             self.reached("planned", batch_id)
@@ -187,3 +197,5 @@ class Query(ABC, Generic[D]):
             # Spark would hand over only the text; the driver tells the user what happened and with which exit code.
             self.error = error
             raise
+        finally:
+            self._busy.clear()

@@ -120,6 +120,11 @@ def query_id(lake: Lake, epoch: Epoch) -> str | None:
     return str(json.loads(content)["id"])
 
 
+def has_planned(lake: Lake, epoch: Epoch) -> bool:
+    """Whether Spark has planned a batch of this epoch."""
+    return bool(lake.store.list_with_delimiter(f"{epoch.folder}/offsets/")["objects"])
+
+
 def delete_checkpoint(lake: Lake, epoch: Epoch) -> None:
     """Removes Spark's checkpoint of an epoch that is over."""
     paths = [item["path"] for item in lake.store.list(f"{epoch.folder}/").collect()]

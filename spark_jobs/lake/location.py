@@ -113,9 +113,10 @@ class Lake:
 
 
 def _folder(text: str, path: str) -> str:
-    if "%" in path:
+    refused = sorted(set(path) & set("%[]^|"))
+    if refused:
         raise LakeUnavailableError(
-            f"lake {text!r}: expected a folder without % in its path, which readers of Delta tables take for an "
-            "escape. Set TIDEMARK_LAKE, or give --lake."
+            f"lake {text!r}: expected a folder without {' '.join(refused)} in its path, which readers of Delta tables "
+            "take for something else. Set TIDEMARK_LAKE, or give --lake."
         )
     return os.path.abspath(path)

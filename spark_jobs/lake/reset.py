@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delete_checkpoint, query_id
-from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import exists, open_table
@@ -87,9 +87,16 @@ def _tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[
     """What the definition writes now, and what it wrote in the epoch that is over, unless that is another's by now."""
     old = str(json.loads(before.definition)["sink"]["table"])
     names = list(tables_of(definition))
+    for table in names:
+        newest = find_stamp(lake, table, lambda stamp: stamp.role != "heartbeat") if exists(lake, table) else None
+        if newest is not None and newest.pipeline != definition.name:
+            raise CheckpointError(
+                f"pipeline `{definition.name}`: its table {table} is written by `{newest.pipeline}`. Nothing was "
+                "reset. Give the pipeline another sink."
+            )
     for table in (f"{old}{suffix}" for suffix in ("", "__late", "__groups", "__quarantine")):
         if table not in names and exists(lake, table):
-            newest = find_stamp(lake, table, lambda stamp: True)
+            newest = find_stamp(lake, table, lambda stamp: stamp.role != "heartbeat")
             if newest is not None and newest.pipeline == definition.name:
                 names.append(table)
     return tuple(name for name in names if exists(lake, name))

@@ -98,8 +98,11 @@ def files_holding(table: DeltaTable, column: str, values: Sequence[Any]) -> list
         values: in ascending order.
     """
     statistics = file_statistics(table)
+    names = ["path", f"min.{column}", f"max.{column}"]
+    if not set(names) <= set(statistics.column_names):
+        return [str(path) for path in statistics.column("path").to_pylist()]
     held = []
-    for row in statistics.select(["path", f"min.{column}", f"max.{column}"]).to_pylist():
+    for row in statistics.select(names).to_pylist():
         low, high = row[f"min.{column}"], row[f"max.{column}"]
         # Heartbeats have no sequence number, hence no statistics.
         if low is not None and bisect_left(values, low) < bisect_right(values, high):

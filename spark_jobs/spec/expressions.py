@@ -39,8 +39,12 @@ _UNREPEATABLE = {
     "user",
     "curdate",
     "localtimestamp",
+    "reflect",
+    "java_method",
+    "try_reflect",
 }
 # Spark reads these texts as the present day or moment when they are cast.
+_OF_TIME = ("date", "time", "day", "month", "year", "trunc", "hour", "minute", "second", "quarter", "week")
 _MOVING_DATE = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _GENERATORS = (exp.Explode, exp.Posexplode, exp.Inline, exp.Stack)
 _GENERATOR_NAMES = {"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer"}
@@ -57,7 +61,8 @@ _OVER_ONLY = (
     exp.RowNumber,
 )
 _AGGREGATE_CLAUSES = (exp.Filter, exp.WithinGroup)
-_ORDER_DEPENDENT = (exp.First, exp.Last, exp.AnyValue, exp.FirstValue, exp.LastValue)
+_ORDER_DEPENDENT = (exp.First, exp.Last, exp.AnyValue, exp.FirstValue, exp.LastValue, exp.Mode, exp.ApproxTopK)
+_ORDER_DEPENDENT_NAMES = {"histogram_numeric"}
 # Aggregates that gather values in the order in which they are read, and what makes that order not matter.
 _GATHERING = (exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat)
 _ORDER_FREE = (exp.ArraySort, exp.ArraySize)
@@ -124,8 +129,11 @@ def parse(sql: str) -> exp.Expr:
                 f"got {sql!r}: use a column of the event, such as _ingest_time"
             )
     for literal in tree.find_all(exp.Literal):
-        cast = isinstance(literal.parent, exp.Cast | exp.TryCast | exp.Date | exp.Timestamp)
-        if cast and literal.is_string and _MOVING_DATE.match(literal.name):
+        above = literal.parent
+        is_time = isinstance(above, exp.Cast | exp.TryCast) or (
+            isinstance(above, exp.Func) and any(word in _name(above) for word in _OF_TIME)
+        )
+        if is_time and literal.is_string and _MOVING_DATE.match(literal.name):
             raise ValueError(
                 f"{literal.name!r} as a time is another one each time, so a replayed batch would not repeat its "
                 f"rows; got {sql!r}: use a column of the event, such as _ingest_time"
@@ -205,10 +213,12 @@ def _check_aggregate(sql: str) -> str:
         raise ValueError(
             f"Spark cannot count distinct values incrementally, got {sql!r}: use approx_count_distinct(...)"
         )
-    order_dependent = tree.find(*_ORDER_DEPENDENT)
+    order_dependent = next(
+        (n for n in tree.walk() if isinstance(n, _ORDER_DEPENDENT) or _name(n) in _ORDER_DEPENDENT_NAMES), None
+    )
     if order_dependent:
         raise ValueError(
-            f"{order_dependent.sql_name().lower()}() depends on the order in which rows are read, got {sql!r}: "
+            f"{_name(order_dependent)}() depends on the order in which rows are read, got {sql!r}: "
             "use min_by(value, event_time) or max_by(value, event_time)"
         )
     for node in aggregates:
@@ -216,7 +226,7 @@ def _check_aggregate(sql: str) -> str:
             gathered = node.sql(dialect="spark")
             if isinstance(node, exp.GroupConcat):
                 way_out = f"say which order: {gathered} WITHIN GROUP (ORDER BY ...)"
-            elif isinstance(node.parent, _ORDER_FREE):
+            elif isinstance(node.parent, _ORDER_FREE) and not node.parent.args.get("expression"):
                 continue
             else:
                 way_out = f"use sort_array({gathered})"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from spark_jobs.spec.base import FROZEN, Spec
-from spark_jobs.spec.durations import Duration, PositiveDuration
+from spark_jobs.spec.durations import Duration, PositiveDuration, format_duration
 from spark_jobs.spec.expressions import (
     PlainColumn,
     SqlType,
@@ -136,6 +136,11 @@ class Ingest(_Definition):
         if not self.sink.table.startswith("bronze.") or self.sink.mode != "append":
             raise ValueError(
                 f"sink: an ingest appends to a bronze table, got {self.sink.table!r} in mode {self.sink.mode!r}"
+            )
+        if self.idle_after is not None and self.idle_after <= self.trigger_interval:
+            raise ValueError(
+                f"idle_after: expected more than the trigger_interval of {format_duration(self.trigger_interval)}, got "
+                f"{format_duration(self.idle_after)}: between two batches nothing is read, which is no silence"
             )
         self._check_types()
         self._check_rules()

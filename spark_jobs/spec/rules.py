@@ -13,7 +13,7 @@ from spark_jobs.spec.expressions import Condition
 OnFailure = Literal["quarantine", "warn", "fail"]
 """What becomes of a row that breaks a rule: set aside, let through and counted, or the stream stops."""
 
-RESERVED_REASONS = frozenset({"unparseable", "header", "future", "unreadable file"})
+RESERVED_REASONS = frozenset({"unparseable", "header", "future", "before year 1", "unreadable file"})
 """Reasons of the quarantine that are no rule's."""
 
 

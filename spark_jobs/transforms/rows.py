@@ -16,6 +16,10 @@ DETAIL = "__detail"
 HEADER = "header"
 UNPARSEABLE = "unparseable"
 FUTURE = "future"
+PAST = "before year 1"
+
+# 0001-01-01 and 9999-12-31: what every reader of a table can show, and far from where arithmetic overflows.
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 UNREADABLE = "unreadable file"
 
 _ROW = "__row"
@@ -84,17 +88,20 @@ def judge(rows: DataFrame, definition: Ingest) -> DataFrame:
     if definition.arrival_time:
         arrival = F.least(F.col(definition.arrival_time), arrival)
     event_time = F.col(definition.event_time)
-    ahead_us = F.unix_micros(event_time) - F.unix_micros(arrival)
+    # Compared without a difference, which could overflow: a stream would stop at such a row for ever.
+    latest_us = F.least(F.unix_micros(arrival), F.lit(_LAST_US)) + F.lit(limit_us)
+    too_far = F.unix_micros(event_time) > latest_us
+    too_early = F.unix_micros(event_time) < F.lit(_FIRST_US)
     verdict = F.when(F.col(REASON).isNotNull(), F.col(REASON))
     detail = F.when(F.col(REASON).isNotNull(), F.concat(F.lit("no "), F.lit(_form(definition)), F.lit(" row")))
     for rule in definition.all_rules:
         if rule.on_failure == "quarantine":
             verdict = verdict.when(broken(rule), F.lit(rule.name))
             detail = detail.when(broken(rule), _values(sorted(columns(rule.condition))))
-    verdict = verdict.when(ahead_us > F.lit(limit_us), F.lit(FUTURE))
+    verdict = verdict.when(too_far, F.lit(FUTURE)).when(too_early, F.lit(PAST))
     ahead = f", more than {format_duration(definition.max_future)} after its arrival"
     far = F.concat(_values([definition.event_time]), F.lit(ahead))
-    detail = detail.when(ahead_us > F.lit(limit_us), far)
+    detail = detail.when(too_far, far).when(too_early, _before_year_one(definition.event_time))
     return rows.withColumns({REASON: verdict, DETAIL: detail})
 
 
@@ -106,6 +113,10 @@ def broken(rule: RowRule) -> Column:
 def rules_with(definition: Ingest, on_failure: str) -> tuple[RowRule, ...]:
     """The rules that only warn, or that stop the stream."""
     return tuple(rule for rule in definition.all_rules if rule.on_failure == on_failure)
+
+
+def _before_year_one(column: str) -> Column:
+    return F.concat(F.lit(f"{column} is "), F.unix_micros(column).cast("string"), F.lit(" microseconds from 1970"))
 
 
 def _form(definition: Ingest) -> str:

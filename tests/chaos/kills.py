@@ -25,7 +25,8 @@ from unittest.mock import patch
 
 import psutil
 
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, audit
+from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.reset import tables_of
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Ingest, Pipeline
@@ -87,6 +88,11 @@ def command(lake: Lake) -> list[str]:
     return [*program, "--lake", lake.uri, "--until-caught-up", "--close"]
 
 
+def _with_place(row: Mapping[str, Any]) -> dict[str, Any]:
+    source = row.get("_source") or {"name": "", "position": None}
+    return {**row, "place": (source["name"].rsplit("/", 1)[-1], source["position"])}
+
+
 def run_calm(lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
     """A run that nobody disturbs, and its tables."""
     done = subprocess.run(command(lake), env={**os.environ, **environment}, capture_output=True, text=True, check=False)
@@ -100,7 +106,22 @@ def contents(lake: Lake) -> dict[str, Any]:
     found = {}
     for definition in DEFINITIONS:
         for table in tables_of(definition):
-            found[table] = lakes.comparable(lakes.rows(lake, table), without=("_source",))
+            # A row's file lies in its own lake; its place in the file is the same everywhere.
+            rows = [_with_place(row) for row in lakes.rows(lake, table)]
+            found[table] = lakes.comparable(rows, without=("_source",))
+    return found
+
+
+def unbalanced(lake: Lake) -> list[str]:
+    """What the ledgers and the tables do not agree on, in words."""
+    found = []
+    for definition in DEFINITIONS:
+        rows = lakes.ledger(lake, definition)
+        epoch = current_epoch(lake, definition.name)
+        checks = audit.checks(lake, definition, epoch.number if epoch else 0, rows)
+        found += [f"{definition.name}: {text}" for holds, text in checks if not holds]
+        if [batch for batch, _ in rows] != list(range(len(rows))):
+            found.append(f"{definition.name}: batches {[batch for batch, _ in rows]}")
     return found
 
 
@@ -125,6 +146,7 @@ def run_killed(
             return result
     found = contents(lake)
     result.differing += [table for table in expected if found[table] != expected[table]]
+    result.differing += unbalanced(lake)
     result.seconds = time.monotonic() - began
     return result
 
@@ -137,14 +159,22 @@ def _kill_again_and_again(
         with _driver(program, environment) as driver:
             before = _progress(lake)
             if not _await_progress(driver, lake, before):
+                _refuse_failure(driver)
                 return
             # The moment of death: anywhere in the next batches.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 driver.wait(chance.uniform(0.0, 2.5))
+                _refuse_failure(driver)
                 return
             newest = _newest(lake)
             _kill(driver)
             yield newest
+
+
+def _refuse_failure(driver: subprocess.Popen[bytes]) -> None:
+    """A driver that nobody killed has to end well, also when the next one would make up for it."""
+    if driver.returncode:
+        raise RuntimeError(f"a driver that nobody killed ended with {driver.returncode}")
 
 
 @contextlib.contextmanager
@@ -250,8 +280,10 @@ def main() -> int:
             seed = options.seed * 1000 + len(rounds)
             lake = lake_named(f"round-{seed}")
             put_input(lake, landing)
-            result = run_killed(lake, environment, expected, seed=seed, most_kills=min(12, options.kills - made))
+            result = run_killed(lake, environment, expected, seed=seed, most_kills=min(16, options.kills - made))
             rounds.append(result)
+            if not result.kills:
+                raise RuntimeError(f"round {seed} ended before anything was killed: {result.differing}")
             with journal.open("a") as file:
                 file.write(json.dumps(asdict(result)) + "\n")
             verdict = f"DIFFERS in {', '.join(result.differing)}" if result.differing else "equal to the calm run"

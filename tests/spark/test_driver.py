@@ -173,6 +173,40 @@ def test_tables_that_are_read_together_are_closed_together_also_an_empty_one(spa
     lakes.assert_balanced(lake, both)
 
 
+def test_readers_that_go_by_other_times_are_closed_by_those(spark: SparkSession, lake: Lake) -> None:
+    columns = {"k": pa.string(), "t": lakes.TIMESTAMP, "paid": lakes.TIMESTAMP}
+    events = lakes.Bronze(lake, "bronze.events", columns, "t")
+    day = 86_400_000
+    # A time of no sense in one column concerns no reader of the other.
+    events.append([{"k": "a", "t": lakes.at(day), "paid": lakes.at(day)}])
+    events.append([{"k": "a", "t": lakes.at(day), "paid": lakes.at(9000 * day)}])
+    by_time = a_count("by_time")
+    by_payment = a_count("by_payment").model_copy(update={"event_time": "paid"})
+
+    assert failures(dict(Driver(spark, lake, [by_time]).run_until_caught_up(close=True))) == {}
+    assert [row["events"] for row in lakes.rows(lake, "gold.by_time")] == [2]
+    assert failures(dict(Driver(spark, lake, [by_time, by_payment]).run_until_caught_up(close=True))) == {}
+
+    beats = [row for row in lakes.rows(lake, "bronze.events") if row["_heartbeat"]]
+    assert {lakes.ms(row["t"]) // day for row in beats if row["t"]} == {1}
+    assert {lakes.ms(row["paid"]) // day for row in beats if row["paid"]} == {9000}
+    assert sum(row["events"] for row in lakes.rows(lake, "gold.by_payment")) == 2
+    for definition in (by_time, by_payment):
+        lakes.assert_balanced(lake, definition)
+
+
+def test_an_ingest_that_is_busy_does_not_wait_for_input(spark: SparkSession, lake: Lake) -> None:
+    land(lake, 0)
+    seen: list[bool] = []
+    query = IngestQuery(spark, lake, an_ingest(), reached=lambda point, batch_id: seen.append(query.waits_for_input))
+    query.start()
+    try:
+        await_that(lambda: bool(seen) and query.waits_for_input, "the end of the batch")
+    finally:
+        query.query.stop()
+    assert not any(seen)
+
+
 def test_heartbeats_never_go_back_and_come_again_after_a_restart(spark: SparkSession, lake: Lake) -> None:
     def beats() -> list[datetime]:
         return sorted(row["t"] for row in lakes.rows(lake, "bronze.events") if row["_heartbeat"])

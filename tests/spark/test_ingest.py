@@ -21,7 +21,20 @@ from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery, MissingInputE
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.ledger import Totals
-from spark_jobs.spec import Between, Files, Ingest, NotNull, OneOf, Satisfies, Sink
+from spark_jobs.spec import (
+    Aggregate,
+    Between,
+    Files,
+    Ingest,
+    NotNull,
+    OneOf,
+    Pipeline,
+    Satisfies,
+    Sink,
+    Table,
+    Tumbling,
+    Watermark,
+)
 from tests import lakes
 
 T = '"t": "2026-01-01T00:00:00Z"'
@@ -459,6 +472,83 @@ def test_a_file_that_is_removed_before_it_is_read_is_set_aside_and_the_others_go
     (gone,) = quarantine(lake)
     assert (gone["reason"], file_of(gone)) == ("unreadable file", "gone")
     assert_books_balance(lake, definition, read=2)
+
+
+class Killed(Exception):
+    """What a test raises where a driver dies."""
+
+
+def test_a_replay_does_not_read_again_what_bronze_has(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    write(landing / "1", '{"k": "a", ' + T + "}\n")
+    definition = an_ingest(landing)
+
+    def die(point: str, batch_id: int) -> None:
+        if point == "result_committed":
+            raise Killed
+
+    with pytest.raises(Exception, match="Killed"):
+        IngestQuery(spark, lake, definition, reached=die).start(until_caught_up=True).awaitTermination()
+    (landing / "1").unlink()
+    write(landing / "2", '{"k": "b", ' + T + "}\n", order=1)
+
+    run(spark, lake, definition)
+    assert [row["k"] for row in bronze(lake)] == ["a", "b"]
+    assert quarantine(lake) == []
+    assert_books_balance(lake, definition, read=2)
+
+
+def test_a_file_that_was_set_aside_stays_so_though_a_replay_could_read_it(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    write(landing / "1", '{"k": "a", ' + T + "}\n")
+    write(landing / "2.gz", b"no gzip", order=1)
+    definition = an_ingest(landing)
+
+    def die(point: str, batch_id: int) -> None:
+        if point == "quarantine_committed":
+            raise Killed
+
+    with pytest.raises(Exception, match="Killed"):
+        IngestQuery(spark, lake, definition, reached=die).start(until_caught_up=True).awaitTermination()
+    write(landing / "2.gz", gzip.compress(b'{"k": "b", ' + T.encode() + b"}\n"), order=1)
+
+    run(spark, lake, definition)
+    assert [row["k"] for row in bronze(lake)] == ["a"]
+    assert [file_of(row) for row in quarantine(lake)] == ["2.gz"]
+    assert_books_balance(lake, definition, read=2)
+
+
+def test_an_event_time_that_no_calendar_has_is_set_aside(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    numbers = (-9223372036854, -62135596801, 253402300800, 0)
+    write(tmp_path / "landing" / "1", "".join(f'{{"k": "{number}", "t": {number}}}\n' for number in numbers))
+    definition = an_ingest(tmp_path / "landing")
+    run(spark, lake, definition)
+    assert [row["k"] for row in bronze(lake)] == ["0"]
+    assert [row["reason"] for row in quarantine(lake)] == ["before year 1", "before year 1", "future"]
+    assert_books_balance(lake, definition, read=4)
+
+
+def test_late_events_with_structs_are_found(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    columns = {"who": "STRUCT<id: STRING, at: STRUCT<city: STRING>>", "t": "TIMESTAMP"}
+    definition = an_ingest(tmp_path / "landing", columns=columns, files={"max_files_per_trigger": 1})
+    for number, hour in enumerate((1, 9, 2, 3)):
+        who = {"id": f"u{number}", "at": {"city": "Oslo"}}
+        line = json.dumps({"who": who, "t": f"2026-01-01T{hour:02}:00:00Z"})
+        write(tmp_path / "landing" / str(number), line + "\n", order=number)
+    run(spark, lake, definition)
+    hourly = Pipeline(
+        name="hourly",
+        source=Table("bronze.events", max_files_per_trigger=1),
+        event_time="t",
+        watermark=Watermark(delay="1 minute"),
+        steps=(Aggregate(window=Tumbling("1 hour"), measures={"n": "count(*)"}),),
+        sink=Sink("gold.hourly"),
+    )
+    lakes.run(spark, lake, hourly)
+    assert [row["who"] for row in lakes.rows(lake, "gold.hourly__late")] == [{"id": "u3", "at": {"city": "Oslo"}}]
+    lakes.assert_balanced(lake, hourly)
 
 
 def test_broken_compression_is_set_aside_and_bytes_that_are_no_text_stay_readable(

@@ -7,7 +7,19 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine.commits import SchemaMismatchError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
-from spark_jobs.spec import Aggregate, Hopping, Late, Pipeline, Session, Sink, Table, Tumbling, Watermark, Window
+from spark_jobs.spec import (
+    Aggregate,
+    Hopping,
+    Late,
+    Pipeline,
+    Select,
+    Session,
+    Sink,
+    Table,
+    Tumbling,
+    Watermark,
+    Window,
+)
 from tests import lakes
 
 MINUTE = 60_000
@@ -137,6 +149,14 @@ def test_a_deletion_in_bronze_does_not_hide_the_events_before_it(spark: SparkSes
     }
     assert totals[START] == 3
     lakes.assert_balanced(lake, definition)
+
+
+def test_a_column_that_a_select_would_replace_is_refused(spark: SparkSession, lake: Lake) -> None:
+    clicks(lake).append([event(1)])
+    definition = pipeline(Tumbling("5 minutes"))
+    doubled = definition.model_copy(update={"steps": (Select({"V": "v * 2"}), *definition.steps)})
+    with pytest.raises(SchemaMismatchError, match=r"Select adds \['V'\], which bronze\.clicks has already"):
+        lakes.run(spark, lake, doubled)
 
 
 def test_a_dropped_late_event_is_counted_and_not_kept(spark: SparkSession, lake: Lake) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import CheckpointError, LedgerError
 from spark_jobs.lake.reset import reset
 from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table
@@ -50,6 +51,22 @@ def test_an_input_that_is_read_again_after_a_reset_is_closed_again(
         assert Driver(spark, lake, [ingest]).run_until_caught_up(close=True)[ingest.name].error is None
         assert sorted(row["_heartbeat"] for row in lakes.rows(lake, "bronze.sales")) == [False, True]
         reset(lake, ingest, empty_tables=True)
+
+
+def test_a_first_start_that_dies_before_it_plans_forgets_no_reset(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "1.json").write_text('{"k": "a", "v": 1, "t": "2026-01-01T00:00:00Z"}\n')
+    ingest = an_ingest(tmp_path / "landing")
+    run(spark, lake, ingest, totals())
+    for definition in (ingest, totals()):
+        reset(lake, definition, empty_tables=True)
+    epoch = open_epoch(lake, totals())
+    lake.store.put(f"{epoch.folder}/metadata", b'{"id":"11111111-2222-3333-4444-555555555555"}')
+
+    assert run(spark, lake, ingest, totals()) == {"ingest_sales": None, "totals": None}
+    assert [row["total"] for row in lakes.rows(lake, "gold.totals")] == [1]
 
 
 def test_after_a_reset_with_empty_tables_everything_is_computed_once(

@@ -73,8 +73,15 @@ def test_what_tidemark_raised_stays_as_it_is(lake: Lake) -> None:
         assert told(error, lake) is error
 
 
-def test_another_driver_on_the_checkpoint(lake: Lake) -> None:
-    found = told(RuntimeError("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log."), lake)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.",
+        "Multiple streaming queries are concurrently using file:/lake/_checkpoints/sales/epoch-1/commits.",
+    ],
+)
+def test_another_driver_on_the_checkpoint(lake: Lake, said: str) -> None:
+    found = told(RuntimeError(said), lake)
     assert isinstance(found, ConcurrentDriverError)
     assert lake.path("_checkpoints/sales") in str(found)
 

@@ -729,6 +729,11 @@ def a_watermark_without_delay():
     Watermark()
 
 
+@refused("idle_after: ", "more than the trigger_interval of 10 minutes", "got 1 minute")
+def a_silence_shorter_than_the_time_between_batches():
+    an_ingest(trigger_interval="10 minutes", idle_after="1 minute")
+
+
 @refused("columns: ", "keys of a JSON object are texts", "MAP<INT, STRING>", "use MAP<STRING, ...>")
 def a_json_map_with_keys_that_are_no_texts():
     an_ingest(columns={"sold_at": "TIMESTAMP", "labels": "STRUCT<by_number: MAP<INT, STRING>>"})

@@ -5,6 +5,7 @@ import pytest
 
 from spark_jobs.lake import reset as module
 from spark_jobs.lake.checkpoints import current_epoch, open_epoch
+from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.reset import reset
 from spark_jobs.lake.tables import open_table, row_count
 from spark_jobs.spec import Sink
@@ -57,6 +58,14 @@ def test_tables_that_only_the_old_definition_wrote_are_reset_too(lake):
     for table in done.tables:
         assert rows(lake, table) == 0
         assert buried(lake, table)
+
+
+def test_a_new_sink_that_is_another_pipelines_table_is_refused(lake):
+    a_result(lake, "gold.other", pipeline="other")
+    with pytest.raises(CheckpointError, match=r"gold\.other is written by `other`"):
+        reset(lake, a_pipeline(sink=Sink("gold.other")), empty_tables=True)
+    assert rows(lake, "gold.other") == 2
+    assert current_epoch(lake, "hourly_sales").number == 1
 
 
 def test_a_table_that_another_pipeline_has_taken_over_is_left_alone(lake):

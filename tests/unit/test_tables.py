@@ -128,7 +128,7 @@ class TestWatermarks:
         ]
 
     def test_many_drivers_publish_at_once_and_none_is_lost_or_fails(self, lake):
-        drivers, times_each = 4, 5
+        drivers, times_each = 3, 3
         barrier = Barrier(drivers)
 
         def publish(driver):
