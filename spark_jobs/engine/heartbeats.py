@@ -13,21 +13,17 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from spark_jobs.engine.commits import TableWriter
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.stamps import Stamp
-from spark_jobs.spec import Ingest, Pipeline, Session
+from spark_jobs.spec import Ingest, Pipeline, Session, Table
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import columns
 
 
-def horizon(readers: Iterable[Pipeline]) -> timedelta:
-    """How far past the newest event the watermark must move until every window of the readers is final."""
-    longest = timedelta(0)
-    for reader in readers:
-        window, watermark = reader.aggregate.window, reader.watermark
-        if window is None or watermark is None:
-            continue
-        size = window.gap if isinstance(window, Session) else window.size
-        longest = max(longest, watermark.engine_delay + size)
-    return longest
+def horizon(reader: Pipeline) -> timedelta:
+    """How far past the newest event the watermark must move until every window of a reader is final."""
+    window, watermark = reader.aggregate.window, reader.watermark
+    if window is None or watermark is None:
+        return timedelta(0)
+    return watermark.engine_delay + (window.gap if isinstance(window, Session) else window.size)
 
 
 def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipeline]) -> dict[str, timedelta]:
@@ -40,9 +36,14 @@ def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipelin
     for reader in readers:
         for source in reader.tables:
             if source.name == table and reader.event_time is not None:
-                sql = (source.select or {}).get(reader.event_time, reader.event_time)
-                found[sql] = max(found.get(sql, timedelta(0)), horizon((reader,)))
+                sql = _time_in(source, reader.event_time)
+                found[sql] = max(found.get(sql, timedelta(0)), horizon(reader))
     return found
+
+
+def _time_in(source: Table, event_time: str) -> str:
+    """A reader's event time as an expression over the columns of one of its source tables."""
+    return (source.select or {}).get(event_time, event_time)
 
 
 def groups(names: Iterable[str], readers: Iterable[Pipeline]) -> tuple[tuple[str, ...], ...]:
@@ -124,23 +125,16 @@ class Heartbeats:
         writer = TableWriter(self.lake, table, "heartbeat", table, query_id=self.sender, epoch=0)
         writer.append(row, Stamp(pipeline=table, epoch=0, batch_id=number, role="heartbeat", rows=1))
 
-    def close(
-        self, names: Sequence[str], ingests: Iterable[Ingest], readers: Iterable[Pipeline]
-    ) -> Mapping[str, Mapping[str, int]]:
+    def close(self, names: Sequence[str], ingests: Sequence[Ingest], readers: Sequence[Pipeline]) -> None:
         """Finishes the input of tables that are read together: past the end of every window of their readers.
 
         Args:
             names: of the tables.
             ingests: those that write them, as far as they are known.
             readers: every pipeline that reads one of them.
-
-        Returns:
-            table -> expression -> milliseconds since 1970, of the heartbeats that were sent.
         """
-        readers = tuple(readers)
         times = {name: event_times(name, ingests, readers) for name in names if tables.exists(self.lake, name)}
         fronts = {name: self.fronts(name, times[name]) for name in times}
-        sent = {}
         for name, of_table in fronts.items():
             at_ms = {}
             for sql, front in of_table.items():
@@ -150,8 +144,6 @@ class Heartbeats:
                     at_ms[sql] = target
             if at_ms:
                 self.beat(name, at_ms)
-                sent[name] = at_ms
-        return sent
 
     def _newest_together(
         self, name: str, sql: str, fronts: Mapping[str, Mapping[str, Front]], readers: Iterable[Pipeline]
@@ -159,7 +151,7 @@ class Heartbeats:
         """The newest event of a table by an expression, and of those that are read together with it by its readers."""
         found = [fronts[name][sql].event_ms]
         for reader in readers:
-            by = {t.name: (t.select or {}).get(str(reader.event_time), str(reader.event_time)) for t in reader.tables}
+            by = {source.name: _time_in(source, str(reader.event_time)) for source in reader.tables}
             if by.get(name) == sql:
-                found += [fronts[t][its].event_ms for t, its in by.items() if its in fronts.get(t, {})]
+                found += [fronts[table][its].event_ms for table, its in by.items() if its in fronts.get(table, {})]
         return max((ms for ms in found if ms is not None), default=None)

@@ -121,8 +121,9 @@ def query_id(lake: Lake, epoch: Epoch) -> str | None:
 
 
 def has_planned(lake: Lake, epoch: Epoch) -> bool:
-    """Whether Spark has planned a batch of this epoch."""
-    return bool(lake.store.list_with_delimiter(f"{epoch.folder}/offsets/")["objects"])
+    """Whether Spark has planned a batch of this epoch; what a planner that died left half written is no plan."""
+    entries = lake.store.list_with_delimiter(f"{epoch.folder}/offsets/")["objects"]
+    return any(entry["path"].rsplit("/", 1)[-1].isdigit() for entry in entries)
 
 
 def delete_checkpoint(lake: Lake, epoch: Epoch) -> None:
@@ -136,6 +137,8 @@ def _refuse_other_definition(lake: Lake, epoch: Epoch, definition: Definition) -
     if epoch.fingerprint == definition.fingerprint():
         return
     changed = ", ".join(changed_fields(epoch.definition, definition.to_json()))
+    if not changed:
+        return  # the same definition, hashed by an earlier version
     raise CheckpointError(
         f"pipeline `{definition.name}`: its definition has changed ({changed}) since epoch {epoch.number} of its "
         f"checkpoint in {lake.path(epoch.folder)} began. Nothing was started or written. Put the definition back, or "

@@ -43,7 +43,7 @@ _UNREPEATABLE = {
     "java_method",
     "try_reflect",
 }
-# Spark reads these texts as the present day or moment when they are cast.
+# Spark reads these texts as the present day or moment when they are cast, also by a function of such a name.
 _OF_TIME = ("date", "time", "day", "month", "year", "trunc", "hour", "minute", "second", "quarter", "week")
 _MOVING_DATE = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _GENERATORS = (exp.Explode, exp.Posexplode, exp.Inline, exp.Stack)

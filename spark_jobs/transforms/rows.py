@@ -17,10 +17,10 @@ HEADER = "header"
 UNPARSEABLE = "unparseable"
 FUTURE = "future"
 PAST = "before year 1"
+UNREADABLE = "unreadable file"
 
 # 0001-01-01 and 9999-12-31: what every reader of a table can show, and far from where arithmetic overflows.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-UNREADABLE = "unreadable file"
 
 _ROW = "__row"
 _CORRUPT = "_corrupt"

@@ -478,17 +478,21 @@ class Killed(Exception):
     """What a test raises where a driver dies."""
 
 
+def run_killed_at(point: str, spark: SparkSession, lake: Lake, definition: Ingest) -> None:
+    def die(reached: str, batch_id: int) -> None:
+        if reached == point:
+            raise Killed
+
+    with pytest.raises(Exception, match="Killed"):
+        IngestQuery(spark, lake, definition, reached=die).start(until_caught_up=True).awaitTermination()
+
+
 def test_a_replay_does_not_read_again_what_bronze_has(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     landing = tmp_path / "landing"
     write(landing / "1", '{"k": "a", ' + T + "}\n")
     definition = an_ingest(landing)
 
-    def die(point: str, batch_id: int) -> None:
-        if point == "result_committed":
-            raise Killed
-
-    with pytest.raises(Exception, match="Killed"):
-        IngestQuery(spark, lake, definition, reached=die).start(until_caught_up=True).awaitTermination()
+    run_killed_at("result_committed", spark, lake, definition)
     (landing / "1").unlink()
     write(landing / "2", '{"k": "b", ' + T + "}\n", order=1)
 
@@ -506,12 +510,7 @@ def test_a_file_that_was_set_aside_stays_so_though_a_replay_could_read_it(
     write(landing / "2.gz", b"no gzip", order=1)
     definition = an_ingest(landing)
 
-    def die(point: str, batch_id: int) -> None:
-        if point == "quarantine_committed":
-            raise Killed
-
-    with pytest.raises(Exception, match="Killed"):
-        IngestQuery(spark, lake, definition, reached=die).start(until_caught_up=True).awaitTermination()
+    run_killed_at("quarantine_committed", spark, lake, definition)
     write(landing / "2.gz", gzip.compress(b'{"k": "b", ' + T.encode() + b"}\n"), order=1)
 
     run(spark, lake, definition)

@@ -19,6 +19,11 @@ def test_what_is_wrong_with_the_file_sets_it_aside(cause: str) -> None:
     )
 
 
+def test_a_file_whose_name_sounds_like_trouble_is_set_aside_all_the_same() -> None:
+    path = "file:/landing/Connections.parquet"
+    assert _is_unreadable(RuntimeError(f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file {path}."))
+
+
 @pytest.mark.parametrize(
     "cause",
     [

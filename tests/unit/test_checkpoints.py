@@ -9,7 +9,15 @@ from threading import Barrier
 import pytest
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delete_checkpoint, open_epoch, query_id
+from spark_jobs.lake.checkpoints import (
+    Epoch,
+    begin_epoch,
+    current_epoch,
+    delete_checkpoint,
+    has_planned,
+    open_epoch,
+    query_id,
+)
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.spec import Files, Sink, Table, Watermark
 from tests.builders import a_lake, a_pipeline, an_ingest
@@ -54,6 +62,22 @@ def test_pipelines_have_their_own_epochs_though_one_name_begins_like_another(lak
     open_epoch(lake, a_pipeline(name="sales_daily"))
     assert current_epoch(lake, "sales").number == 3
     assert current_epoch(lake, "sales_daily").number == 1
+
+
+def test_a_definition_that_an_earlier_version_hashed_otherwise_is_still_the_same(lake):
+    epoch = open_epoch(lake, a_pipeline())
+    path = Path(lake.uri, "_checkpoints", "hourly_sales", "epochs", "000001.json")
+    path.write_text(epoch.model_copy(update={"fingerprint": "0" * 16}).model_dump_json())
+    assert open_epoch(lake, a_pipeline()).number == 1
+
+
+def test_a_batch_counts_as_planned_once_its_entry_is_whole(lake):
+    epoch = open_epoch(lake, a_pipeline())
+    assert not has_planned(lake, epoch)
+    lake.store.put(f"{epoch.folder}/offsets/.0.1a2b.tmp", b"v1")
+    assert not has_planned(lake, epoch)
+    lake.store.put(f"{epoch.folder}/offsets/0", b"v1")
+    assert has_planned(lake, epoch)
 
 
 def test_rate_limits_and_intervals_may_change(lake):
