@@ -16,9 +16,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -49,6 +50,8 @@ class Round:
         kills: how many there were.
         moments: for each kill, what ran and the newest file of the lake: where in a batch the driver died.
         differing: tables that differ from the calm run's; empty as it should be.
+        own_batches: files of each batch of the ingest, where a kill between Spark's log of files and the plan of the
+            batch has put two files into one: the tables are then held against a calm run of the same batches.
         seconds: how long it took.
     """
 
@@ -56,6 +59,7 @@ class Round:
     kills: int = 0
     moments: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
+    own_batches: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -101,6 +105,23 @@ def run_calm(lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
     return contents(lake)
 
 
+def batches_of_ingest(lake: Lake) -> list[int]:
+    """How many files each batch of the ingest has read."""
+    ingest = next(each for each in DEFINITIONS if isinstance(each, Ingest))
+    offsets = [json.loads(next(iter(row.sources.values())))["logOffset"] for _, row in lakes.ledger(lake, ingest)]
+    return [upto - before for before, upto in zip([-1, *offsets], offsets, strict=False)]
+
+
+def run_calm_by(batches: Sequence[int], landing: Path, lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
+    """A run that nobody disturbs, whose ingest reads as many files in each batch as it is told."""
+    files = iter(sorted((landing / "sales").iterdir()))
+    program = [sys.executable, "-m", "spark_jobs.cli", "run", "ingest_sales", "--lake", lake.uri, "--until-caught-up"]
+    for count in batches:
+        _put(lake, [next(files) for _ in range(count)])
+        subprocess.run(program, env={**os.environ, **environment}, capture_output=True, check=True)
+    return run_calm(lake, environment)
+
+
 def contents(lake: Lake) -> dict[str, Any]:
     """The rows of every table that the pipelines write, less what a repeated run may change."""
     found = {}
@@ -125,13 +146,31 @@ def unbalanced(lake: Lake) -> list[str]:
     return found
 
 
+CalmBy = Callable[[Sequence[int]], Mapping[str, Any]]
+"""The tables of a calm run whose ingest reads so many files in each batch."""
+
+
 def run_killed(
-    lake: Lake, environment: Mapping[str, str], expected: Mapping[str, Any], *, seed: int, most_kills: int
+    lake: Lake,
+    environment: Mapping[str, str],
+    expected: Mapping[str, Any],
+    *,
+    seed: int,
+    most_kills: int,
+    calm_by: CalmBy | None = None,
 ) -> Round:
     """Kills the driver again and again, each time a random moment after it has begun to commit.
 
     A quarter of the kills meets the ingest; it is then left to finish, and the others meet the pipelines, all of which
     run at once.
+
+    Args:
+        lake: with its input in place.
+        environment: of the drivers.
+        expected: the tables of a calm run.
+        seed: of the moments.
+        most_kills: in this round.
+        calm_by: where given, tables are held against a calm run of the same batches if a kill has changed their cut.
     """
     chance, result, began = random.Random(seed), Round(seed), time.monotonic()
     phases = (("ingest", ingest_command(lake), most_kills // 4), ("pipelines", command(lake), most_kills))
@@ -144,7 +183,9 @@ def run_killed(
             said = f"{run.stdout[-500:]} {run.stderr[-1500:]}"
             result.differing.append(f"a run that was not killed failed with {run.returncode}: {said}")
             return result
-    found = contents(lake)
+    found, batches = contents(lake), batches_of_ingest(lake)
+    if calm_by is not None and set(batches) != {1}:
+        result.own_batches, expected = batches, calm_by(batches)
     result.differing += [table for table in expected if found[table] != expected[table]]
     result.differing += unbalanced(lake)
     result.seconds = time.monotonic() - began
@@ -244,8 +285,12 @@ def lakes_of(kind: str, root: Path) -> Iterator[tuple[Any, dict[str, str]]]:
 
 def put_input(lake: Lake, landing: Path) -> None:
     """Copies the input into a lake, in order, each file a moment after the one before: a source reads them so."""
+    _put(lake, sorted((landing / "sales").iterdir()))
+
+
+def _put(lake: Lake, paths: Sequence[Path]) -> None:
     newest: Any = None
-    for path in sorted((landing / "sales").iterdir()):
+    for path in paths:
         target = f"landing/sales/{path.name}"
         while True:
             lake.store.put(target, path.read_bytes())
@@ -271,7 +316,8 @@ def main() -> int:
     landing = root / "landing"
     if not landing.exists():
         simulate(landing, files=12, rows_per_file=400)
-    with lakes_of(options.lake, root / f"run-{int(time.time())}") as (lake_named, environment):
+    run_folder = root / f"run-{int(time.time())}"
+    with lakes_of(options.lake, run_folder) as (lake_named, environment):
         calm = lake_named("calm")
         put_input(calm, landing)
         print("a calm run, to compare with …", flush=True)
@@ -280,14 +326,17 @@ def main() -> int:
             seed = options.seed * 1000 + len(rounds)
             lake = lake_named(f"round-{seed}")
             put_input(lake, landing)
-            result = run_killed(lake, environment, expected, seed=seed, most_kills=min(16, options.kills - made))
+            calm_by = partial(run_calm_by, landing=landing, lake=Lake(str(run_folder / f"calm-{seed}")), environment={})
+            most = min(16, options.kills - made)
+            result = run_killed(lake, environment, expected, seed=seed, most_kills=most, calm_by=calm_by)
             rounds.append(result)
             if not result.kills:
                 raise RuntimeError(f"round {seed} ended before anything was killed: {result.differing}")
             with journal.open("a") as file:
                 file.write(json.dumps(asdict(result)) + "\n")
             verdict = f"DIFFERS in {', '.join(result.differing)}" if result.differing else "equal to the calm run"
-            print(f"seed {seed}: {result.kills} kills in {result.seconds:.0f} s, tables {verdict}", flush=True)
+            cut = f" of the same batches {result.own_batches}" if result.own_batches else ""
+            print(f"seed {seed}: {result.kills} kills in {result.seconds:.0f} s, tables {verdict}{cut}", flush=True)
     bad = [each for each in rounds if each.differing]
     kills = sum(each.kills for each in rounds)
     equal = len(rounds) - len(bad)
