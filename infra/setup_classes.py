@@ -14,7 +14,8 @@ import sys
 import tempfile
 
 from spark_jobs.engine.driver import Driver
-from spark_jobs.engine.session import CLASS_ARCHIVE, JARS_FOLDER, build_session
+from spark_jobs.engine.session import build_session
+from spark_jobs.engine.spark_settings import CLASS_ARCHIVE, JARS_FOLDER
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import registry

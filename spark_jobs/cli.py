@@ -14,7 +14,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from spark_jobs import cli_streams
 from spark_jobs.console import reports
+from spark_jobs.control.awaiting import refuse_deployed
 from spark_jobs.lake import Lake, audit, inventory, query
 from spark_jobs.lake.checkpoints import current_epoch, epoch_at
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError
@@ -22,6 +24,7 @@ from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import reset as reset_pipeline
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import UnknownPipelineError, registry, resolve
+from spark_jobs.pipelines import with_sources as add_sources
 from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
 
 app = typer.Typer(
@@ -112,7 +115,7 @@ def run(
 
     definitions = list(resolve(names))
     if with_sources:
-        definitions = _with_sources(definitions)
+        definitions = list(add_sources(definitions))
     if source is not None:
         definitions = _pointed_at(definitions, source)
     if close and not until_caught_up:
@@ -126,11 +129,13 @@ def run(
     slow = [d.name for d in definitions if isinstance(d, Ingest) and idle is not None and idle <= d.trigger_interval]
     if slow:
         raise DefinitionError(f"--idle-after {idle_after}: {', '.join(slow)} reads no more often than that by itself")
+    where = _lake(lake)
+    refuse_deployed(where, [definition.name for definition in definitions])
     with _interruptible() as stop:
         failed = run_pipelines(
             out,
             err,
-            _lake(lake),
+            where,
             definitions,
             until_caught_up=until_caught_up,
             close=close,
@@ -138,15 +143,6 @@ def run(
             stop=stop,
         )
     raise typer.Exit(failed)
-
-
-def _with_sources(definitions: Sequence[Definition]) -> list[Definition]:
-    read = {table.name for d in definitions if isinstance(d, Pipeline) for table in d.tables}
-    ingests = [d for d in registry().values() if isinstance(d, Ingest) and d.sink.table in read]
-    missing = read - {d.sink.table for d in (*ingests, *definitions)}
-    if missing:
-        raise DefinitionError(f"--with-sources: no registered ingest writes {', '.join(sorted(missing))}")
-    return list({d.name: d for d in (*ingests, *definitions)}.values())
 
 
 def _pointed_at(definitions: Sequence[Definition], source: str) -> list[Definition]:
@@ -381,6 +377,9 @@ def sql(
     """Query all tables of the lake with DuckDB: bronze.sales, gold.top_products, gold.top_products__late, …"""
     columns, rows = query.run(_lake(lake), text)
     out.print(reports.rows_table(columns, rows))
+
+
+cli_streams.register(app, out, err)
 
 
 if __name__ == "__main__":

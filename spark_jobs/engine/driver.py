@@ -14,6 +14,7 @@ from spark_jobs.engine import heartbeats
 from spark_jobs.engine.failures import explained
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.engine.pipeline import PipelineQuery
+from spark_jobs.engine.query import Reached, unobserved
 from spark_jobs.lake import Lake, watermarks
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.spec import Definition, Ingest, Pipeline
@@ -50,6 +51,7 @@ class Driver:
         definitions: what to run.
         readers: every pipeline that is known, so that a heartbeat reaches past the windows of all that read a table.
         on_tick: called a few times a second while queries run.
+        reached: told of each point of each batch; what it raises stops the pipeline.
         warnings: what a person should know at the end, in words.
     """
 
@@ -58,6 +60,7 @@ class Driver:
     definitions: Sequence[Definition]
     readers: Sequence[Pipeline] = ()
     on_tick: Callable[["Driver"], None] = lambda driver: None
+    reached: Reached = unobserved
     queries: dict[str, AnyQuery] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -65,14 +68,16 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._heartbeats = heartbeats.Heartbeats(self.spark, self.lake)
+        self._idle = _IdleWatch(self)
 
     def start(self, definition: Definition, *, until_caught_up: bool) -> None:
         """Starts one pipeline; an error is its outcome, not the driver's."""
         query: AnyQuery
         if isinstance(definition, Ingest):
-            query = IngestQuery(self.spark, self.lake, definition)
+            query = IngestQuery(self.spark, self.lake, definition, reached=self.reached)
         else:
-            query = PipelineQuery(self.spark, self.lake, definition)
+            query = PipelineQuery(self.spark, self.lake, definition, reached=self.reached)
+        self.outcomes.pop(definition.name, None)
         self.queries[definition.name] = query
         try:
             query.start(until_caught_up=until_caught_up)
@@ -111,30 +116,38 @@ class Driver:
         ordered: tuple[Definition, ...] = (*ingests, *pipelines)
         for definition in ordered:
             self.start(definition, until_caught_up=False)
-        idle = {
-            definition.name: duration_ms(after)
-            for definition in ingests
-            if (after := idle_after or definition.idle_after) is not None
-        }
-        self._watch(stop, _IdleWatch(self, idle))
+        self._idle = _IdleWatch(self, idle_after)
+        self._watch(stop)
         return self.outcomes
+
+    def look(self) -> None:
+        """What is due beside the batches of a continuous run: heartbeats, watermarks, pipelines that have ended."""
+        self._idle.look()
+        self._publish()
+        self._note_ended()
+
+    def end_drained(self) -> None:
+        """Ends the queries that were asked to drain and have finished their batch."""
+        finished = [query for query in self._running() if query.draining and query.idle]
+        for query in finished:
+            query.query.stop()
+        if finished:
+            self._note_ended()
+            self._publish(at_once=True)
 
     def _run_group(self, definitions: Sequence[Definition], stop: threading.Event) -> None:
         if stop.is_set():
             return
         for definition in definitions:
             self.start(definition, until_caught_up=True)
-        self._watch(stop, None)
+        self._watch(stop)
 
-    def _watch(self, stop: threading.Event, idle: "_IdleWatch | None") -> None:
+    def _watch(self, stop: threading.Event) -> None:
         while running := self._running():
             if stop.wait(_POLL_S):
                 self._drain(running)
                 break
-            if idle is not None:
-                idle.look()
-            self._publish()
-            self._note_ended()
+            self.look()
             self.on_tick(self)
         self._note_ended()
         self._publish(at_once=True)
@@ -221,17 +234,20 @@ class Driver:
 class _IdleWatch:
     """Sends a heartbeat for each ingest whose input has been silent for too long."""
 
-    def __init__(self, driver: Driver, idle_after_ms: Mapping[str, int]) -> None:
+    def __init__(self, driver: Driver, idle_after: timedelta | None = None) -> None:
         self._driver = driver
-        self._idle_after_ms = idle_after_ms
+        self._idle_after = idle_after
         self._last: dict[str, tuple[int, float, float]] = {}
 
     def look(self) -> None:
         now = time.monotonic()
-        for name, limit_ms in self._idle_after_ms.items():
-            query = self._driver.queries[name]
-            if not isinstance(query, IngestQuery) or not query.query.isActive:
+        for name, query in self._driver.queries.items():
+            if not isinstance(query, IngestQuery) or query.until_caught_up or name in self._driver.outcomes:
                 continue
+            idle_after = self._idle_after or query.definition.idle_after
+            if idle_after is None or not query.query.isActive:
+                continue
+            limit_ms = duration_ms(idle_after)
             if not query.waits_for_input:
                 # It starts, plans or runs a batch: that may take long, and is no silence.
                 self._last.pop(name, None)

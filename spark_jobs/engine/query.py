@@ -30,7 +30,7 @@ class Drained(Exception):
     """A query was asked to end after its batch, and has."""
 
 
-def _unobserved(point: str, batch_id: int) -> None:
+def unobserved(point: str, batch_id: int) -> None:
     """Nobody watches."""
 
 
@@ -46,7 +46,7 @@ class Query(ABC, Generic[D]):
 
     output_mode = "append"
 
-    def __init__(self, spark: SparkSession, lake: Lake, definition: D, *, reached: Reached = _unobserved) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, definition: D, *, reached: Reached = unobserved) -> None:
         self.spark = spark
         self.lake = lake
         self.definition: D = definition
@@ -54,13 +54,15 @@ class Query(ABC, Generic[D]):
         self.latest: LedgerRow | None = None
         self.latest_batch_id = -1
         self.batch_seconds = 0.0
-        self.total_read = self.total_late = self.total_quarantined = 0
+        self.total_read = self.total_late = self.total_quarantined = self.total_batches = 0
+        self.total_batch_seconds = 0.0
         self._draining = threading.Event()
         self._busy = threading.Event()
         self._has_looked = False
         self._reached = reached
         self._started = threading.Event()
         self._writers: dict[Role, TableWriter] = {}
+        self.until_caught_up = False
         self._query: StreamingQuery | None = None
         self._epoch: Epoch | None = None
 
@@ -93,6 +95,7 @@ class Query(ABC, Generic[D]):
             CheckpointError: if the checkpoint was made with another definition.
             SchemaMismatchError: if a table has other columns than the definition gives, or the source lacks some.
         """
+        self.until_caught_up = until_caught_up
         refuse_changed_definition(self.lake, self.definition)
         try:
             self.create_tables()
@@ -167,6 +170,11 @@ class Query(ABC, Generic[D]):
         return not self.query.status["isTriggerActive"]
 
     @property
+    def waits(self) -> bool:
+        """Whether it has done all there was to do, and waits for input or for its next trigger."""
+        return not self._busy.is_set() and str(self.query.status["message"]).startswith("Waiting")
+
+    @property
     def waits_for_input(self) -> bool:
         """Whether it has looked for input since it started, and runs no batch."""
         if not self._has_looked:
@@ -192,6 +200,8 @@ class Query(ABC, Generic[D]):
             self.total_late += row.late + row.partly_late
             self.total_quarantined += row.quarantined
             self.batch_seconds = time.time() - started
+            self.total_batches += 1
+            self.total_batch_seconds += self.batch_seconds
             self.reached("processed", batch_id)
         except BaseException as error:
             # Spark would hand over only the text; the driver tells the user what happened and with which exit code.

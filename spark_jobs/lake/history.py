@@ -58,3 +58,20 @@ def ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple
         if stamp and stamp.ledger and (stamp.pipeline, stamp.epoch) == (pipeline, epoch):
             rows[stamp.batch_id] = stamp.ledger
     return sorted(rows.items())
+
+
+def newest_ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int, batches: int) -> list[tuple[int, LedgerRow]]:
+    """The ledger rows of the newest batches of one epoch, in order; reads no more of the history than it needs.
+
+    Other writers may commit in between: at most ten commits are read for each batch that is wanted.
+    """
+    rows: dict[int, LedgerRow] = {}
+    version = latest_version(lake, table)
+    for number in range(version, max(-1, version - 10 * batches), -1):
+        commit = commit_at(lake, table, number)
+        stamp = decode(commit) if commit else None
+        if stamp and stamp.ledger and (stamp.pipeline, stamp.epoch) == (pipeline, epoch):
+            rows[stamp.batch_id] = stamp.ledger
+            if len(rows) >= batches:
+                break
+    return sorted(rows.items())

@@ -116,18 +116,21 @@ class Totals(BaseModel):
         return self.pairs - self.pairs_late - self.pairs_result
 
 
-def discrepancies(rows: Sequence[tuple[int, LedgerRow]], *, windowed: bool = True) -> tuple[str, ...]:
+def discrepancies(
+    rows: Sequence[tuple[int, LedgerRow]], *, windowed: bool = True, from_the_start: bool = True
+) -> tuple[str, ...]:
     """What does not agree in the batches of one epoch, in words; empty where the ledger balances.
 
     Args:
         rows: batch number and row, in order of batches.
         windowed: whether results become final, so that an open pair implies a group in Spark's state.
+        from_the_start: whether the first row is that of the first batch; what is open is known only then.
     """
     problems = []
-    expected = 0
+    expected = 0 if from_the_start or not rows else rows[0][0]
     opened = 0
     least = 0
-    before_ms = 0
+    before_ms = 0 if from_the_start or not rows else rows[0][1].late_watermark_ms
     for batch_id, row in rows:
         if batch_id != expected:
             problems.append(f"batch {batch_id}: expected batch {expected} next; its ledger row is missing")
@@ -142,7 +145,7 @@ def discrepancies(rows: Sequence[tuple[int, LedgerRow]], *, windowed: bool = Tru
             problems.append(f"batch {batch_id}: {row.within_grace} within grace of {row.on_time} on time")
         if not row.balanced:
             problems.append(f"batch {batch_id}: read {row.read} events, accounts for {row.accounted}")
-        if row.pairs_result is None:
+        if row.pairs_result is None or not from_the_start:
             continue
         opened += row.pairs - row.pairs_late - row.pairs_result
         if opened < least:

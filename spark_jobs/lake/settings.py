@@ -1,6 +1,8 @@
-"""Settings of a process, from its environment. Credentials are not among them: the AWS chain finds those."""
+"""Settings of a process, from its environment. Credentials of S3 are not among them: the AWS chain finds those."""
 
-from pydantic import Field
+from typing import Literal, Self
+
+from pydantic import Field, FilePath, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -14,6 +16,10 @@ class Settings(BaseSettings):
         driver_memory: heap of the driver's JVM.
         java_options: further options of the driver's JVM, with blanks between them.
         shuffle_partitions: state partitions of a new checkpoint; frozen into it at its first batch.
+        host: how this host calls itself in the lake's control objects; empty: its network name.
+        metrics_port: where the supervisor serves metrics; drivers take the next free ports. 0: no metrics.
+        metrics_address: on which metrics are served.
+        logs: folder of the drivers' logs.
     """
 
     model_config = SettingsConfigDict(env_prefix="TIDEMARK_")
@@ -24,6 +30,10 @@ class Settings(BaseSettings):
     driver_memory: str = "2g"
     java_options: str = ""
     shuffle_partitions: int = Field(default=4, ge=1)
+    host: str = ""
+    metrics_port: int = Field(default=9463, ge=0, le=65000)
+    metrics_address: str = "127.0.0.1"
+    logs: str = "logs"
 
 
 class S3Settings(BaseSettings):
@@ -38,3 +48,40 @@ class S3Settings(BaseSettings):
 
     endpoint_url: str | None = None
     region: str = "us-east-1"
+
+
+class KafkaSettings(BaseSettings):
+    """Who this process is to Kafka, from `TIDEMARK_KAFKA_…`; definitions, logs and tables never hold it.
+
+    Attributes:
+        security_protocol: of the listener, in Kafka's own words.
+        sasl_mechanism: how the password is proved; only with one of the SASL protocols.
+        username: with SASL.
+        password: with SASL.
+        ssl_ca_location: PEM file of the authority that signed the brokers' certificates; None: the system's.
+    """
+
+    # A variable that is set to nothing, as compose passes an optional one, is one that is not set.
+    model_config = SettingsConfigDict(env_prefix="TIDEMARK_KAFKA_", env_ignore_empty=True, hide_input_in_errors=True)
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-256"
+    username: str | None = None
+    password: SecretStr | None = None
+    ssl_ca_location: FilePath | None = None
+
+    @property
+    def with_sasl(self) -> bool:
+        """Whether the listener wants a user and a password."""
+        return self.security_protocol.startswith("SASL_")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        given = {"USERNAME": self.username, "PASSWORD": self.password}
+        missing = [f"TIDEMARK_KAFKA_{name}" for name, value in given.items() if value is None]
+        if self.with_sasl and missing:
+            raise ValueError(f"{self.security_protocol} wants {' and '.join(missing)}: set it")
+        if not self.with_sasl and len(missing) < len(given):
+            # Credentials that nobody asks for are a forgotten protocol: the broker would only say that it hung up.
+            raise ValueError("a user or a password without SASL: set TIDEMARK_KAFKA_SECURITY_PROTOCOL to SASL_SSL")
+        return self

@@ -8,10 +8,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.location import Lake
@@ -157,3 +158,21 @@ def _scan_s3(
 def history(table: DeltaTable, limit: int | None = None) -> Iterator[dict[str, Any]]:
     """The commits of the table, newest first, as Delta's `commitInfo` has them."""
     yield from table.history(limit)
+
+
+@retry(
+    retry=retry_if_exception_type(CommitFailedError),
+    stop=stop_after_attempt(10),
+    wait=wait_random_exponential(multiplier=0.05, max=2),
+    reraise=True,
+)
+def append_rows(lake: Lake, table: str, rows: pa.Table) -> None:
+    """Appends to a table that many processes write, and creates it with the first rows."""
+    write_deltalake(
+        lake.table_uri(table),
+        rows,
+        mode="append",
+        # A long log is slow to open.
+        configuration={"delta.checkpointInterval": "50"},
+        storage_options=lake.storage_options,
+    )

@@ -3,6 +3,6 @@
 Every module here defines one or more `Ingest` or `Pipeline` values at its top level; `registry()` finds them.
 """
 
-from spark_jobs.pipelines._registry import UnknownPipelineError, load_file, registry, resolve
+from spark_jobs.pipelines._registry import UnknownPipelineError, load_file, registry, resolve, with_sources
 
-__all__ = ["UnknownPipelineError", "load_file", "registry", "resolve"]
+__all__ = ["UnknownPipelineError", "load_file", "registry", "resolve", "with_sources"]

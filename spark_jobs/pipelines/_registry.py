@@ -124,3 +124,18 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
         else:
             raise UnknownPipelineError(name, registry())
     return tuple(_by_name(resolved).values())
+
+
+def with_sources(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
+    """The definitions, after the registered ingests that fill the tables which they read.
+
+    Raises:
+        DefinitionError: if no registered ingest, and none of the definitions, writes such a table.
+    """
+    wanted = tuple(definitions)
+    read = {table.name for each in wanted if isinstance(each, Pipeline) for table in each.tables}
+    ingests = [each for each in registry().values() if isinstance(each, Ingest) and each.sink.table in read]
+    missing = read - {each.sink.table for each in (*ingests, *wanted)}
+    if missing:
+        raise DefinitionError(f"with sources: no registered ingest writes {', '.join(sorted(missing))}")
+    return tuple({each.name: each for each in (*ingests, *wanted)}.values())

@@ -1,7 +1,8 @@
 """The vocabulary of a pipeline file: pure, frozen values that import no Spark."""
 
+from spark_jobs.spec.alerts import Alerts
 from spark_jobs.spec.errors import DefinitionError
-from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline
+from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline, definition_from_json
 from spark_jobs.spec.rules import Between, NotNull, OneOf, RowRule, Satisfies
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
@@ -12,6 +13,7 @@ from spark_jobs.spec.windows import GridWindow, Hopping, Session, Tumbling, Wind
 __all__ = [
     "METADATA_COLUMNS",
     "Aggregate",
+    "Alerts",
     "Between",
     "Definition",
     "DefinitionError",
@@ -36,4 +38,5 @@ __all__ = [
     "Watermark",
     "Where",
     "Window",
+    "definition_from_json",
 ]

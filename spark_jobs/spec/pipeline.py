@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
+from spark_jobs.spec.alerts import Alerts
 from spark_jobs.spec.base import FROZEN, Spec
 from spark_jobs.spec.durations import Duration, PositiveDuration, format_duration
+from spark_jobs.spec.errors import DefinitionError
 from spark_jobs.spec.expressions import (
     PlainColumn,
     SqlType,
@@ -52,6 +54,10 @@ class _Definition(Spec):
     sink: Sink
     trigger_interval: Duration = timedelta(0)
     """Time between the starts of two batches; zero: the next as soon as one is done."""
+    job: PipelineName = "streams"
+    """Deployed pipelines of one job share a driver."""
+    alerts: Alerts = Alerts()
+    """When a person should look."""
 
     def to_json(self) -> str:
         """The whole definition as JSON, columns in their order; what is kept beside a checkpoint."""
@@ -60,7 +66,7 @@ class _Definition(Spec):
     def fingerprint(self) -> str:
         """A hash of all that decides what a checkpoint holds and what its tables mean.
 
-        Rate limits and trigger intervals are left out: they may change under a running checkpoint.
+        Rate limits, trigger intervals, alerts and the job are left out: they may change under a running checkpoint.
         """
         return hashlib.sha256(json.dumps(_what_counts(self.to_json()), sort_keys=True).encode()).hexdigest()[:16]
 
@@ -73,7 +79,8 @@ def changed_fields(before: str, after: str) -> tuple[str, ...]:
 
 def _what_counts(definition: str) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(definition)
-    value.pop("trigger_interval", None)
+    for changeable in ("trigger_interval", "job", "alerts"):
+        value.pop(changeable, None)
     for source in _sources(value["source"]):
         for limit in [key for key in source if key.endswith("_per_trigger")]:
             source.pop(limit)
@@ -368,3 +375,19 @@ def _check_known(what: str, read: Iterable[str], given: set[str] | None) -> None
 
 
 Definition = Ingest | Pipeline
+
+_ANY = TypeAdapter[Definition](Annotated[Definition, Field(discriminator="kind")])
+
+
+def definition_from_json(text: str) -> Definition:
+    """Reads what `to_json` wrote.
+
+    Raises:
+        DefinitionError: if another version of Tidemark wrote it, with fields or values that this one does not know.
+    """
+    try:
+        return _ANY.validate_json(text)
+    except ValidationError as error:
+        raise DefinitionError(
+            f"a definition kept in the lake cannot be read by this version of Tidemark: {error}"
+        ) from error

@@ -1,0 +1,195 @@
+"""Deployed streams on the terminal: their supervisor, their state."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spark_jobs.control import mutes, orders
+from spark_jobs.control.awaiting import JobNow, job_now
+from spark_jobs.control.launchers import Launcher, LocalProcess, SparkSubmit, Task
+from spark_jobs.control.lease import LEASE_S, active_supervisor
+from spark_jobs.control.marks import last_look
+from spark_jobs.control.orders import Order
+from spark_jobs.control.supervisor import Supervisor
+from spark_jobs.engine.spark_settings import spark_settings
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.settings import Settings
+
+log = logging.getLogger("tidemark.supervisor")
+
+
+class PortInUseError(TidemarkError):
+    """A port that is to serve metrics is somebody else's."""
+
+
+def launcher(lake: Lake, settings: Settings) -> Launcher:
+    """What starts drivers: a process with Spark in it, or the client of a cluster."""
+    if settings.master.startswith("spark://"):
+        return SparkSubmit(settings.master, spark_settings(lake, settings))
+    return LocalProcess()
+
+
+def supervise(lake: Lake, settings: Settings, *, end: threading.Event, leave: threading.Event) -> None:
+    """Supervises a lake in this process until `end`; with `leave` its drivers go on."""
+    logs = Path(settings.logs).absolute()
+    supervisor = Supervisor(
+        lake=lake,
+        launcher=launcher(lake, settings),
+        logs=logs,
+        drive=lambda job, term: ("drive", job, "--term", str(term), "--lake", lake.uri),
+    )
+    if settings.metrics_port:
+        _serve_metrics(supervisor, settings)
+    log.info("supervising %s; drivers run on %s, their logs are in %s", lake.uri, settings.master, logs)
+    supervisor.run(end, leave)
+    log.info("ended")
+
+
+def submit(out: Console, settings: Settings, arguments: tuple[str, ...]) -> int:
+    """Runs a finite command of Tidemark's where drivers run, and gives its exit code."""
+    if not arguments:
+        raise TidemarkError("submit: expected a command, such as: tidemark submit run top_products --until-caught-up")
+    lake = Lake.parse(arguments[arguments.index("--lake") + 1] if "--lake" in arguments else settings.lake)
+    name = f"{'-'.join(arguments[:2])}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    task = Task(name=name, arguments=arguments, log=Path(settings.logs).absolute() / "batch" / f"{name}.log")
+    out.print(f"{name} runs on {settings.master}; its log: {task.log}", highlight=False)
+    code = launcher(lake, settings).launch(task).wait()
+    out.print(task.log.read_text(errors="replace")[-4000:], highlight=False, markup=False)
+    return code
+
+
+class _SupervisorCollector(Collector):
+    """What the supervisor knows, in Prometheus' text format."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._looked: tuple[float, float | None] = (0.0, None)
+
+    def collect(self) -> Iterator[Metric]:
+        """Whether it is active, its drivers, and when the monitor has last looked."""
+        supervisor = self._supervisor
+        yield GaugeMetricFamily(
+            "tidemark_supervisor_active", "1 where it holds the lease.", value=int(supervisor.active)
+        )
+        up = GaugeMetricFamily("tidemark_driver_up", "1 where the job's driver lives.", labels=("job",))
+        restarts = CounterMetricFamily(
+            "tidemark_driver_restarts", "Ends of drivers that nobody asked for.", labels=("job",)
+        )
+        for job, alive in supervisor.alive.items():
+            up.add_metric((job,), int(alive))
+            restarts.add_metric((job,), supervisor.restarts.get(job, 0))
+        yield up
+        yield restarts
+        if time.monotonic() - self._looked[0] > 10:
+            at = last_look(supervisor.lake)
+            self._looked = time.monotonic(), at.timestamp() if at else None
+        if self._looked[1] is not None:
+            yield GaugeMetricFamily(
+                "tidemark_monitor_last_look_timestamp_seconds", "When the monitor looked.", value=self._looked[1]
+            )
+
+
+def _serve_metrics(supervisor: Supervisor, settings: Settings) -> None:
+    registry = CollectorRegistry()
+    registry.register(_SupervisorCollector(supervisor))
+    try:
+        start_http_server(settings.metrics_port, addr=settings.metrics_address, registry=registry)
+    except OSError as error:
+        raise PortInUseError(
+            f"supervisor: cannot serve metrics on {settings.metrics_address}:{settings.metrics_port} "
+            f"({error.strerror}). Nothing was started. Another supervisor may run here; or choose another port with "
+            "--metrics-port, 0 for none."
+        ) from error
+
+
+def print_status(out: Console, lake: Lake) -> bool:
+    """`tidemark status`; whether everything is as ordered."""
+    active = active_supervisor(lake)
+    fine = active is not None and (datetime.now(UTC) - active[1]).total_seconds() < 4 * LEASE_S
+    if active is None:
+        out.print("no supervisor watches this lake: start one with `tidemark supervise`")
+    else:
+        told = "active" if fine else f"[red]silent since {active[1]:%Y-%m-%d %H:%M:%S} UTC[/red]"
+        out.print(f"supervisor {active[0].id}: {told}", highlight=False)
+    desired = orders.all_desired(lake)
+    if not desired:
+        out.print("nothing has been deployed: `tidemark deploy PIPELINE`")
+        return True
+    quiet = mutes.muted(lake, now=datetime.now(UTC))
+    table = Table(box=None, pad_edge=False)
+    for heading in ("job", "pipeline", "ordered", "state"):
+        table.add_column(heading)
+    for heading in ("events", "events/s", "watermark (UTC)", "behind", "failures"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for job, wanted in desired.items():
+        now = job_now(lake, job)
+        for name, order in wanted.pipelines.items():
+            state, good = state_of(now, name, order)
+            fine = fine and good
+            note = "muted" if name in quiet else ""
+            table.add_row(job, name, order.state, _coloured(state, good), *_figures(now, name), note)
+    out.print(table)
+    for job in desired:
+        _print_troubles(out, job, job_now(lake, job))
+    return fine
+
+
+def state_of(now: JobNow, name: str, order: Order) -> tuple[str, bool]:
+    """What a pipeline does, in a word or two, and whether that is what was ordered."""
+    seen, status = now.pipeline(name), now.status
+    driver = status.state if status else "stopped"
+    if order.state == "stopped":
+        runs = driver in ("running", "draining") and seen is not None and seen.state not in ("stopped", "failed")
+        return ("stopping", True) if runs else ("stopped", True)
+    if status is None:
+        return "waits for a supervisor", False
+    if driver in ("failed", "backing_off", "stopped"):
+        return f"driver {driver.replace('_', ' ')}", False
+    if driver == "starting" or seen is None or seen.generation < order.generation:
+        return "starting", True
+    return seen.state, seen.state in ("running", "starting")
+
+
+def _coloured(state: str, good: bool) -> Text:
+    return Text(state, style="green" if state == "running" else "" if good else "red")
+
+
+def _figures(now: JobNow, name: str) -> tuple[str, ...]:
+    seen = now.pipeline(name)
+    if seen is None:
+        return ("-",) * 5
+    figures = seen.figures
+    watermark = "-"
+    if figures.watermark_ms:
+        watermark = f"{datetime.fromtimestamp(figures.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    rate = figures.input_rows_per_s
+    return (
+        f"{figures.read:,}",
+        "-" if rate is None else f"{rate:,.0f}",
+        watermark,
+        "-" if figures.rows_behind is None else f"{figures.rows_behind:,}",
+        str(len(seen.failures)),
+    )
+
+
+def _print_troubles(out: Console, job: str, now: JobNow) -> None:
+    status = now.status
+    if status is not None and status.state in ("failed", "backing_off"):
+        out.print(f"\njob {job}: its driver ended {len(status.ends)} times, last with exit code {status.exit_code}:")
+        for line in status.last_lines:
+            out.print(Text(f"    {line}"), soft_wrap=True)
+    for name, seen in (now.pulse.pipelines if now.pulse else {}).items():
+        if seen.state in ("failed", "retrying") and seen.error:
+            out.print(Text.assemble((f"\n{name} {seen.state}: ", "red"), seen.error), soft_wrap=True)

@@ -1,0 +1,201 @@
+"""Waits for what was ordered, and tells what went wrong instead."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from spark_jobs.control import orders, pulse, status, terms
+from spark_jobs.control.lease import LEASE_S, active_supervisor
+from spark_jobs.control.orders import Ordered
+from spark_jobs.control.pulse import PipelinePulse, Pulse
+from spark_jobs.control.status import Status
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import TidemarkError
+
+_LOOK_EVERY_S = 0.5
+
+
+class DeployError(TidemarkError):
+    """What was ordered does not run, or did not in time."""
+
+
+@dataclass(frozen=True)
+class JobNow:
+    """A job as its control objects show it.
+
+    Attributes:
+        pulse: of the newest term; None where it has not spoken.
+        status: by the supervisor; None where none has looked yet.
+    """
+
+    pulse: Pulse | None
+    status: Status | None
+
+    def pipeline(self, name: str) -> PipelinePulse | None:
+        """One pipeline in the driver, if it is there."""
+        return self.pulse.pipelines.get(name) if self.pulse else None
+
+
+def job_now(lake: Lake, job: str) -> JobNow:
+    """Reads a job's newest pulse and status."""
+    term = terms.records(lake, job).newest_number()
+    return JobNow(
+        pulse=pulse.pulse_of(lake, job, term) if term else None,
+        status=status.records(lake, job).newest()[1],
+    )
+
+
+def failed_generations(lake: Lake) -> dict[str, int]:
+    """Pipeline -> generation, of those that have failed for good: deploying them again means another try."""
+    found = {}
+    for job, desired in orders.all_desired(lake).items():
+        now = job_now(lake, job)
+        given_up = now.status is not None and now.status.state == "failed"
+        for name, order in desired.running.items():
+            seen = now.pipeline(name)
+            if given_up or (seen is not None and seen.state == "failed" and seen.generation == order.generation):
+                found[name] = order.generation
+    return found
+
+
+def await_running(
+    lake: Lake,
+    ordered: Sequence[Ordered],
+    *,
+    timeout: timedelta,
+    tell: Callable[[str], None] = print,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Waits until each pipeline has made its first progress in the generation that was ordered.
+
+    Args:
+        lake: where.
+        ordered: what `orders.deploy` gave.
+        timeout: how long, all together.
+        tell: takes each piece of news.
+        sleep: waits so many seconds.
+
+    Raises:
+        DeployError: if one fails, its driver does, or time runs out; with the pipeline's error, or else the last lines
+            of the driver.
+    """
+    deadline = datetime.now(UTC) + timeout
+    waiting = {each.pipeline: each for each in ordered}
+    since = datetime.now(UTC)
+    while waiting:
+        for job in dict.fromkeys(each.job for each in waiting.values()):
+            now = job_now(lake, job)
+            _refuse_failed_driver(lake, job, now, ordered)
+            for each in [one for one in waiting.values() if one.job == job]:
+                seen = now.pipeline(each.pipeline)
+                if seen is None or seen.generation < each.generation:
+                    continue
+                _refuse_failed(each, seen)
+                if seen.state == "running" and seen.progressed_at is not None:
+                    tell(f"{each.pipeline}: runs (generation {seen.generation}, driver of job {job})")
+                    waiting.pop(each.pipeline)
+        if not waiting:
+            return
+        _refuse_absent_supervisor(lake, since)
+        if datetime.now(UTC) > deadline:
+            raise DeployError(_overdue(lake, waiting.values(), timeout))
+        sleep(_LOOK_EVERY_S)
+
+
+def await_stopped(
+    lake: Lake, ordered: Sequence[Ordered], *, timeout: timedelta, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Waits until no driver runs any of the pipelines.
+
+    Raises:
+        DeployError: if time runs out.
+    """
+    deadline = datetime.now(UTC) + timeout
+    while running := [each for each in ordered if _still_runs(lake, each)]:
+        if datetime.now(UTC) > deadline:
+            names = ", ".join(each.pipeline for each in running)
+            raise DeployError(
+                f"{names}: still running {_span(timeout)} after the order to stop. The order stands. See "
+                "`tidemark status`, and whether a supervisor runs: `tidemark supervise`."
+            )
+        sleep(_LOOK_EVERY_S)
+
+
+def _still_runs(lake: Lake, ordered: Ordered) -> bool:
+    now = job_now(lake, ordered.job)
+    if now.status is None or now.status.state in ("stopped", "failed") or now.pulse is None or now.pulse.ending:
+        return False
+    seen = now.pipeline(ordered.pipeline)
+    return seen is not None and seen.state not in ("stopped", "failed")
+
+
+def _refuse_failed(each: Ordered, seen: PipelinePulse) -> None:
+    if seen.state == "failed":
+        raise DeployError(f"{each.pipeline}: failed: {seen.error}")
+
+
+def _refuse_failed_driver(lake: Lake, job: str, now: JobNow, ordered: Iterable[Ordered]) -> None:
+    found = now.status
+    order = orders.records(lake, job).newest_number()
+    if found is not None and found.state == "failed" and found.order == order:
+        names = ", ".join(each.pipeline for each in ordered if each.job == job)
+        said = "\n".join(f"    {line}" for line in found.last_lines)
+        raise DeployError(
+            f"{names}: the driver of job {job} has ended {len(found.ends)} times (exit code {found.exit_code}) and is "
+            f"not started again. It said last:\n{said}\nMend that, then deploy again."
+        )
+
+
+def _refuse_absent_supervisor(lake: Lake, since: datetime) -> None:
+    now = datetime.now(UTC)
+    if now - since < timedelta(seconds=2 * LEASE_S):
+        return
+    active = active_supervisor(lake)
+    if active is None or now - active[1] > timedelta(seconds=4 * LEASE_S):
+        raise DeployError(
+            f"no supervisor watches {lake.uri}: nothing starts drivers there. The order stands and is followed as soon "
+            "as one does. Start it: `make up`, or `tidemark supervise`."
+        )
+
+
+def _overdue(lake: Lake, waiting: Iterable[Ordered], timeout: timedelta) -> str:
+    told = []
+    for each in waiting:
+        now = job_now(lake, each.job)
+        seen = now.pipeline(each.pipeline)
+        if seen is not None and seen.generation >= each.generation:
+            told.append(f"{each.pipeline}: {seen.state}" + (f": {seen.error}" if seen.error else ""))
+        else:
+            state = now.status.state if now.status else "not seen by any supervisor"
+            said = "".join(f"\n    {line}" for line in now.status.last_lines) if now.status else ""
+            told.append(f"{each.pipeline}: its driver is {state}{said}")
+    return f"no progress within {_span(timeout)}; the order stands. " + "\n".join(told)
+
+
+def _span(timeout: timedelta) -> str:
+    return f"{timeout.total_seconds():.0f} s"
+
+
+def refuse_deployed(lake: Lake, names: Iterable[str]) -> None:
+    """Refuses to run by hand what a living driver runs: the two would take each other's batches.
+
+    Raises:
+        DeployError: if a driver runs one of the pipelines.
+    """
+    wanted = set(names)
+    for job in orders.jobs(lake):
+        now = job_now(lake, job)
+        beat = now.pulse
+        if beat is None or beat.ending or datetime.now(UTC) - beat.at > _FRESH:
+            continue
+        both = sorted(name for name, seen in beat.pipelines.items() if name in wanted and seen.state in _BUSY)
+        if both:
+            raise DeployError(
+                f"pipeline `{both[0]}` is deployed: job {job}'s driver on {beat.host} (process {beat.pid}) runs it. "
+                f"Nothing was started. Stop it first: tidemark stop {' '.join(both)}"
+            )
+
+
+_FRESH = timedelta(seconds=30)
+_BUSY = ("starting", "running", "retrying", "stopping")

@@ -1,0 +1,297 @@
+"""Whether a pipeline needs a person: a function of what its driver and its supervisor say. No clock, no lake.
+
+Each kind of breach has a paragraph of the same name in docs/runbook.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from spark_jobs.control.orders import Order
+from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
+from spark_jobs.control.status import Status
+from spark_jobs.spec import Definition, Pipeline
+from spark_jobs.spec.durations import format_duration
+
+RUNBOOK = "docs/runbook.md"
+
+START = timedelta(minutes=2)
+"""How long a pipeline may take from its order to its first progress."""
+
+STALE = timedelta(seconds=30)
+"""A pulse that is older is that of a driver which is gone, or cannot write to the lake."""
+
+_HOUR = timedelta(hours=1)
+_FEWEST_EVENTS = 100
+
+
+@dataclass(frozen=True)
+class Breach:
+    """Something that is wrong with one pipeline.
+
+    Attributes:
+        kind: its name in the runbook, such as `watermark-lag`.
+        what: what is wrong, with the figures; no values of events.
+        since: since when, as far as that is known.
+        remedy: what to do first.
+    """
+
+    kind: str
+    what: str
+    since: datetime
+    remedy: str
+
+    def text(self, *, now: datetime) -> str:
+        """As a person reads it."""
+        return (
+            f"{self.what}\n"
+            f"Since {self.since:%Y-%m-%d %H:%M:%S} UTC ({span(now - self.since)}).\n"
+            f"What to do: {self.remedy}\n"
+            f"More: {RUNBOOK}#{self.kind}"
+        )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that is known of one deployed pipeline.
+
+    Attributes:
+        now: the time.
+        definition: as it was deployed.
+        order: what is wanted of it.
+        status: of its job's driver; None: no supervisor has looked yet.
+        pulse: of that driver; None: none has spoken in the newest term.
+        books: what the newest batches of its ledger do not agree on; empty where they balance.
+    """
+
+    now: datetime
+    definition: Definition
+    order: Order
+    status: Status | None
+    pulse: Pulse | None
+    books: tuple[str, ...] = ()
+
+    @property
+    def pipeline(self) -> PipelinePulse | None:
+        """What the driver says of it, in the generation that is wanted."""
+        found = self.pulse.pipelines.get(self.definition.name) if self.pulse else None
+        return found if found is not None and found.generation >= self.order.generation else None
+
+
+def examine(seen: Seen) -> tuple[Breach, ...]:
+    """What is wrong with a pipeline; empty where nothing is, or where it is not to run."""
+    if seen.order.state != "running":
+        return ()
+    found = [*_not_running(seen)]
+    pipeline = seen.pipeline
+    if pipeline is not None and not found:
+        found += _slow(seen, pipeline)
+    if pipeline is not None:
+        found += _shares(seen, pipeline.figures)
+    if seen.books:
+        found.append(
+            Breach(
+                "unbalanced-ledger",
+                f"The ledger does not balance: {'; '.join(seen.books[:3])}.",
+                seen.now,
+                f"run `tidemark ledger {seen.definition.name}`; do not reset before you know why.",
+            )
+        )
+    return (*found, *_restarts(seen))
+
+
+def summary(seen: Seen) -> str:
+    """One line about a pipeline that is well, or what it does instead."""
+    if seen.order.state == "stopped":
+        return "stopped, as ordered"
+    pipeline = seen.pipeline
+    if pipeline is None:
+        return "starting"
+    figures = pipeline.figures
+    parts: list[str] = [pipeline.state]
+    if figures.batch_id is not None:
+        parts.append(f"batch {figures.batch_id} of epoch {figures.epoch}")
+    parts.append(f"{figures.read:,} events")
+    if figures.input_rows_per_s is not None:
+        parts.append(f"{figures.input_rows_per_s:,.0f} events/s")
+    if figures.rows_behind is not None:
+        parts.append(f"{figures.rows_behind:,} behind")
+    if figures.watermark_ms:
+        parts.append(f"final up to {_clock(figures.watermark_ms)}")
+    restarts = _recent_restarts(seen)
+    if restarts:
+        parts.append(f"restarted {len(restarts)} times within the hour, last at {restarts[-1]:%H:%M:%S}")
+    return ", ".join(parts)
+
+
+# --- kinds ---
+
+
+def _not_running(seen: Seen) -> Iterator[Breach]:
+    status, pipeline, name = seen.status, seen.pipeline, seen.definition.name
+    ordered = seen.order.ordered_at
+    see = f"see the driver's log{f' ({seen.pulse.log})' if seen.pulse and seen.pulse.log else ''}"
+    if pipeline is not None and pipeline.state in ("failed", "retrying"):
+        again = "is not started again until it is deployed" if pipeline.state == "failed" else "is being tried again"
+        kind = "checkpoint-failing" if _of_the_checkpoint(pipeline) else "not-running"
+        remedy = f"mend what it says, then deploy `{name}` again"
+        yield Breach(kind, f"It does not run: it {again}. {pipeline.error}", pipeline.since, remedy)
+    elif status is None:
+        if seen.now - ordered > START:
+            yield Breach(
+                "no-supervisor", "No supervisor has taken the order.", ordered, "start one: `tidemark supervise`"
+            )
+    elif status.state in ("failed", "backing_off", "stopped"):
+        said = f" It said last: {status.last_lines[-1]}" if status.last_lines else ""
+        code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
+        again = "" if status.state == "backing_off" else " and is not started again until something is deployed"
+        if status.state != "stopped" or seen.now - max(status.since, ordered) > START:
+            what = f"Its driver has ended{code}{again}.{said}"
+            yield Breach("not-running", what, status.since, f"{see}, then deploy `{name}` again")
+    elif seen.pulse is not None and seen.now - seen.pulse.at > STALE:
+        what = f"Its driver gives no sign of life: the last is {span(seen.now - seen.pulse.at)} old."
+        yield Breach("not-running", what, seen.pulse.at, "see whether a supervisor runs: `tidemark status`")
+    elif (pipeline is None or pipeline.progressed_at is None) and seen.now - ordered > START:
+        # A driver that was started again begins anew.
+        began = max(ordered, status.since, seen.pulse.started_at if seen.pulse else ordered)
+        if seen.now - began > START:
+            yield Breach("no-progress", "It has not made any progress since it was started.", began, see)
+
+
+def _slow(seen: Seen, pipeline: PipelinePulse) -> Iterator[Breach]:
+    figures, limits, now = pipeline.figures, seen.definition.alerts, seen.now
+    progressed = pipeline.progressed_at
+    if limits.max_silence is not None and progressed is not None and now - progressed > limits.max_silence:
+        what = f"No batch has ended for {span(now - progressed)}; the limit is {format_duration(limits.max_silence)}."
+        yield Breach("no-progress", what, progressed, "see the driver's log; a batch may hang in a slow store")
+    if limits.max_watermark_lag is not None and figures.watermark_ms is not None:
+        lag = now - _instant(figures.watermark_ms)
+        if lag > limits.max_watermark_lag:
+            what = (
+                f"Results are final up to {_clock(figures.watermark_ms)} only, {span(lag)} behind the clock; "
+                f"the limit is {format_duration(limits.max_watermark_lag)}."
+            )
+            since = _instant(figures.watermark_ms) + limits.max_watermark_lag
+            yield Breach("watermark-lag", what, since, "see whether the source sends, and events of which time")
+    yield from _lags(seen, figures)
+    yield from _durations(seen, figures)
+    sizes = (
+        ("state-rows", "Its state holds", figures.state_rows, limits.max_state_rows, "groups"),
+        ("state-bytes", "Its state takes", figures.state_bytes, limits.max_state_bytes, "bytes"),
+        ("checkpoint-size", "Its checkpoint takes", figures.checkpoint_bytes, limits.max_checkpoint_bytes, "bytes"),
+    )
+    for kind, what, value, limit, unit in sizes:
+        if value is not None and limit is not None and value > limit:
+            told = f"{what} {value:,} {unit}; the limit is {limit:,}."
+            yield Breach(kind, told, now, "see which keys grow, and whether the watermark moves on")
+
+
+def _lags(seen: Seen, figures: Figures) -> Iterator[Breach]:
+    limits, now = seen.definition.alerts, seen.now
+    rows, ms = figures.rows_behind, figures.behind_ms
+    unit = "events" if isinstance(seen.definition, Pipeline) else _UNITS[seen.definition.source.kind]
+    remedy = "see whether it runs batch after batch; then give it more cores, or a job of its own"
+    if limits.max_rows_behind is not None and rows is not None and rows > limits.max_rows_behind:
+        told = f"Its source has {rows:,} {unit} that it has not read; the limit is {limits.max_rows_behind:,}."
+        yield Breach("source-lag", told, now, remedy)
+    elif limits.max_time_behind is not None and ms is not None and ms > _ms(limits.max_time_behind):
+        told = (
+            f"The oldest of {rows or 0:,} {unit} that it has not read came {span(timedelta(milliseconds=ms))} ago; the "
+            f"limit is {format_duration(limits.max_time_behind)}."
+        )
+        yield Breach("source-lag", told, now - timedelta(milliseconds=ms) + limits.max_time_behind, remedy)
+
+
+def _durations(seen: Seen, figures: Figures) -> Iterator[Breach]:
+    limits, now = seen.definition.alerts, seen.now
+    measured = (
+        ("processing-latency", "From bronze to the result it takes", figures.latency_ms, limits.max_processing_latency),
+        ("batch-duration", "Its newest batch took", figures.batch_ms, limits.max_batch_duration),
+        ("checkpoint-duration", "Its checkpoint took", figures.checkpoint_ms, limits.max_checkpoint_duration),
+    )
+    for kind, what, value, limit in measured:
+        if value is not None and limit is not None and value > _ms(limit):
+            told = f"{what} {span(timedelta(milliseconds=value))}; the limit is {format_duration(limit)}."
+            yield Breach(kind, told, now, "see in ops.metrics when that began and which phase grew")
+    since = figures.backpressure_since
+    if limits.backpressure_after is not None and since is not None and now - since > limits.backpressure_after:
+        told = (
+            f"It does not keep up: for {span(now - since)} its batches have been longer than its trigger's interval, "
+            f"or its backlog has not shrunk ({figures.rows_behind or 0:,} behind, {figures.input_rows_per_s or 0:,.0f} "
+            f"events/s read, {figures.processed_rows_per_s or 0:,.0f} events/s possible)."
+        )
+        yield Breach("backpressure", told, since, "give it more cores, larger batches or a job of its own")
+
+
+def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
+    limits, name = seen.definition.alerts, seen.definition.name
+    read = figures.recent_read
+    shares = (
+        ("late-share", "late", figures.recent_late, limits.max_late_share, f"see `tidemark late {name}`"),
+        (
+            "quarantine-share",
+            "set aside",
+            figures.recent_quarantined,
+            limits.max_quarantine_share,
+            f"tidemark sql 'SELECT reason, count(*) FROM {seen.definition.sink.table}__quarantine GROUP BY ALL'",
+        ),
+    )
+    for kind, what, count, limit, remedy in shares:
+        if limit is not None and read >= _FEWEST_EVENTS and count > limit * read:
+            told = (
+                f"{count:,} of {read:,} events of the last ten minutes were {what} ({count / read:.1%}); the limit is "
+                f"{limit:.1%}."
+            )
+            yield Breach(kind, told, seen.now, remedy)
+
+
+def _restarts(seen: Seen) -> Iterator[Breach]:
+    limit, times = seen.definition.alerts.max_restarts, _recent_restarts(seen)
+    if limit is not None and len(times) > limit:
+        told = f"It has been restarted {len(times)} times within the hour; the limit is {limit}."
+        remedy = "see what it said last in `tidemark status`, and the logs of the drivers before"
+        yield Breach("restarts", told, times[0], remedy)
+
+
+def _recent_restarts(seen: Seen) -> tuple[datetime, ...]:
+    ends = seen.status.ends if seen.status else ()
+    failures = seen.pipeline.failures if seen.pipeline else ()
+    return tuple(sorted(at for at in (*ends, *failures) if seen.now - at < _HOUR))
+
+
+def _of_the_checkpoint(pipeline: PipelinePulse) -> bool:
+    return pipeline.error is not None and any(mark in pipeline.error for mark in _CHECKPOINT_MARKS)
+
+
+# How errors of Spark's checkpoint are told: its folder, its logs, its state store.
+_CHECKPOINT_MARKS = (
+    "_checkpoints/",
+    "StateStore",
+    "CheckpointFileManager",
+    "HDFSMetadataLog",
+    "RocksDB",
+    "CANNOT_LOAD_STATE",
+)
+
+_UNITS = {"files": "files", "kafka": "messages"}
+
+
+def _ms(duration: timedelta) -> float:
+    return duration.total_seconds() * 1000
+
+
+def _instant(ms: int) -> datetime:
+    return datetime.fromisoformat("1970-01-01T00:00:00+00:00") + timedelta(milliseconds=ms)
+
+
+def _clock(ms: int) -> str:
+    return f"{_instant(ms):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def span(duration: timedelta) -> str:
+    """A span of time as a person says it."""
+    seconds = duration.total_seconds()
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} seconds" if seconds < 10 else f"{seconds:.0f} seconds"

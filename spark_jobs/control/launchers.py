@@ -1,0 +1,145 @@
+"""How a driver becomes a process: on this machine with Spark in it, or as the client of a standalone cluster.
+
+Streams and finite batch jobs are launched in the same way: both are `tidemark …` commands.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+_MODULE = "spark_jobs"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command of Tidemark's that is to run as a process of its own.
+
+    Attributes:
+        name: for messages and Spark's own pages.
+        arguments: of `tidemark`.
+        log: file that takes its output; its folder is made.
+        environment: what it has beside this process's own.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Launcher(Protocol):
+    """Starts tasks; they outlive whoever started them."""
+
+    def launch(self, task: Task) -> "Launched":
+        """Starts a task and returns at once."""
+        ...
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A task that was started by this process."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def exit_code(self) -> int | None:
+        """How it ended, negative for a signal; None while it runs."""
+        return self.process.poll()
+
+    def wait(self) -> int:
+        """Waits for its end and gives the exit code."""
+        return self.process.wait()
+
+    def kill(self) -> None:
+        """Ends it at once, with all that it started."""
+        kill_group(self.process.pid)
+        self.process.wait()
+
+
+class LocalProcess:
+    """Spark inside the task's own process (`local[*]`, or what TIDEMARK_MASTER says)."""
+
+    def launch(self, task: Task) -> Launched:
+        """Starts a task and returns at once."""
+        return _start([sys.executable, "-m", _MODULE, *task.arguments], task)
+
+
+class SparkSubmit:
+    """`spark-submit` in client mode against a standalone cluster: the task's process is the driver.
+
+    Args:
+        master: such as `spark://host:7077`.
+        settings: of Spark, jars and driver's memory among them.
+    """
+
+    def __init__(self, master: str, settings: Mapping[str, str]) -> None:
+        self._master = master
+        self._settings = dict(settings)
+
+    def launch(self, task: Task) -> Launched:
+        """Starts a task and returns at once."""
+        program = Path(__file__).parents[1] / "__main__.py"
+        submit = Path(sys.executable).with_name("spark-submit")
+        options = ["--master", self._master, "--deploy-mode", "client", "--name", task.name]
+        for key, value in sorted(self._settings.items()):
+            options += ["--conf", f"{key}={value}"]
+        environment = {"TIDEMARK_MASTER": self._master, "PYSPARK_PYTHON": sys.executable}
+        return _start([str(submit), *options, str(program), *task.arguments], task, environment)
+
+
+def _start(command: Sequence[str], task: Task, environment: Mapping[str, str] | None = None) -> Launched:
+    task.log.parent.mkdir(parents=True, exist_ok=True)
+    # Appending, so that the file can be cut by whoever rotates it.
+    with task.log.open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **(environment or {}), **task.environment},
+            # Its own session: what signals the starter's process group does not reach it.
+            start_new_session=True,
+        )
+    return Launched(process, task.log)
+
+
+def is_running(pid: int, created: float) -> bool:
+    """Whether a process runs: the one that began then, not a later one of the same number."""
+    try:
+        process = psutil.Process(pid)
+        return bool(abs(process.create_time() - created) < 2.0 and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to a process and all that share its group: a driver's Python and its JVM."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
+
+
+def terminate(pid: int) -> None:
+    """Asks a driver to finish its batches and exit."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+
+
+def last_lines(log: Path, count: int = 12) -> tuple[str, ...]:
+    """What a task said last; empty where there is no log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16_384))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ()
+    # A frame of a stack trace tells an operator nothing.
+    return tuple(line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... ")))[-count:]

@@ -1,0 +1,131 @@
+"""The supervisors' lease: of those that watch a lake one is active, the others stand by, on any host.
+
+`_control/_supervisor/leases/<number>.json` says who holds it. The holder renews it by overwriting
+`_control/_supervisor/renewals/<number>.json`, which nobody else writes. Whoever stands by watches that object: if it
+does not change for the length of the lease, by its own clock, it creates the next lease; of several exactly one does.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import obstore
+from obstore.exceptions import NotFoundError
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs.control.orders import CONTROL
+from spark_jobs.control.terms import this_host
+from spark_jobs.lake import Lake
+from spark_jobs.lake.records import Records, RecordTakenError
+
+LEASE_S = 15.0
+
+_FOLDER = f"{CONTROL}/_supervisor"
+
+
+class Holder(BaseModel):
+    """Who holds the lease.
+
+    Attributes:
+        id: of the supervisor.
+        host: where it runs.
+        pid: of its process.
+        since: when it took the lease.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    host: str
+    pid: int
+    since: datetime
+
+
+class _Renewal(BaseModel):
+    sequence: int
+    at: datetime
+    released: bool = False
+
+
+class Lease:
+    """One supervisor's side of the lease.
+
+    Args:
+        lake: which it watches.
+        pid: of its process.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, lake: Lake, *, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.id = f"{this_host()}/{pid}/{uuid.uuid4().hex[:6]}"
+        self._lake = lake
+        self._pid = pid
+        self._clock = clock
+        self._records = Records(lake, f"{_FOLDER}/leases", Holder)
+        self._number: int | None = None
+        self._sequence = 0
+        self._watched: tuple[int, int] | None = None
+        self._unchanged_since = 0.0
+        self._renewed_at = 0.0
+
+    def hold(self) -> bool:
+        """Renews the lease, or takes it if its holder is gone; whether this supervisor is the active one."""
+        number, holder = self._records.newest()
+        if self._number is not None and number == self._number:
+            if self._clock() - self._renewed_at >= LEASE_S / 5:
+                self._renew(number)
+            return True
+        self._number = None
+        if holder is not None and not self._is_over(number):
+            return False
+        try:
+            mine = Holder(id=self.id, host=this_host(), pid=self._pid, since=datetime.now(UTC))
+            self._records.append(number + 1, mine)
+        except RecordTakenError:
+            return False
+        self._number = number + 1
+        self._renew(self._number)
+        return True
+
+    def release(self) -> None:
+        """Lets another supervisor take over at once."""
+        if self._number is not None:
+            self._renew(self._number, released=True)
+            self._number = None
+
+    def holder(self) -> Holder | None:
+        """Who holds it now, or held it last."""
+        return self._records.newest()[1]
+
+    def _renew(self, number: int, *, released: bool = False) -> None:
+        self._sequence += 1
+        renewal = _Renewal(sequence=self._sequence, at=datetime.now(UTC), released=released)
+        self._lake.store.put(f"{_FOLDER}/renewals/{number:06d}.json", renewal.model_dump_json().encode())
+        self._renewed_at = self._clock()
+
+    def _is_over(self, number: int) -> bool:
+        renewal = _renewal(self._lake, number)
+        if renewal is not None and renewal.released:
+            return True
+        seen = (number, renewal.sequence if renewal else 0)
+        if seen != self._watched:
+            self._watched, self._unchanged_since = seen, self._clock()
+        return self._clock() - self._unchanged_since >= LEASE_S
+
+
+def _renewal(lake: Lake, number: int) -> _Renewal | None:
+    try:
+        content = bytes(obstore.get(lake.store, f"{_FOLDER}/renewals/{number:06d}.json").bytes())
+    except (NotFoundError, FileNotFoundError):
+        return None
+    return _Renewal.model_validate_json(content)
+
+
+def active_supervisor(lake: Lake) -> tuple[Holder, datetime] | None:
+    """Who holds the lease and when it was last renewed; None where nobody does."""
+    number, holder = Records(lake, f"{_FOLDER}/leases", Holder).newest()
+    renewal = _renewal(lake, number) if holder else None
+    if holder is None or renewal is None or renewal.released:
+        return None
+    return holder, renewal.at

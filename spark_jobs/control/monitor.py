@@ -1,0 +1,187 @@
+"""One look at everything that is deployed: what is wrong, what has changed, which tables have moved. No JVM."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs.control import alert_log, marks, mutes, orders
+from spark_jobs.control.alert_log import Change
+from spark_jobs.control.awaiting import job_now
+from spark_jobs.control.health import Breach, Seen, examine, summary
+from spark_jobs.control.orders import CONTROL
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.history import newest_ledger_rows
+from spark_jobs.lake.ledger import discrepancies
+from spark_jobs.lake.records import Records
+from spark_jobs.lake.tables import open_table, row_count
+from spark_jobs.lake.watermarks import published
+from spark_jobs.spec import Definition, DefinitionError, Pipeline
+
+_BATCHES_CHECKED = 20
+
+
+class Report(BaseModel):
+    """One pipeline at this look.
+
+    Attributes:
+        pipeline: its name.
+        job: of the pipeline.
+        healthy: whether nothing is wrong.
+        muted: whether what is wrong is to fail nothing and to call nobody.
+        summary: one line.
+        breaches: what is wrong, each in several lines.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    job: str
+    healthy: bool
+    muted: bool
+    summary: str
+    breaches: tuple[str, ...] = ()
+
+
+class Move(BaseModel):
+    """A table that has a new version since the last look.
+
+    Attributes:
+        table: such as `gold.top_products`.
+        version: the newest.
+        rows: of that version.
+        watermark: published by the pipeline that writes it: up to here its rows are final.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    table: str
+    version: int
+    rows: int
+    watermark: datetime | None = None
+
+
+class Look(BaseModel):
+    """What one look has found.
+
+    Attributes:
+        at: when.
+        reports: one for each deployed pipeline, by name.
+        moves: tables with a new version.
+        changes: breaches that began or cleared; not those that are muted.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    at: datetime
+    reports: tuple[Report, ...] = ()
+    moves: tuple[Move, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+
+class _Versions(BaseModel):
+    """Table -> the version that the look before has seen."""
+
+    seen: Mapping[str, int] = {}
+
+
+def look(lake: Lake, *, now: datetime) -> Look:
+    """Looks at every deployed pipeline, records breaches that began or cleared, and notes that the monitor lives.
+
+    Args:
+        lake: where.
+        now: the time.
+    """
+    quiet = mutes.muted(lake, now=now)
+    reports, breaches, definitions = [], {}, []
+    for job, desired in orders.all_desired(lake).items():
+        driver = job_now(lake, job)
+        for name, order in desired.pipelines.items():
+            if order.state == "stopped" and any(
+                name in other.running for other in orders.all_desired(lake).values() if other.job != job
+            ):
+                continue  # it has moved to another job
+            try:
+                definition = order.parsed()
+            except DefinitionError as error:
+                found: tuple[Breach, ...] = (_unreadable(error, now),)
+                told = "cannot be read"
+            else:
+                definitions.append(definition)
+                books = _books(lake, definition) if order.state == "running" else ()
+                seen = Seen(now, definition, order, driver.status, driver.pulse, books)
+                found, told = examine(seen), summary(seen)
+            for breach in found:
+                breaches[name, breach.kind] = _began(name, job, breach, now=now, muted=name in quiet)
+            reports.append(
+                Report(
+                    pipeline=name,
+                    job=job,
+                    healthy=not found,
+                    muted=name in quiet,
+                    summary=told,
+                    breaches=tuple(breach.text(now=now) for breach in found),
+                )
+            )
+    changes = alert_log.changes(alert_log.open_breaches(lake).items(), breaches, at=now)
+    alert_log.record(lake, changes)
+    marks.mark_look(lake, at=now)
+    return Look(
+        at=now,
+        reports=tuple(sorted(reports, key=lambda report: report.pipeline)),
+        moves=_moves(lake, definitions),
+        changes=tuple(change for change in changes if not change.muted and change.pipeline not in quiet),
+    )
+
+
+def _began(name: str, job: str, breach: Breach, *, now: datetime, muted: bool) -> Change:
+    return Change(
+        pipeline=name,
+        job=job,
+        kind=breach.kind,
+        began=True,
+        at=now,
+        since=breach.since,
+        message=breach.text(now=now),
+        muted=muted,
+    )
+
+
+def _unreadable(error: DefinitionError, now: datetime) -> Breach:
+    return Breach("not-running", str(error).splitlines()[0], now, "deploy it again with this version of Tidemark")
+
+
+def _books(lake: Lake, definition: Definition) -> tuple[str, ...]:
+    """What the newest batches of a pipeline do not agree on."""
+    epoch = current_epoch(lake, definition.name)
+    if epoch is None:
+        return ()
+    try:
+        rows = newest_ledger_rows(lake, definition.sink.table, definition.name, epoch.number, _BATCHES_CHECKED)
+    except MissingTableError:
+        return ()
+    windowed = isinstance(definition, Pipeline) and definition.aggregate.window is not None
+    return discrepancies(rows, windowed=windowed, from_the_start=False)
+
+
+def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:
+    records = Records(lake, f"{CONTROL}/_monitor/versions", _Versions)
+    number, before = records.newest()
+    seen = dict(before.seen) if before else {}
+    moved = []
+    watermarks = published(lake) if definitions else {}
+    for definition in definitions:
+        table = definition.sink.table
+        try:
+            opened = open_table(lake, table)
+        except MissingTableError:
+            continue
+        if opened.version() != seen.get(table):
+            rows, watermark = row_count(opened), watermarks.get(definition.name)
+            moved.append(Move(table=table, version=opened.version(), rows=rows, watermark=watermark))
+            seen[table] = opened.version()
+    if moved:
+        records.append(number + 1, _Versions(seen=seen))
+    return tuple(moved)

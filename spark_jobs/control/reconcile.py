@@ -1,0 +1,121 @@
+"""What a supervisor does about one job: a function of what it sees. No clock, no process, no lake."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from spark_jobs.control.status import Status
+
+HUNG_S = 60.0
+"""A driver that gives no sign of life for so long is killed."""
+
+DRAIN = timedelta(minutes=2)
+"""How long a driver may take for its last batches before it is killed."""
+
+BUDGET = 5
+"""A driver that ends so often within `WINDOW` is not started again until somebody orders something."""
+
+WINDOW = timedelta(minutes=10)
+
+_REMEMBERED = timedelta(hours=1)
+_LONGEST_PAUSE_S = 60.0
+
+Action = Literal["start", "kill"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a supervisor sees of a job.
+
+    Attributes:
+        now: the time.
+        order: number of the newest desired state.
+        wanted: whether a pipeline of the job is to run.
+        alive: whether a driver of the newest term lives.
+        spoke: whether that driver has given a sign of life.
+        silent_s: for how long the driver has given no sign of life, at most as long as it has been watched.
+        term: the newest term.
+        exit_code: of the driver, where it has ended and this supervisor saw it.
+        last_lines: of its log, where it has ended.
+    """
+
+    now: datetime
+    order: int
+    wanted: bool
+    alive: bool
+    spoke: bool = False
+    silent_s: float = 0.0
+    term: int = 0
+    exit_code: int | None = None
+    last_lines: tuple[str, ...] = ()
+
+
+def decide(seen: Seen, before: Status) -> tuple[Action | None, Status]:
+    """What to do, and the job's status from then on.
+
+    Args:
+        seen: the job now.
+        before: its status so far.
+    """
+    return _about_a_driver(seen, before) if seen.alive else _without_a_driver(seen, before)
+
+
+def _about_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status]:
+    if not seen.wanted:
+        after = _become(before, "draining", seen)
+        return ("kill" if seen.now - after.since > DRAIN else None), after
+    after = _become(before, "running" if seen.spoke else "starting", seen)
+    return ("kill" if seen.silent_s > HUNG_S else None), after
+
+
+def _without_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status]:
+    before = _with_end(seen, before)
+    if not seen.wanted:
+        return None, _become(before, "stopped", seen)
+    if seen.order != before.order:
+        before = before.model_copy(update={"ends": (), "next_start_at": None})
+    elif before.state == "failed":
+        return None, before
+    recent = [end for end in before.ends if seen.now - end < WINDOW]
+    if len(recent) >= BUDGET:
+        return None, _become(before, "failed", seen)
+    if recent:
+        pause_s = min(2.0 ** (len(recent) - 1), _LONGEST_PAUSE_S)
+        start_at = recent[-1] + timedelta(seconds=pause_s)
+        if seen.now < start_at:
+            return None, _become(before, "backing_off", seen, next_start_at=start_at)
+    return "start", _become(before, "starting", seen)
+
+
+def _with_end(seen: Seen, before: Status) -> Status:
+    """Remembers that a driver has ended, once: an end that nobody asked for counts against the budget."""
+    if before.state not in ("starting", "running", "draining"):
+        return before
+    asked_for = before.state == "draining"
+    ends = before.ends if asked_for else (*before.ends, seen.now)
+    return before.model_copy(
+        update={
+            "ends": tuple(end for end in ends if seen.now - end < _REMEMBERED),
+            "exit_code": seen.exit_code,
+            "last_lines": seen.last_lines,
+            "state": "stopped",
+        }
+    )
+
+
+def _become(
+    before: Status,
+    state: Literal["starting", "running", "draining", "backing_off", "failed", "stopped"],
+    seen: Seen,
+    *,
+    next_start_at: datetime | None = None,
+) -> Status:
+    changes: dict[str, object] = {
+        "state": state,
+        "order": seen.order,
+        "term": seen.term,
+        "next_start_at": next_start_at,
+    }
+    if state != before.state:
+        changes["since"] = seen.now
+    return before.model_copy(update=changes)

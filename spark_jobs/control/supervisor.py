@@ -1,0 +1,243 @@
+"""The supervisor: keeps what runs equal to what is wanted, one driver per job.
+
+It holds no state that matters: killed and started again, or on another host, it finds what runs and goes on.
+"""
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_jobs.control import orders, pulse, status, terms
+from spark_jobs.control.launchers import Launched, Launcher, Task, is_running, kill_group, last_lines, terminate
+from spark_jobs.control.lease import Lease
+from spark_jobs.control.pulse import Pulse
+from spark_jobs.control.reconcile import HUNG_S, Seen, decide
+from spark_jobs.control.status import Status
+from spark_jobs.lake import Lake
+from spark_jobs.lake.records import RecordTakenError
+
+log = logging.getLogger("tidemark.supervisor")
+
+_LOOK_EVERY_S = 1.0
+_REMOTE_S = 20.0
+_FIRST_PULSE_S = 90.0
+_DRAIN_S = 120.0
+_LOGS_KEPT = 10
+_LOG_BYTES = 50 * 2**20
+
+
+@dataclass
+class _Watched:
+    """What the supervisor remembers of one job between two looks."""
+
+    launched: Launched | None = None
+    launched_term: int = 0
+    term: int = 0
+    sequence: int = -1
+    changed_at: float = 0.0
+
+
+@dataclass
+class Supervisor:
+    """Watches one lake.
+
+    Attributes:
+        lake: which.
+        launcher: starts the drivers.
+        logs: folder of their logs.
+        drive: the arguments of `tidemark` that drive a job in a term.
+        say: tells a person what happens.
+        clock: seconds that only grow.
+    """
+
+    lake: Lake
+    launcher: Launcher
+    logs: Path
+    drive: Callable[[str, int], tuple[str, ...]]
+    say: Callable[[str], None] = log.info
+    clock: Callable[[], float] = time.monotonic
+    active: bool = False
+    restarts: dict[str, int] = field(default_factory=dict)
+    alive: dict[str, bool] = field(default_factory=dict)
+    _watched: dict[str, _Watched] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lease = Lease(self.lake, pid=os.getpid(), clock=self.clock)
+
+    def run(self, stop: threading.Event, leave: threading.Event) -> None:
+        """Supervises until told to stop; then drains the drivers of this host, unless they are to be left.
+
+        Args:
+            stop: when set, drivers finish their batches, and the supervisor ends.
+            leave: when set as well, the drivers go on: another supervisor adopts them.
+        """
+        trouble = 0
+        while not stop.wait(_LOOK_EVERY_S if trouble == 0 else min(30.0, 2.0**trouble)):
+            try:
+                if trouble:
+                    # No pulse could be seen meanwhile: silence counts from now.
+                    for watched in self._watched.values():
+                        watched.changed_at = self.clock()
+                self.look()
+                trouble = 0
+            except Exception as error:  # noqa: BLE001 (a lake that is away comes back; drivers run on meanwhile)
+                trouble = min(trouble + 1, 5)
+                self.say(
+                    f"the lake {self.lake.uri} cannot be looked at ({type(error).__name__}: {error}); trying again"
+                )
+        if not leave.is_set():
+            self._drain_all(leave)
+        self._lease.release()
+
+    def look(self) -> None:
+        """One look at everything: takes what steps are due."""
+        was, self.active = self.active, self._lease.hold()
+        if self.active and not was:
+            self.say(f"active on {self.lake.uri}")
+        elif was and not self.active:
+            self.say("another supervisor is active: standing by")
+        if not self.active:
+            return
+        for job in orders.jobs(self.lake):
+            try:
+                self._look_at(job)
+            except RecordTakenError:
+                continue  # another supervisor has just become active: the next look tells
+
+    def _look_at(self, job: str) -> None:
+        order, desired = orders.records(self.lake, job).newest()
+        if desired is None:
+            return
+        watched = self._watched.setdefault(job, _Watched())
+        term = terms.records(self.lake, job).newest_number()
+        beat = pulse.pulse_of(self.lake, job, term) if term else None
+        seen = self._seen(watched, term, beat, order=order, wanted=bool(desired.running))
+        self.alive[job] = seen.alive
+        statuses = status.records(self.lake, job)
+        number, found = statuses.newest()
+        before = found or Status(job=job, state="stopped", since=seen.now)
+        action, after = decide(seen, before)
+        if len(after.ends) > len(before.ends):
+            self.restarts[job] = self.restarts.get(job, 0) + 1
+        if action == "start":
+            after = after.model_copy(update={"term": term + 1})
+        if after != before:
+            after = after.model_copy(update={"supervisor": self._lease.id})
+            statuses.append(number + 1, after)
+            self._tell(job, before, after)
+        if action == "start":
+            self._start(job, term + 1, watched)
+        elif action == "kill":
+            self._kill(job, watched, beat, seen.silent_s)
+        self._rotate(job, beat)
+
+    def _seen(self, watched: _Watched, term: int, beat: Pulse | None, *, order: int, wanted: bool) -> Seen:
+        now = self.clock()
+        sequence = beat.sequence if beat else -1
+        if (term, sequence) != (watched.term, watched.sequence):
+            watched.term, watched.sequence, watched.changed_at = term, sequence, now
+        silent_s = now - watched.changed_at
+        mine = watched.launched if watched.launched_term == term else None
+        exit_code = mine.exit_code() if mine else None
+        log_file = mine.log if mine else Path(beat.log) if beat and beat.log else None
+        alive = term > 0 and exit_code is None and self._is_alive(mine, beat, silent_s)
+        return Seen(
+            now=datetime.now(UTC),
+            order=order,
+            wanted=wanted,
+            alive=alive,
+            spoke=beat is not None,
+            silent_s=max(0.0, silent_s - _FIRST_PULSE_S + HUNG_S) if beat is None else silent_s,
+            term=term,
+            exit_code=exit_code,
+            last_lines=() if alive or log_file is None else last_lines(log_file),
+        )
+
+    @staticmethod
+    def _is_alive(mine: Launched | None, beat: Pulse | None, silent_s: float) -> bool:
+        if beat is None:
+            # Started a moment ago, by this supervisor or by one that has died since.
+            return mine is not None or silent_s < _FIRST_PULSE_S
+        if beat.host == terms.this_host():
+            return is_running(beat.pid, beat.pid_created)
+        return beat.ending is None and silent_s < _REMOTE_S
+
+    def _start(self, job: str, term: int, watched: _Watched) -> None:
+        # The term first: whoever drove the job until now stops, before or after the new driver is there.
+        mine = terms.Term(host=terms.this_host(), supervisor=self._lease.id, begun_at=datetime.now(UTC))
+        terms.records(self.lake, job).append(term, mine)
+        folder = self.logs / job
+        path = folder / f"{term:06d}.log"
+        task = Task(f"tidemark-{job}", self.drive(job, term), path, environment={"TIDEMARK_LOG_FILE": str(path)})
+        watched.launched, watched.launched_term = self.launcher.launch(task), term
+        self.alive[job] = True
+        self.say(f"{job}: driver of term {term} started; its log: {task.log}")
+        pulse.forget(self.lake, job, before=term - _LOGS_KEPT)
+        for old in sorted(folder.glob("*.log*"))[: -2 * _LOGS_KEPT]:
+            old.unlink(missing_ok=True)
+
+    def _kill(self, job: str, watched: _Watched, beat: Pulse | None, silent_s: float) -> None:
+        self.say(f"{job}: its driver is killed: no sign of life for {silent_s:.0f} s, or it took too long to end")
+        if watched.launched is not None and watched.launched.exit_code() is None:
+            watched.launched.kill()
+        elif beat is not None and beat.host == terms.this_host() and is_running(beat.pid, beat.pid_created):
+            kill_group(beat.pid)
+
+    def _tell(self, job: str, before: Status, after: Status) -> None:
+        if len(after.ends) > len(before.ends):
+            code = "" if after.exit_code is None else f" with exit code {after.exit_code}"
+            self.say(f"{job}: its driver ended{code}" + "".join(f"\n    {line}" for line in after.last_lines[-4:]))
+        if after.state != before.state and after.state in ("failed", "stopped", "draining"):
+            self.say(f"{job}: {_IN_WORDS[after.state]}")
+
+    def _drain_all(self, leave: threading.Event) -> None:
+        """Asks every driver of this host to finish, and kills only what has not after the time-out."""
+        drivers = self._drivers_here()
+        for job, beat in drivers.items():
+            self.say(f"{job}: draining")
+            terminate(beat.pid)
+        deadline = self.clock() + _DRAIN_S
+        while any(is_running(beat.pid, beat.pid_created) for beat in drivers.values()):
+            if leave.is_set():
+                self.say("left running: " + ", ".join(drivers))
+                return
+            if self.clock() > deadline:
+                for beat in drivers.values():
+                    kill_group(beat.pid)
+                return
+            time.sleep(0.1)
+
+    def _drivers_here(self) -> Mapping[str, Pulse]:
+        found = {}
+        for job in orders.jobs(self.lake) if self.active else ():
+            term = terms.records(self.lake, job).newest_number()
+            watched = self._watched.get(job)
+            mine = watched.launched if watched and watched.launched_term == term else None
+            beat = pulse.pulse_of(self.lake, job, term)
+            if beat is not None and beat.host == terms.this_host() and is_running(beat.pid, beat.pid_created):
+                found[job] = beat
+            elif mine is not None and mine.exit_code() is None:
+                mine.kill()  # it has not begun anything yet
+        return found
+
+    def _rotate(self, job: str, beat: Pulse | None) -> None:
+        """Cuts a long log: the driver appends to the same file, so that it need not know."""
+        if beat is None or beat.log is None or beat.host != terms.this_host():
+            return
+        path = Path(beat.log)
+        if path.exists() and path.stat().st_size > _LOG_BYTES:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)
+
+
+_IN_WORDS = {
+    "failed": "its driver has ended too often; it is not started again until somebody deploys it",
+    "stopped": "stopped",
+    "draining": "draining: its driver finishes what it is in, and ends",
+}

@@ -1,0 +1,121 @@
+"""The figures of one running pipeline, gathered beside its batches."""
+
+import itertools
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from spark_jobs.control.pulse import Figures
+from spark_jobs.engine.driver import AnyQuery
+from spark_jobs.engine.pipeline import PipelineQuery
+from spark_jobs.job.lag import Lag, LagMeter, commits_after, committed_at, next_version, table_read
+from spark_jobs.job.meter import Counts, Meter, checkpoint_ms, state_bytes
+from spark_jobs.lake import Lake
+from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.spec.durations import duration_ms
+
+_SIZE_EVERY_S = 60.0
+
+
+class Gauges:
+    """What is measured of one start of a pipeline.
+
+    Args:
+        lake: where.
+        query: that runs.
+    """
+
+    def __init__(self, lake: Lake, query: AnyQuery) -> None:
+        self._lake = lake
+        self._query = query
+        self._meter = Meter()
+        self._lag = LagMeter(lake, query.definition, query.epoch.folder)
+        self._measured: tuple[int, int | None] = (-1, None)
+        self._before: LedgerRow | None = None
+        self._size: tuple[float, int | None] = (0.0, None)
+
+    def read(self) -> Figures:
+        """Measures now; takes milliseconds, and looks at the source only every few seconds."""
+        query, now = self._query, datetime.now(UTC)
+        counts = Counts(
+            query.total_read,
+            query.total_late,
+            query.total_quarantined,
+            query.total_batches,
+            query.total_batch_seconds,
+        )
+        self._meter.take(counts, now=now)
+        row, batch_id = query.latest, query.latest_batch_id
+        progress: Mapping[str, Any] = query.query.lastProgress or {}
+        lag = self._lag.measure(row.sources) if row else None
+        batch_ms = round(query.batch_seconds * 1000) if row else None
+        trigger_ms = duration_ms(query.definition.trigger_interval)
+        recent = self._meter.recent
+        return Figures(
+            batch_id=batch_id if row else None,
+            epoch=query.epoch.number,
+            input_rows_per_s=self._meter.input_rows_per_s,
+            processed_rows_per_s=self._meter.processed_rows_per_s,
+            batch_ms=batch_ms,
+            phases_ms={name: int(ms) for name, ms in progress.get("durationMs", {}).items()},
+            latency_ms=self._latency_ms(row, batch_id),
+            watermark_ms=row.watermark_ms + row.grace_ms if row and row.watermark_ms else None,
+            state_rows=row.state_groups if row else None,
+            state_bytes=state_bytes(progress),
+            checkpoint_ms=checkpoint_ms(progress) if progress else None,
+            checkpoint_bytes=self._checkpoint_bytes(),
+            read=counts.read,
+            late=counts.late,
+            quarantined=counts.quarantined,
+            batches=counts.batches,
+            recent_read=recent.read,
+            recent_late=recent.late,
+            recent_quarantined=recent.quarantined,
+            rows_behind=lag.rows if lag else None,
+            behind_ms=_age_ms(lag, now),
+            backpressure_since=self._meter.press(
+                batch_too_long=bool(trigger_ms) and batch_ms is not None and batch_ms > trigger_ms,
+                rows_behind=lag.rows if lag else None,
+                now=now,
+            ),
+        )
+
+    def close(self) -> None:
+        """Ends what it holds open."""
+        self._lag.close()
+
+    def _latency_ms(self, row: LedgerRow | None, batch_id: int) -> int | None:
+        """From the commit of the oldest event in bronze to the end of the newest batch, which has just been seen."""
+        if row is None or not isinstance(self._query, PipelineQuery):
+            return None
+        if self._measured[0] != batch_id:
+            before, self._before = self._before, row
+            # Only between two batches that were both seen it is known where the newest one began.
+            latency = self._latency_between(before, row) if before and self._measured[0] == batch_id - 1 else None
+            self._measured = batch_id, latency if latency is not None else self._measured[1]
+        return self._measured[1]
+
+    def _latency_between(self, before: LedgerRow, row: LedgerRow) -> int | None:
+        ended_ms = row.started_ms + round(self._query.batch_seconds * 1000)
+        begins = []
+        for source, offset in before.sources.items():
+            table = table_read(source, self._query.definition) if isinstance(self._query, PipelineQuery) else None
+            if table and offset and offset != row.sources.get(source):
+                begins += [
+                    committed_at(c) for c in itertools.islice(commits_after(self._lake, table, next_version(offset)), 1)
+                ]
+        return max(0, ended_ms - round(min(begins).timestamp() * 1000)) if begins else None
+
+    def _checkpoint_bytes(self) -> int | None:
+        now = time.monotonic()
+        if self._size[1] is None or now - self._size[0] > _SIZE_EVERY_S:
+            items = self._lake.store.list(f"{self._query.epoch.folder}/").collect()
+            self._size = now, sum(int(item["size"]) for item in items)
+        return self._size[1]
+
+
+def _age_ms(lag: Lag | None, now: datetime) -> int | None:
+    if lag is None:
+        return None
+    return max(0, round((now - lag.oldest).total_seconds() * 1000)) if lag.oldest else 0 if not lag.rows else None

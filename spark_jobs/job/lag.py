@@ -1,0 +1,208 @@
+"""How far a pipeline is behind its source, and what Kafka's own tools are told of it."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import obstore
+from confluent_kafka import Consumer, TopicPartition
+from obstore.store import LocalStore, ObjectStore, S3Store
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.history import commit_at
+from spark_jobs.lake.kafka import client_options
+from spark_jobs.lake.settings import S3Settings, Settings
+from spark_jobs.spec import Definition, Files, Kafka, Pipeline
+
+_ANSWER_S = 5.0
+_MOST_COMMITS = 500
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What a source has and a pipeline has not read.
+
+    Attributes:
+        rows: events of a table, messages of Kafka, or files.
+        oldest: when the oldest of them came; None where nothing is behind, or nobody knows.
+    """
+
+    rows: int
+    oldest: datetime | None = None
+
+
+class LagMeter:
+    """Measures how far one pipeline is behind; no oftener than every ten seconds, or a twentieth of its time.
+
+    Args:
+        lake: where.
+        definition: of the pipeline.
+        checkpoint: of its epoch, relative to the lake.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self, lake: Lake, definition: Definition, checkpoint: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lake = lake
+        self._definition = definition
+        self._checkpoint = checkpoint
+        self._clock = clock
+        self._due_at = 0.0
+        self._known: Lag | None = None
+        self._consumer: Consumer | None = None
+        self._told: Mapping[str, str] = {}
+
+    def measure(self, sources: Mapping[str, str]) -> Lag | None:
+        """The lag after the newest batch; None where it is not known.
+
+        Args:
+            sources: source -> offset up to which the newest batch has read, as its ledger row has it.
+        """
+        began = self._clock()
+        if began >= self._due_at:
+            source = self._definition.source
+            if isinstance(self._definition, Pipeline):
+                self._known = self._behind_tables(sources)
+            elif isinstance(source, Files):
+                self._known = self._behind_files(source, sources)
+            elif isinstance(source, Kafka):
+                self._known = self._behind_kafka(source, sources)
+            self._due_at = self._clock() + max(10.0, 20 * (self._clock() - began))
+        return self._known
+
+    def close(self) -> None:
+        """Leaves Kafka."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    # --- tables ---
+
+    def _behind_tables(self, sources: Mapping[str, str]) -> Lag | None:
+        if not isinstance(self._definition, Pipeline) or not sources:
+            return None
+        rows, oldest = 0, []
+        for source, offset in sources.items():
+            table = table_read(source, self._definition)
+            for commit in commits_after(self._lake, table, next_version(offset)) if table and offset else ():
+                metrics = commit.get("operationMetrics", {})
+                rows += int(metrics.get("numOutputRows") or metrics.get("num_added_rows") or 0)
+                oldest.append(committed_at(commit))
+        return Lag(rows, min(oldest, default=None) if rows else None)
+
+    # --- files ---
+
+    def _behind_files(self, source: Files, sources: Mapping[str, str]) -> Lag | None:
+        newest_ms = self._newest_file_ms(sources)
+        store = _store(self._lake, source)
+        if store is None:
+            return None
+        waiting = [
+            item["last_modified"]
+            for items in store.list()
+            for item in items
+            if not item["path"].rsplit("/", 1)[-1].startswith(("_", "."))
+            and item["last_modified"].timestamp() * 1000 >= newest_ms + 1
+        ]
+        return Lag(len(waiting), min(waiting, default=None))
+
+    def _newest_file_ms(self, sources: Mapping[str, str]) -> int:
+        """Modification time of the newest file that has been planned: Spark takes files in this order."""
+        offset = next(iter(sources.values()), "")
+        if not offset:
+            return -1
+        path = f"{self._checkpoint}/sources/0/{json.loads(offset)['logOffset']}"
+        for name in (path, f"{path}.compact"):
+            try:
+                lines = bytes(obstore.get(self._lake.store, name).bytes()).decode().splitlines()[1:]
+            except FileNotFoundError:
+                continue
+            return max((int(json.loads(line)["timestamp"]) for line in lines), default=-1)
+        return -1
+
+    # --- Kafka ---
+
+    def _behind_kafka(self, source: Kafka, sources: Mapping[str, str]) -> Lag | None:
+        offset = next(iter(sources.values()), "")
+        if not offset:
+            return None
+        consumer = self._kafka(source)
+        behind, oldest = 0, None
+        for topic, partitions in json.loads(offset).items():
+            for partition, position in partitions.items():
+                place = TopicPartition(topic, int(partition), int(position))
+                high = consumer.get_watermark_offsets(place, timeout=_ANSWER_S)[1]
+                behind += max(0, high - int(position))
+        self._tell_kafka(consumer, sources)
+        return Lag(behind, oldest)
+
+    def _tell_kafka(self, consumer: Consumer, sources: Mapping[str, str]) -> None:
+        """Commits what has been read to a consumer group that nobody reads with, so that Kafka's tools show the lag."""
+        if sources == self._told:
+            return
+        places = [
+            TopicPartition(topic, int(partition), int(position))
+            for offset in sources.values()
+            for topic, partitions in json.loads(offset).items()
+            for partition, position in partitions.items()
+        ]
+        consumer.commit(offsets=places, asynchronous=False)
+        self._told = dict(sources)
+
+    def _kafka(self, source: Kafka) -> Consumer:
+        if self._consumer is None:
+            options = client_options(source.bootstrap_servers or Settings().kafka)
+            group = {"group.id": f"tidemark-{self._definition.name}", "enable.auto.commit": False, "log_level": 0}
+            self._consumer = Consumer({**options, **group})
+        return self._consumer
+
+
+def table_read(source: str, pipeline: Pipeline) -> str | None:
+    """The table that Spark's name of a source means, such as `DeltaSource[file:/lake/bronze/sales]`."""
+    place = source.rstrip("]/")
+    return next((t.name for t in pipeline.tables if place.endswith("/" + t.name.replace(".", "/", 1))), None)
+
+
+def committed_at(commit: Mapping[str, Any]) -> datetime:
+    """When a version of a Delta table was committed."""
+    return datetime.fromtimestamp(int(commit.get("timestamp", 0)) / 1000, UTC)
+
+
+def next_version(offset: str) -> int:
+    """The first version of a Delta table that a stream has not read to its end, from the stream's offset."""
+    place = json.loads(offset)
+    # Between two versions Spark notes the next one with the index before its first file.
+    return int(place["reservoirVersion"]) + (1 if int(place.get("index", -1)) >= 0 else 0)
+
+
+def commits_after(lake: Lake, table: str, version: int) -> Iterator[Mapping[str, Any]]:
+    """The commits of a table from a version on, at most some hundreds: more is behind in any case."""
+    for number in range(version, version + _MOST_COMMITS):
+        commit = commit_at(lake, table, number)
+        if commit is None:
+            return
+        yield commit
+
+
+def _store(lake: Lake, source: Files) -> ObjectStore | None:
+    """The folder of an ingest's input; None where it is a pattern, or on another file system."""
+    path = lake.source_path(source.path)
+    if any(sign in path for sign in "*?[{"):
+        return None
+    if path.startswith("s3a://"):
+        bucket, _, prefix = path.removeprefix("s3a://").partition("/")
+        settings = S3Settings()
+        return S3Store(
+            bucket,
+            prefix=prefix or None,
+            region=settings.region,
+            endpoint=settings.endpoint_url,
+            client_options={"allow_http": bool(settings.endpoint_url)},
+            virtual_hosted_style_request=False,
+        )
+    folder = Path(path.removeprefix("file://"))
+    return LocalStore(folder) if folder.is_dir() else None

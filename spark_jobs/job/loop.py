@@ -1,0 +1,241 @@
+"""The driver of a job: follows the orders in the lake until none of its pipelines is to run, or another takes over."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.control import orders, terms
+from spark_jobs.control.pulse import Figures, PipelinePulse, State
+from spark_jobs.control.terms import FencedError
+from spark_jobs.engine.driver import Driver
+from spark_jobs.job.figures import Gauges
+from spark_jobs.job.steps import Slot, after_failure, steps
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.spec import DefinitionError, Ingest, Pipeline
+
+log = logging.getLogger("tidemark.driver")
+
+_LOOK_EVERY_S = 0.2
+_ORDERS_EVERY_S = 1.0
+_TERM_EVERY_S = 1.0
+_REMEMBERED = timedelta(hours=1)
+
+
+@dataclass
+class _Running:
+    """What the driver remembers of one pipeline."""
+
+    generation: int
+    state: State
+    since: datetime
+    progressed_at: datetime | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    failures: list[datetime] = field(default_factory=list)
+    next_try_at: datetime | None = None
+    batches: int = 0
+    gauges: Gauges | None = None
+    figures: Figures = field(default_factory=Figures)
+
+    def become(self, state: State) -> None:
+        self.state, self.since = state, datetime.now(UTC)
+
+
+class Fence:
+    """Whether this driver's term is still the newest; asked at each batch, at most once a second.
+
+    Args:
+        lake: where.
+        job: that is driven.
+        term: of this driver.
+    """
+
+    def __init__(self, lake: Lake, job: str, term: int) -> None:
+        self._records = terms.records(lake, job)
+        self._job = job
+        self._term = term
+        self._asked_at = 0.0
+
+    def check(self, point: str = "", batch_id: int = 0) -> None:
+        """Goes on, or stops a driver that has been taken over.
+
+        Raises:
+            FencedError: if a newer term has begun.
+        """
+        if time.monotonic() - self._asked_at < _TERM_EVERY_S:
+            return
+        newest = self._records.newest_number()
+        if newest > self._term:
+            raise FencedError(
+                f"job {self._job}: a driver of term {newest} has taken over; this one, of term {self._term}, ends. "
+                "Nothing is written twice."
+            )
+        self._asked_at = time.monotonic()
+
+
+class JobDriver:
+    """Runs the pipelines of a job as they are ordered.
+
+    Args:
+        spark: the session.
+        lake: where.
+        job: name of the job.
+        term: of this driver.
+        readers: every pipeline that is known, for heartbeats.
+        fence: asked at each point of each batch.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        job: str,
+        term: int,
+        *,
+        readers: tuple[Pipeline, ...] = (),
+        fence: Fence | None = None,
+    ) -> None:
+        self._lake = lake
+        self._orders = orders.records(lake, job)
+        self._fence = fence or Fence(lake, job, term)
+        self._driver = Driver(spark, lake, (), readers=readers, reached=self._fence.check)
+        self._running: dict[str, _Running] = {}
+        self._wanted: Mapping[str, orders.Order] = {}
+        self._looked_at = 0.0
+        self._lock = threading.Lock()
+        self.alive_at = time.monotonic()
+
+    def run(self, stop: threading.Event) -> None:
+        """Follows orders until told to stop, or until nothing is to run.
+
+        Raises:
+            FencedError: if another driver has taken over; batches that ran have ended or can do no harm.
+        """
+        while True:
+            self.alive_at = time.monotonic()
+            self._fence.check()
+            self._read_orders()
+            due = steps(self._wanted, self._slots(), now=datetime.now(UTC), ending=stop.is_set())
+            for step in due:
+                self._take(step.action, step.pipeline)
+            self._driver.end_drained()
+            self._driver.look()
+            self._note_ended()
+            self._note_progress()
+            self._refuse_fenced()
+            nothing_wanted = stop.is_set() or not any(o.state == "running" for o in self._wanted.values())
+            if nothing_wanted and not any(
+                r.state in ("starting", "running", "stopping") for r in self._running.values()
+            ):
+                return
+            stop.wait(_LOOK_EVERY_S) if not stop.is_set() else time.sleep(_LOOK_EVERY_S / 4)
+
+    def pipelines(self) -> dict[str, PipelinePulse]:
+        """How each pipeline fares, measured now; called beside `run`, from another thread."""
+        found = {}
+        with self._lock:
+            running = dict(self._running)
+        for name, each in running.items():
+            if each.gauges is not None and each.state == "running":
+                # A query that ends at this moment answers no more: what was known of it stays.
+                with contextlib.suppress(Exception):
+                    each.figures = each.gauges.read()
+            found[name] = PipelinePulse(
+                generation=each.generation,
+                state=each.state,
+                since=each.since,
+                progressed_at=each.progressed_at,
+                error=each.error,
+                error_kind=each.error_kind,
+                failures=tuple(each.failures),
+                next_try_at=each.next_try_at,
+                figures=each.figures,
+            )
+        return found
+
+    def _read_orders(self) -> None:
+        if time.monotonic() - self._looked_at >= _ORDERS_EVERY_S:
+            desired = self._orders.newest()[1]
+            self._wanted = desired.pipelines if desired else {}
+            self._looked_at = time.monotonic()
+
+    def _slots(self) -> dict[str, Slot]:
+        return {name: Slot(each.generation, each.state, each.next_try_at) for name, each in self._running.items()}
+
+    def _take(self, action: str, name: str) -> None:
+        match action:
+            case "start":
+                self._start(name, self._wanted[name])
+            case "stop":
+                log.info("%s: draining", name)
+                self._running[name].become("stopping")
+                self._driver.queries[name].drain()
+            case "forget":
+                self._running[name].become("stopped")
+
+    def _start(self, name: str, order: orders.Order) -> None:
+        before = self._running.get(name)
+        same = before is not None and before.generation == order.generation
+        now = datetime.now(UTC)
+        each = replace(before) if before and same else _Running(order.generation, "starting", now)
+        each.become("starting")
+        each.next_try_at, each.batches, each.gauges = None, 0, None
+        with self._lock:
+            self._running[name] = each
+        log.info("%s: starts (generation %d)", name, order.generation)
+        try:
+            definition = order.parsed()
+        except DefinitionError as error:
+            self._failed(name, TidemarkError(str(error)))
+            return
+        others = [d for d in self._driver.definitions if d.name != name]
+        self._driver.definitions = sorted((*others, definition), key=lambda d: not isinstance(d, Ingest))
+        self._driver.start(definition, until_caught_up=False)
+        if name not in self._driver.outcomes:
+            each.gauges = Gauges(self._lake, self._driver.queries[name])
+            each.become("running")
+
+    def _note_ended(self) -> None:
+        for name, each in self._running.items():
+            outcome = self._driver.outcomes.get(name)
+            if outcome is None or each.state in ("stopped", "failed", "retrying"):
+                continue
+            if each.gauges is not None:
+                each.gauges.close()
+            if outcome.error is None:
+                log.info("%s: stopped", name)
+                each.become("stopped")
+            else:
+                self._failed(name, outcome.error)
+
+    def _failed(self, name: str, error: TidemarkError) -> None:
+        each, now = self._running[name], datetime.now(UTC)
+        each.failures = [*(at for at in each.failures if now - at < _REMEMBERED), now]
+        each.error, each.error_kind = str(error), type(error).__name__
+        again = after_failure(error, each.failures, now=now, progressed=each.progressed_at is not None)
+        each.next_try_at = again
+        each.become("retrying" if again else "failed")
+        told = f"tries again at {again:%H:%M:%S}" if again else "is not started again until it is deployed again"
+        log.error("%s: failed and %s: %s", name, told, error)
+
+    def _note_progress(self) -> None:
+        for name, each in self._running.items():
+            if each.state != "running":
+                continue
+            query = self._driver.queries[name]
+            if query.total_batches > each.batches or query.waits:
+                each.batches, each.progressed_at = query.total_batches, datetime.now(UTC)
+
+    def _refuse_fenced(self) -> None:
+        """The first pipeline that met a newer term ends the driver: no other may go on."""
+        for name, each in self._running.items():
+            outcome = self._driver.outcomes.get(name)
+            if outcome is not None and isinstance(outcome.error, FencedError) and each.state != "stopped":
+                raise outcome.error

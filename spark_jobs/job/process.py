@@ -1,0 +1,178 @@
+"""A driver as a process: its session, its pulse, its metrics, and how it ends."""
+
+import logging
+import os
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psutil
+
+from spark_jobs.control import pulse, terms
+from spark_jobs.control.pulse import PULSE_EVERY_S, PipelinePulse, Pulse
+from spark_jobs.engine.session import build_session
+from spark_jobs.job.loop import Fence, JobDriver
+from spark_jobs.job.prometheus import PulseCollector, serve
+from spark_jobs.lake import Lake, metrics
+from spark_jobs.lake.settings import Settings
+from spark_jobs.spec import Pipeline
+
+log = logging.getLogger("tidemark.driver")
+
+_METRICS_EVERY_S = 60.0
+# A main loop that has not come round for so long hangs, whatever its other threads do.
+_HANGS_AFTER_S = 300.0
+
+
+class Heart(threading.Thread):
+    """Gives a sign of life every two seconds.
+
+    Args:
+        lake: where.
+        job: that is driven.
+        term: of this driver.
+        log_file: of this driver; None where it has none of its own.
+    """
+
+    def __init__(self, lake: Lake, job: str, term: int, log_file: str | None) -> None:
+        super().__init__(name="pulse", daemon=True)
+        self._lake = lake
+        self._ended = threading.Event()
+        self._trouble = False
+        self.driver: JobDriver | None = None
+        self.newest = Pulse(
+            job=job,
+            term=term,
+            host=terms.this_host(),
+            pid=os.getpid(),
+            pid_created=psutil.Process().create_time(),
+            started_at=datetime.now(UTC),
+            at=datetime.now(UTC),
+            sequence=0,
+            log=log_file,
+        )
+
+    def run(self) -> None:
+        """Beats until `end`."""
+        while True:
+            if self.driver is None or time.monotonic() - self.driver.alive_at < _HANGS_AFTER_S:
+                self._beat(None)
+            if self._ended.wait(PULSE_EVERY_S):
+                return
+
+    def end(self, why: str) -> None:
+        """The last sign of life: says why there is none after it."""
+        self._ended.set()
+        self.join(timeout=10)
+        self._beat(why)
+
+    def serve(self, port: int | None) -> None:
+        """Says where metrics are."""
+        self.newest = self.newest.model_copy(update={"metrics_port": port})
+
+    def _beat(self, ending: str | None) -> None:
+        changes: dict[str, Any] = {"at": datetime.now(UTC), "sequence": self.newest.sequence + 1, "ending": ending}
+        if self.driver is not None:
+            changes["pipelines"] = self.driver.pipelines()
+        self.newest = self.newest.model_copy(update=changes)
+        try:
+            pulse.beat(self._lake, self.newest)
+        except Exception:
+            # The lake is away; the streams notice by themselves. Told once, not every two seconds.
+            if not self._trouble:
+                log.warning("no sign of life can be written to %s", self._lake.uri, exc_info=True)
+            self._trouble = True
+        else:
+            self._trouble = False
+
+
+class Recorder(threading.Thread):
+    """Appends a row for each pipeline to `ops/metrics` every minute."""
+
+    def __init__(self, lake: Lake, heart: Heart) -> None:
+        super().__init__(name="metrics", daemon=True)
+        self._lake = lake
+        self._heart = heart
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Records until `end`."""
+        while not self._ended.wait(_METRICS_EVERY_S):
+            rows = [_row(self._heart.newest, name, seen) for name, seen in self._heart.newest.pipelines.items()]
+            try:
+                if rows:
+                    metrics.publish(self._lake, rows)
+            except Exception:
+                log.warning("a minute's metrics could not be written", exc_info=True)
+
+    def end(self) -> None:
+        """Lets it finish what it writes."""
+        self._ended.set()
+        self.join(timeout=10)
+
+
+def drive(
+    lake: Lake,
+    job: str,
+    term: int,
+    *,
+    stop: threading.Event,
+    readers: tuple[Pipeline, ...] = (),
+    log_file: str | None = None,
+) -> None:
+    """Drives a job until told to stop, until nothing of it is to run, or until another driver takes over.
+
+    Args:
+        lake: where.
+        job: its name.
+        term: of this driver, taken by the supervisor that starts it.
+        stop: when set, each pipeline finishes its batch and the driver ends.
+        readers: every pipeline that is known, for heartbeats.
+        log_file: where its output goes.
+
+    Raises:
+        FencedError: if another driver has taken over.
+        LakeUnavailableError: if the lake cannot be written.
+    """
+    settings = Settings()
+    fence = Fence(lake, job, term)
+    fence.check()
+    heart = Heart(lake, job, term, log_file)
+    heart.start()
+    if settings.metrics_port:
+        collector = PulseCollector(lambda: heart.newest)
+        heart.serve(serve(collector, first_port=settings.metrics_port + 1, address=settings.metrics_address))
+    recorder = Recorder(lake, heart)
+    recorder.start()
+    began = time.monotonic()
+    try:
+        spark = build_session(lake, app_name=f"tidemark-{job}", settings=settings)
+        log.info("%s: driver of term %d, Spark started in %.1f s", job, term, time.monotonic() - began)
+        heart.driver = JobDriver(spark, lake, job, term, readers=readers, fence=fence)
+        heart.driver.run(stop)
+    except BaseException as error:
+        heart.end(f"{type(error).__name__}: {error}")
+        raise
+    recorder.end()
+    heart.end("drained")
+    spark.stop()
+
+
+def _row(beat: Pulse, name: str, seen: PipelinePulse) -> dict[str, Any]:
+    figures = seen.figures
+    watermark = figures.watermark_ms
+    same = figures.model_dump(exclude={"phases_ms", "backpressure_since", "watermark_ms"})
+    phases = figures.phases_ms
+    return {
+        **{key: value for key, value in same.items() if key in metrics.SCHEMA.names},
+        "at": beat.at,
+        "job": beat.job,
+        "pipeline": name,
+        "state": seen.state,
+        "watermark": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=watermark) if watermark else None,
+        "plan_ms": phases.get("queryPlanning"),
+        "write_ms": phases.get("addBatch"),
+        "log_ms": (phases.get("walCommit") or 0) + (phases.get("commitOffsets") or 0) if phases else None,
+        "failures": len(seen.failures),
+    }

@@ -1,0 +1,106 @@
+"""Kafka without a JVM: what its own client is told, and whether a broker takes the credentials."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.settings import KafkaSettings
+
+_ANSWER_WITHIN_S = 10.0
+
+
+class KafkaSettingsError(TidemarkError):
+    """The `TIDEMARK_KAFKA_…` variables do not fit together, or a broker refuses what they say."""
+
+
+def kafka_settings() -> KafkaSettings:
+    """How to reach Kafka, from the environment.
+
+    Raises:
+        KafkaSettingsError: if a variable is wrong or missing; it names the variable and never its value.
+    """
+    try:
+        return KafkaSettings()
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = f"TIDEMARK_KAFKA_{str(first['loc'][0]).upper()}: " if first["loc"] else ""
+        raise KafkaSettingsError(
+            f"Kafka: {name}{first['msg'].removeprefix('Value error, ')}. Nothing was read or written."
+        ) from None
+
+
+def client_options(bootstrap_servers: str) -> dict[str, str]:
+    """Options of librdkafka (`confluent_kafka`) that lead to Kafka as this process may use it.
+
+    Args:
+        bootstrap_servers: `host:port`, several with commas.
+
+    Raises:
+        KafkaSettingsError: if the environment does not say how.
+    """
+    return {"bootstrap.servers": bootstrap_servers, **_security(kafka_settings())}
+
+
+def check_credentials(bootstrap_servers: str) -> None:
+    """Asks a broker whether it takes the credentials of the environment.
+
+    Clients try again for minutes where a password is wrong, and say so in the middle of a stack trace. A broker that
+    does not answer is left to them: it may come back. Without SASL there is nothing to ask.
+
+    Args:
+        bootstrap_servers: `host:port`, several with commas.
+
+    Raises:
+        KafkaSettingsError: if the broker refuses them; it says what to set, and never the password.
+    """
+    settings = kafka_settings()
+    if not settings.with_sasl:
+        return
+    from confluent_kafka import KafkaError, KafkaException  # heavy: only where Kafka is used
+    from confluent_kafka.admin import AdminClient
+
+    refusals: list[str] = []
+
+    def on_error(error: Any) -> None:
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL):
+            refusals.append(error.str())
+
+    options: dict[str, Any] = {**client_options(bootstrap_servers), "error_cb": on_error, "log_level": 0}
+    # The callback runs only in `poll`, so the broker is asked in short turns until it answers one way or the other.
+    try:
+        client = AdminClient(options)
+        for _ in range(int(_ANSWER_WITHIN_S)):
+            try:
+                client.list_topics(timeout=1.0)
+            except KafkaException:
+                client.poll(0)
+            else:
+                return
+            if refusals:
+                break
+    except KafkaException as error:
+        refusals.append(str(error.args[0]))
+    if refusals:
+        said = refusals[0].partition(": ")[2] or refusals[0]
+        raise KafkaSettingsError(
+            f"Kafka at {bootstrap_servers}: refuses user `{settings.username}` ({said}). Nothing was read or written. "
+            "Set TIDEMARK_KAFKA_USERNAME and TIDEMARK_KAFKA_PASSWORD to a user of the cluster, and "
+            f"TIDEMARK_KAFKA_SASL_MECHANISM and TIDEMARK_KAFKA_SECURITY_PROTOCOL (now {settings.sasl_mechanism} over "
+            f"{settings.security_protocol}) to what its listener speaks."
+        )
+
+
+def _security(settings: KafkaSettings) -> dict[str, str]:
+    options: dict[str, str] = {}
+    if settings.security_protocol != "PLAINTEXT":
+        options["security.protocol"] = settings.security_protocol
+    if settings.ssl_ca_location is not None:
+        options["ssl.ca.location"] = str(settings.ssl_ca_location)
+    if settings.with_sasl and settings.username is not None and settings.password is not None:
+        options |= {
+            "sasl.mechanism": settings.sasl_mechanism,
+            "sasl.username": settings.username,
+            "sasl.password": settings.password.get_secret_value(),
+        }
+    return options

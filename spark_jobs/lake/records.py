@@ -1,0 +1,82 @@
+"""Numbered records: a small value with a history, changed by compare-and-swap.
+
+`<folder>/000007.json` is created once and never changed; the record with the highest number counts. Who wants to change
+the value creates the next number: of several that try at once exactly one succeeds, on a folder as on S3, which a
+conditional overwrite would not give on a folder.
+"""
+
+from typing import Generic, TypeVar
+
+from obstore.exceptions import AlreadyExistsError, NotFoundError
+from pydantic import BaseModel
+
+from spark_jobs.lake.location import Lake
+
+T = TypeVar("T", bound=BaseModel)
+
+_KEPT = 20
+
+
+class RecordTakenError(Exception):
+    """Somebody else has created this number."""
+
+
+class Records(Generic[T]):
+    """The records of one folder of a lake.
+
+    Args:
+        lake: where.
+        folder: relative to the lake.
+        model: what each record holds.
+    """
+
+    def __init__(self, lake: Lake, folder: str, model: type[T]) -> None:
+        self._lake = lake
+        self._folder = folder.rstrip("/")
+        self._model = model
+        self._known: tuple[int, T | None] = (0, None)
+
+    def newest_number(self) -> int:
+        """Number of the record that counts; 0 where there is none."""
+        entries = self._lake.store.list_with_delimiter(f"{self._folder}/")["objects"]
+        names = (entry["path"].rsplit("/", 1)[-1].removesuffix(".json") for entry in entries)
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
+    def newest(self) -> tuple[int, T | None]:
+        """Number and value of the record that counts; (0, None) where there is none."""
+        while True:
+            number = self.newest_number()
+            if number != self._known[0]:
+                try:
+                    content = bytes(self._lake.store.get(self._path(number)).bytes())
+                except (NotFoundError, FileNotFoundError):
+                    continue  # pruned between the two looks: there is a newer one
+                self._known = number, self._model.model_validate_json(content)
+            return self._known
+
+    def append(self, number: int, value: T) -> None:
+        """Creates a record.
+
+        Args:
+            number: one more than the newest that the writer has seen.
+            value: what counts from now on.
+
+        Raises:
+            RecordTakenError: if somebody else was first.
+        """
+        try:
+            self._lake.store.put(self._path(number), value.model_dump_json().encode(), mode="create")
+        except AlreadyExistsError:
+            raise RecordTakenError(f"{self._path(number)} in {self._lake.uri}") from None
+        self._known = number, value
+        if number % _KEPT == 0:
+            self._prune(number)
+
+    def _prune(self, number: int) -> None:
+        entries = self._lake.store.list_with_delimiter(f"{self._folder}/")["objects"]
+        old = [entry["path"] for entry in entries if entry["path"] < self._path(number - _KEPT)]
+        if old:
+            self._lake.store.delete(old)
+
+    def _path(self, number: int) -> str:
+        return f"{self._folder}/{number:06d}.json"
