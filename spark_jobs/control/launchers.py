@@ -15,8 +15,6 @@ from typing import Protocol
 
 import psutil
 
-_MODULE = "spark_jobs"
-
 
 @dataclass(frozen=True)
 class Task:
@@ -65,11 +63,18 @@ class Launched:
 
 
 class LocalProcess:
-    """Spark inside the task's own process (`local[*]`, or what TIDEMARK_MASTER says)."""
+    """Spark inside the task's own process (`local[*]`, or what TIDEMARK_MASTER says).
+
+    Args:
+        program: what takes the arguments of `tidemark`.
+    """
+
+    def __init__(self, program: Sequence[str] = (sys.executable, "-m", "spark_jobs")) -> None:
+        self._program = tuple(program)
 
     def launch(self, task: Task) -> Launched:
         """Starts a task and returns at once."""
-        return _start([sys.executable, "-m", _MODULE, *task.arguments], task)
+        return _start([*self._program, *task.arguments], task)
 
 
 class SparkSubmit:

@@ -15,7 +15,6 @@ from obstore.exceptions import NotFoundError
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.orders import CONTROL
-from spark_jobs.control.terms import this_host
 from spark_jobs.lake import Lake
 from spark_jobs.lake.records import Records, RecordTakenError
 
@@ -53,13 +52,15 @@ class Lease:
 
     Args:
         lake: which it watches.
+        host: where it runs.
         pid: of its process.
         clock: seconds that only grow.
     """
 
-    def __init__(self, lake: Lake, *, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.id = f"{this_host()}/{pid}/{uuid.uuid4().hex[:6]}"
+    def __init__(self, lake: Lake, *, host: str, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.id = f"{host}/{pid}/{uuid.uuid4().hex[:6]}"
         self._lake = lake
+        self._host = host
         self._pid = pid
         self._clock = clock
         self._records = Records(lake, f"{_FOLDER}/leases", Holder)
@@ -80,7 +81,7 @@ class Lease:
         if holder is not None and not self._is_over(number):
             return False
         try:
-            mine = Holder(id=self.id, host=this_host(), pid=self._pid, since=datetime.now(UTC))
+            mine = Holder(id=self.id, host=self._host, pid=self._pid, since=datetime.now(UTC))
             self._records.append(number + 1, mine)
         except RecordTakenError:
             return False

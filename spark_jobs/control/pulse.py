@@ -19,6 +19,9 @@ State = Literal["starting", "running", "retrying", "stopping", "stopped", "faile
 
 PULSE_EVERY_S = 2.0
 
+DRAINED = "drained"
+"""Why a driver ends that was asked to, or that has nothing to run any more."""
+
 
 class Figures(BaseModel):
     """How a pipeline fares. Rates and shares are of the last ten minutes of this driver; None: not known (yet).

@@ -35,6 +35,7 @@ class Seen:
         spoke: whether that driver has given a sign of life.
         silent_s: for how long the driver has given no sign of life, at most as long as it has been watched.
         term: the newest term.
+        drained: whether the driver said that it ended as it was asked to.
         exit_code: of the driver, where it has ended and this supervisor saw it.
         last_lines: of its log, where it has ended.
     """
@@ -46,6 +47,7 @@ class Seen:
     spoke: bool = False
     silent_s: float = 0.0
     term: int = 0
+    drained: bool = False
     exit_code: int | None = None
     last_lines: tuple[str, ...] = ()
 
@@ -91,7 +93,7 @@ def _with_end(seen: Seen, before: Status) -> Status:
     """Remembers that a driver has ended, once: an end that nobody asked for counts against the budget."""
     if before.state not in ("starting", "running", "draining"):
         return before
-    asked_for = before.state == "draining"
+    asked_for = seen.drained or before.state == "draining"
     ends = before.ends if asked_for else (*before.ends, seen.now)
     return before.model_copy(
         update={

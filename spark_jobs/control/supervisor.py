@@ -54,6 +54,10 @@ class Supervisor:
         drive: the arguments of `tidemark` that drive a job in a term.
         say: tells a person what happens.
         clock: seconds that only grow.
+        host: how the host calls itself.
+        active: whether it holds the lease.
+        restarts: job -> ends of its drivers that nobody asked for.
+        alive: job -> whether its driver lives.
     """
 
     lake: Lake
@@ -62,13 +66,14 @@ class Supervisor:
     drive: Callable[[str, int], tuple[str, ...]]
     say: Callable[[str], None] = log.info
     clock: Callable[[], float] = time.monotonic
+    host: str = field(default_factory=terms.this_host)
     active: bool = False
     restarts: dict[str, int] = field(default_factory=dict)
     alive: dict[str, bool] = field(default_factory=dict)
     _watched: dict[str, _Watched] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._lease = Lease(self.lake, pid=os.getpid(), clock=self.clock)
+        self._lease = Lease(self.lake, host=self.host, pid=os.getpid(), clock=self.clock)
 
     def run(self, stop: threading.Event, leave: threading.Event) -> None:
         """Supervises until told to stop; then drains the drivers of this host, unless they are to be left.
@@ -155,26 +160,31 @@ class Supervisor:
             spoke=beat is not None,
             silent_s=max(0.0, silent_s - _FIRST_PULSE_S + HUNG_S) if beat is None else silent_s,
             term=term,
+            drained=beat is not None and beat.ending == pulse.DRAINED,
             exit_code=exit_code,
             last_lines=() if alive or log_file is None else last_lines(log_file),
         )
 
-    @staticmethod
-    def _is_alive(mine: Launched | None, beat: Pulse | None, silent_s: float) -> bool:
+    def _is_alive(self, mine: Launched | None, beat: Pulse | None, silent_s: float) -> bool:
         if beat is None:
             # Started a moment ago, by this supervisor or by one that has died since.
             return mine is not None or silent_s < _FIRST_PULSE_S
-        if beat.host == terms.this_host():
+        if beat.host == self.host:
             return is_running(beat.pid, beat.pid_created)
         return beat.ending is None and silent_s < _REMOTE_S
 
     def _start(self, job: str, term: int, watched: _Watched) -> None:
         # The term first: whoever drove the job until now stops, before or after the new driver is there.
-        mine = terms.Term(host=terms.this_host(), supervisor=self._lease.id, begun_at=datetime.now(UTC))
+        mine = terms.Term(host=self.host, supervisor=self._lease.id, begun_at=datetime.now(UTC))
         terms.records(self.lake, job).append(term, mine)
         folder = self.logs / job
         path = folder / f"{term:06d}.log"
-        task = Task(f"tidemark-{job}", self.drive(job, term), path, environment={"TIDEMARK_LOG_FILE": str(path)})
+        task = Task(
+            f"tidemark-{job}",
+            self.drive(job, term),
+            path,
+            environment={"TIDEMARK_LOG_FILE": str(path), "TIDEMARK_HOST": self.host},
+        )
         watched.launched, watched.launched_term = self.launcher.launch(task), term
         self.alive[job] = True
         self.say(f"{job}: driver of term {term} started; its log: {task.log}")
@@ -186,7 +196,7 @@ class Supervisor:
         self.say(f"{job}: its driver is killed: no sign of life for {silent_s:.0f} s, or it took too long to end")
         if watched.launched is not None and watched.launched.exit_code() is None:
             watched.launched.kill()
-        elif beat is not None and beat.host == terms.this_host() and is_running(beat.pid, beat.pid_created):
+        elif beat is not None and beat.host == self.host and is_running(beat.pid, beat.pid_created):
             kill_group(beat.pid)
 
     def _tell(self, job: str, before: Status, after: Status) -> None:
@@ -220,7 +230,7 @@ class Supervisor:
             watched = self._watched.get(job)
             mine = watched.launched if watched and watched.launched_term == term else None
             beat = pulse.pulse_of(self.lake, job, term)
-            if beat is not None and beat.host == terms.this_host() and is_running(beat.pid, beat.pid_created):
+            if beat is not None and beat.host == self.host and is_running(beat.pid, beat.pid_created):
                 found[job] = beat
             elif mine is not None and mine.exit_code() is None:
                 mine.kill()  # it has not begun anything yet
@@ -228,7 +238,7 @@ class Supervisor:
 
     def _rotate(self, job: str, beat: Pulse | None) -> None:
         """Cuts a long log: the driver appends to the same file, so that it need not know."""
-        if beat is None or beat.log is None or beat.host != terms.this_host():
+        if beat is None or beat.log is None or beat.host != self.host:
             return
         path = Path(beat.log)
         if path.exists() and path.stat().st_size > _LOG_BYTES:

@@ -33,7 +33,7 @@ class Meter:
         if self._samples and counts.batches < self._samples[-1][1].batches:
             self._samples.clear()  # the query has been started again
         self._samples.append((now, counts))
-        while len(self._samples) > 2 and now - self._samples[1][0] > WINDOW:
+        while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW:
             self._samples.popleft()
 
     @property

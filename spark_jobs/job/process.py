@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from spark_jobs.control import pulse, terms
-from spark_jobs.control.pulse import PULSE_EVERY_S, PipelinePulse, Pulse
+from spark_jobs.control.pulse import DRAINED, PULSE_EVERY_S, PipelinePulse, Pulse
 from spark_jobs.engine.session import build_session
 from spark_jobs.job.loop import Fence, JobDriver
 from spark_jobs.job.prometheus import PulseCollector, serve
@@ -155,7 +155,7 @@ def drive(
         heart.end(f"{type(error).__name__}: {error}")
         raise
     recorder.end()
-    heart.end("drained")
+    heart.end(DRAINED)
     spark.stop()
 
 

@@ -1,0 +1,174 @@
+"""Deployed streams for tests: a complete bronze table, readers with pinned batches, drivers that are watched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.control import orders
+from spark_jobs.control.awaiting import job_now
+from spark_jobs.control.launchers import Launched, Launcher, LocalProcess, Task
+from spark_jobs.control.pulse import Pulse
+from spark_jobs.control.supervisor import Supervisor
+from spark_jobs.lake import Lake
+from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.reset import tables_of
+from spark_jobs.spec import Definition, Pipeline
+from tests import lakes
+from tests.chaos import kills, pipelines
+
+READERS: tuple[Pipeline, ...] = (pipelines.top_products, pipelines.top_products_live, pipelines.shop_totals)
+JOB = READERS[0].job
+FILES = 8
+PATIENCE = timedelta(minutes=3)
+
+
+class WatchedLauncher:
+    """Launches as another launcher does, and remembers what it launched.
+
+    Args:
+        launcher: the other one.
+        environment: what each task has beside.
+    """
+
+    def __init__(self, launcher: Launcher | None = None, environment: Mapping[str, str] | None = None) -> None:
+        self._launcher = launcher or LocalProcess()
+        self._environment = dict(environment or {})
+        self.launched: list[Launched] = []
+
+    def launch(self, task: Task) -> Launched:
+        merged = {**task.environment, **self._environment, "TIDEMARK_METRICS_PORT": "0"}
+        found = self._launcher.launch(Task(task.name, task.arguments, task.log, merged))
+        self.launched.append(found)
+        return found
+
+    def kill_all(self) -> None:
+        """Ends whatever still runs."""
+        for each in self.launched:
+            if each.exit_code() is None:
+                each.kill()
+
+
+class Clock:
+    """Seconds that only grow, and that a test can let pass."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.passed
+
+
+def supervisor(lake: Lake, logs: Path, launcher: Launcher, **parts: Any) -> Supervisor:
+    """A supervisor in this process, which looks when it is told to."""
+    return Supervisor(
+        lake=lake,
+        launcher=launcher,
+        logs=logs,
+        drive=lambda job, term: ("drive", job, "--term", str(term), "--lake", lake.uri),
+        **parts,
+    )
+
+
+def until(condition: Callable[[], Any], *supervisors: Supervisor, within_s: float = 120.0) -> Any:
+    """Lets supervisors look until something is so; what it is."""
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not so within {within_s} s: {condition}")
+        for each in supervisors:
+            each.look()
+        time.sleep(0.1)
+    return found
+
+
+def beat(lake: Lake) -> Pulse | None:
+    """The newest pulse of the job."""
+    return job_now(lake, JOB).pulse
+
+
+def batches(lake: Lake, definition: Definition) -> int:
+    """How many batches the ledger of a pipeline has."""
+    try:
+        return len(ledger_rows(lake, definition.sink.table, definition.name, 1))
+    except LookupError:
+        return 0
+
+
+def read_all(lake: Lake, *, epoch: int = 1) -> bool:
+    """Whether the readers have read all of bronze."""
+    events = sum(not row["_heartbeat"] for row in lakes.rows(lake, "bronze.sales"))
+    for reader in READERS:
+        try:
+            rows = ledger_rows(lake, reader.sink.table, reader.name, epoch)
+        except LookupError:
+            return False
+        if sum(row.read for _, row in rows) < events:
+            return False
+    return True
+
+
+def with_bronze(folder: Path) -> Lake:
+    """A folder lake whose bronze table is complete: one file a batch, and nothing that reads it has begun."""
+    landing = folder / "input"
+    kills.simulate(landing, files=FILES, rows_per_file=300)
+    lake = Lake(str(folder / "lake"))
+    kills.put_input(lake, landing)
+    run(kills.ingest_command(lake), {})
+    return lake
+
+
+def copy_bronze(source: Lake, target: Lake) -> None:
+    """Puts the bronze table of one lake into another."""
+    if not target.on_s3:
+        shutil.copytree(Path(source.uri) / "bronze", Path(target.uri) / "bronze")
+        return
+    for path in sorted((Path(source.uri) / "bronze").rglob("*")):
+        if path.is_file():
+            target.store.put(str(path.relative_to(source.uri)), path.read_bytes())
+
+
+def close(lake: Lake, environment: Mapping[str, str]) -> None:
+    """Finishes the input, by hand: every window of the readers becomes final."""
+    names = [f"{kills.PIPELINES_FILE}:{reader.name}" for reader in READERS]
+    program = [sys.executable, "-m", "spark_jobs", "run", *names, "--lake", lake.uri, "--until-caught-up", "--close"]
+    run(program, environment)
+
+
+def run(program: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Runs a command to its end, which has to be a good one."""
+    done = subprocess.run(program, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout[-2000:]} {done.stderr[-2000:]}"
+    return done.stdout
+
+
+def results(lake: Lake) -> dict[str, Any]:
+    """The rows of every table that the readers write, less what a repeated run or a reset may change."""
+    hidden = ("_source", "_epoch", "epoch")
+    return {
+        table: lakes.comparable(lakes.rows(lake, table), without=hidden)
+        for reader in READERS
+        for table in tables_of(reader)
+    }
+
+
+def deploy(lake: Lake, definitions: Sequence[Definition] = READERS) -> tuple[orders.Ordered, ...]:
+    """Orders that the readers run."""
+    return orders.deploy(lake, definitions, by="a test")
+
+
+@contextmanager
+def launching(launcher: WatchedLauncher) -> Iterator[WatchedLauncher]:
+    """A launcher whose processes end with the test."""
+    try:
+        yield launcher
+    finally:
+        launcher.kill_all()

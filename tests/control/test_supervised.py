@@ -1,0 +1,98 @@
+"""Deployed streams under their supervisor: drivers and supervisors that die, broken pipelines, drains."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.control import orders, terms
+from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
+from spark_jobs.lake import Lake
+from spark_jobs.spec import Sink
+from tests.control import streams
+from tests.control.streams import JOB, READERS, WatchedLauncher, batches, beat, deploy, launching, supervisor, until
+
+
+def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_were_killed(
+    bronze: Lake, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    lake, logs = Lake(str(tmp_path / "lake")), tmp_path / "logs"
+    streams.copy_bronze(bronze, lake)
+    with launching(WatchedLauncher()) as launcher:
+        first = supervisor(lake, logs, launcher)
+        deploy(lake)
+        until(lambda: batches(lake, READERS[0]) >= 2, first)
+
+        # A driver that is killed comes back, in the next term.
+        os.killpg(launcher.launched[0].process.pid, signal.SIGKILL)
+        until(lambda: (found := beat(lake)) and found.term == 2 and found.pipelines, first)
+        assert len(job_now(lake, JOB).status.ends) == 1
+
+        # A supervisor that is killed leaves the driver as it is; the next one adopts it, once the lease is over.
+        clock = streams.Clock()
+        second = supervisor(lake, logs, launcher, clock=clock)
+        second.look()
+        assert not second.active
+        clock.passed += 60
+        until(lambda: second.active, second)
+        until(lambda: streams.read_all(lake), second)
+        assert terms.records(lake, JOB).newest_number() == 2
+        assert [each.exit_code() is None for each in launcher.launched] == [False, True]
+
+        # The first one was only asleep: it sees that it is not the active one any more.
+        first.look()
+        assert not first.active
+
+        with pytest.raises(DeployError, match="tidemark stop top_products"):
+            refuse_deployed(lake, ["top_products"])
+
+        # What is ordered again as it runs changes nothing.
+        before = orders.records(lake, JOB).newest_number()
+        assert not any(ordered.changed for ordered in deploy(lake))
+        assert orders.records(lake, JOB).newest_number() == before
+
+        orders.stop(lake, [reader.name for reader in READERS], by="a test")
+        until(lambda: job_now(lake, JOB).status.state == "stopped", second)
+        assert launcher.launched[1].exit_code() == 0
+    streams.close(lake, {})
+    assert streams.results(lake) == undisturbed
+
+
+def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(bronze: Lake, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    streams.copy_bronze(bronze, lake)
+    broken = READERS[0].model_copy(update={"name": "broken", "event_time": "shipped_at", "sink": Sink("gold.broken")})
+    totals = READERS[2]
+    with launching(WatchedLauncher()) as launcher:
+        watching = supervisor(lake, tmp_path / "logs", launcher)
+        ordered = deploy(lake, [broken, totals])
+        look = lambda _: watching.look()  # noqa: E731
+
+        with pytest.raises(DeployError, match=r"broken: failed: .*shipped_at"):
+            await_running(lake, ordered, timeout=streams.PATIENCE, sleep=look)
+        good = [each for each in ordered if each.pipeline == totals.name]
+        await_running(lake, good, timeout=streams.PATIENCE, sleep=look)
+        assert failed_generations(lake) == {"broken": 1}
+        until(lambda: (found := beat(lake)) and found.pipelines[totals.name].figures.read, watching)
+        assert terms.records(lake, JOB).newest_number() == 1
+
+        # Mended under the same name, it runs in the same driver.
+        mended = broken.model_copy(update={"event_time": "sold_at"})
+        await_running(lake, deploy(lake, [mended]), timeout=streams.PATIENCE, sleep=look)
+        assert terms.records(lake, JOB).newest_number() == 1
+
+
+def test_a_driver_that_cannot_start_is_given_up_and_says_why(bronze: Lake, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    streams.copy_bronze(bronze, lake)
+    clock = streams.Clock()
+    with launching(WatchedLauncher(environment={"TIDEMARK_DRIVER_MEMORY": "2 parsecs"})) as launcher:
+        watching = supervisor(lake, tmp_path / "logs", launcher)
+        ordered = deploy(lake, [READERS[2]])
+        with pytest.raises(DeployError, match=r"(?s)ended 5 times.*2 parsecs"):
+            await_running(lake, ordered, timeout=streams.PATIENCE, sleep=lambda _: watching.look())
+        clock.passed += 3600
+        watching.look()
+        assert len(launcher.launched) == 5

@@ -1,0 +1,161 @@
+"""Orders, leases, alerts and mutes as objects of a lake."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import BaseModel
+
+from spark_jobs.control import alert_log, mutes, orders
+from spark_jobs.control.alert_log import Change
+from spark_jobs.control.lease import LEASE_S, Lease, active_supervisor
+from spark_jobs.control.orders import NotDeployedError
+from spark_jobs.lake.checkpoints import open_epoch
+from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.records import Records, RecordTakenError
+from tests.builders import a_lake, a_pipeline, an_aggregate, an_ingest
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+class Number(BaseModel):
+    value: int
+
+
+def test_of_many_that_change_a_record_at_once_exactly_one_does(tmp_path):
+    lake = a_lake(tmp_path)
+
+    def add_one(_):
+        while True:
+            records = Records(lake, "_control/counter", Number)
+            number, before = records.newest()
+            try:
+                records.append(number + 1, Number(value=(before.value if before else 0) + 1))
+            except RecordTakenError:
+                continue
+            return
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add_one, range(60)))
+    assert Records(lake, "_control/counter", Number).newest() == (60, Number(value=60))
+    assert len(list((tmp_path / "_control/counter").iterdir())) <= 41
+
+
+def test_deploying_what_runs_already_changes_nothing(tmp_path):
+    lake = a_lake(tmp_path)
+    (first,) = orders.deploy(lake, [a_pipeline()], by="a test")
+    (second,) = orders.deploy(lake, [a_pipeline()], by="a test")
+    assert (first.generation, first.changed) == (1, True)
+    assert (second.generation, second.changed) == (1, False)
+    assert orders.records(lake, "streams").newest_number() == 1
+
+
+def test_a_changed_rate_limit_or_alert_is_a_new_generation(tmp_path):
+    lake = a_lake(tmp_path)
+    orders.deploy(lake, [a_pipeline()], by="a test")
+    (ordered,) = orders.deploy(lake, [a_pipeline(trigger_interval="10 seconds")], by="a test")
+    assert (ordered.generation, ordered.changed) == (2, True)
+
+
+def test_a_pipeline_that_failed_for_good_is_ordered_again(tmp_path):
+    lake = a_lake(tmp_path)
+    orders.deploy(lake, [a_pipeline()], by="a test")
+    (ordered,) = orders.deploy(lake, [a_pipeline()], by="a test", failed={"hourly_sales": 1})
+    assert (ordered.generation, ordered.changed) == (2, True)
+
+
+def test_a_definition_that_does_not_fit_its_checkpoint_is_refused_before_anything_is_ordered(tmp_path):
+    lake = a_lake(tmp_path)
+    open_epoch(lake, a_pipeline())
+    changed = a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),))
+    with pytest.raises(CheckpointError, match=r"has changed \(steps\).*tidemark reset"):
+        orders.deploy(lake, [an_ingest(), changed], by="a test")
+    assert orders.all_desired(lake) == {}
+
+
+def test_a_pipeline_that_moves_to_another_job_stops_in_the_old_one(tmp_path):
+    lake = a_lake(tmp_path)
+    orders.deploy(lake, [a_pipeline(), an_ingest()], by="a test")
+    orders.deploy(lake, [a_pipeline(job="nightly")], by="a test")
+    desired = orders.all_desired(lake)
+    assert set(desired["streams"].running) == {"ingest_sales"}
+    assert set(desired["nightly"].running) == {"hourly_sales"}
+
+
+def test_an_order_keeps_the_definition_as_it_was_deployed(tmp_path):
+    lake = a_lake(tmp_path)
+    for definition in (a_pipeline(), an_ingest()):
+        orders.deploy(lake, [definition], by="a test")
+        assert orders.all_desired(lake)["streams"].pipelines[definition.name].parsed() == definition
+
+
+def test_stopping_what_was_never_deployed_is_refused_with_what_was(tmp_path):
+    lake = a_lake(tmp_path)
+    orders.deploy(lake, [a_pipeline()], by="a test")
+    with pytest.raises(NotDeployedError, match=r"`shop_totals` has not been deployed.*Deployed: hourly_sales"):
+        orders.stop(lake, ["hourly_sales", "shop_totals"], by="a test")
+    assert set(orders.all_desired(lake)["streams"].running) == {"hourly_sales"}
+    (stopped,) = orders.stop(lake, ["hourly_sales"], by="a test")
+    assert stopped.changed
+    assert not orders.stop(lake, ["hourly_sales"], by="a test")[0].changed
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_of_two_supervisors_one_is_active_until_it_is_silent_for_the_length_of_the_lease(tmp_path):
+    lake, clock = a_lake(tmp_path), Clock()
+    first = Lease(lake, host="a", pid=1, clock=clock)
+    second = Lease(lake, host="b", pid=2, clock=clock)
+    assert first.hold()
+    for _ in range(10):
+        clock.now += LEASE_S / 2
+        assert first.hold()
+        assert not second.hold()
+    clock.now += LEASE_S - 1
+    assert not second.hold()
+    clock.now += LEASE_S
+    assert second.hold()
+    assert not first.hold()
+    assert active_supervisor(lake)[0].host == "b"
+
+
+def test_a_lease_that_is_released_is_free_at_once(tmp_path):
+    lake, clock = a_lake(tmp_path), Clock()
+    first, second = (Lease(lake, host=host, pid=1, clock=clock) for host in "ab")
+    assert first.hold()
+    assert not second.hold()
+    first.release()
+    assert active_supervisor(lake) is None
+    assert second.hold()
+
+
+def a_change(pipeline="top", kind="late-share", **changes):
+    parts = {"pipeline": pipeline, "job": "streams", "kind": kind, "began": True, "at": NOW, "since": NOW}
+    return Change(**(parts | {"message": "11 of 100 were late\nmore"} | changes))
+
+
+def test_a_breach_is_told_when_it_begins_and_when_it_clears_and_not_in_between(tmp_path):
+    lake = a_lake(tmp_path)
+    told = []
+    for minute, breached in enumerate((False, True, True, False, True)):
+        at = NOW + timedelta(minutes=minute)
+        now = {("top", "late-share"): a_change(at=at)} if breached else {}
+        changes = alert_log.changes(alert_log.open_breaches(lake).items(), now, at=at)
+        alert_log.record(lake, changes)
+        told.append([change.began for change in changes])
+    assert told == [[], [True], [], [False], [True]]
+    assert list(alert_log.open_breaches(lake)) == [("top", "late-share")]
+
+
+def test_a_mute_ends_by_itself_or_when_it_is_taken_back(tmp_path):
+    lake = a_lake(tmp_path)
+    mutes.mute(lake, ["top", "totals"], until=NOW + timedelta(hours=1))
+    assert mutes.muted(lake, now=NOW) == {"top", "totals"}
+    mutes.mute(lake, ["top"], until=None)
+    assert mutes.muted(lake, now=NOW) == {"totals"}
+    assert mutes.muted(lake, now=NOW + timedelta(hours=1)) == frozenset()

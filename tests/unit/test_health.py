@@ -1,0 +1,180 @@
+"""When a pipeline needs a person."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spark_jobs.control.health import Seen, examine, summary
+from spark_jobs.control.orders import Order
+from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
+from spark_jobs.control.status import Status
+from spark_jobs.spec import Alerts
+from tests.builders import a_pipeline
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+EVER = NOW - timedelta(days=1)
+
+
+def ms(at):
+    return int(at.timestamp() * 1000)
+
+
+def seen(*, alerts=None, pipeline=None, figures=None, status=None, pulse=None, order=None, books=()):
+    """A pipeline that is well, but for what is given."""
+    definition = a_pipeline(**({"alerts": alerts} if alerts else {}))
+    told = {
+        "generation": 1,
+        "state": "running",
+        "since": EVER,
+        "progressed_at": NOW,
+        "figures": Figures(**(figures or {})),
+    }
+    of_driver = {
+        "job": "streams",
+        "term": 1,
+        "host": "h",
+        "pid": 1,
+        "pid_created": 0,
+        "started_at": EVER,
+        "at": NOW,
+        "sequence": 9,
+        "pipelines": {definition.name: PipelinePulse(**(told | (pipeline or {})))},
+    }
+    wanted = {
+        "state": "running",
+        "generation": 1,
+        "definition": definition.to_json(),
+        "fingerprint": "",
+        "ordered_at": EVER,
+        "ordered_by": "a test",
+    }
+    return Seen(
+        now=NOW,
+        definition=definition,
+        order=Order(**(wanted | (order or {}))),
+        status=Status(**({"job": "streams", "state": "running", "since": EVER} | (status or {}))),
+        pulse=Pulse(**(of_driver | (pulse or {}))),
+        books=books,
+    )
+
+
+def kinds(found):
+    return [breach.kind for breach in examine(found)]
+
+
+def test_a_pipeline_that_is_well_breaches_nothing():
+    assert kinds(seen()) == []
+
+
+def test_a_pipeline_that_is_to_be_stopped_breaches_nothing():
+    assert kinds(seen(order={"state": "stopped"}, status={"state": "stopped"})) == []
+
+
+LIMITS = [
+    ("watermark-lag", {"watermark_ms": ms(NOW - timedelta(minutes=11))}, Alerts(max_watermark_lag="10 minutes")),
+    ("source-lag", {"rows_behind": 11}, Alerts(max_rows_behind=10)),
+    ("source-lag", {"rows_behind": 1, "behind_ms": 61_000}, Alerts(max_time_behind="1 minute")),
+    ("processing-latency", {"latency_ms": 61_000}, Alerts(max_processing_latency="1 minute")),
+    ("batch-duration", {"batch_ms": 61_000}, Alerts(max_batch_duration="1 minute")),
+    ("checkpoint-duration", {"checkpoint_ms": 61_000}, Alerts(max_checkpoint_duration="1 minute")),
+    ("checkpoint-size", {"checkpoint_bytes": 11}, Alerts(max_checkpoint_bytes=10)),
+    ("state-rows", {"state_rows": 11}, Alerts(max_state_rows=10)),
+    ("state-bytes", {"state_bytes": 11}, Alerts(max_state_bytes=10)),
+    ("late-share", {"recent_read": 100, "recent_late": 11}, Alerts(max_late_share=0.1)),
+    ("quarantine-share", {"recent_read": 100, "recent_quarantined": 11}, Alerts(max_quarantine_share=0.1)),
+    ("backpressure", {"backpressure_since": NOW - timedelta(minutes=6)}, Alerts(backpressure_after="5 minutes")),
+]
+
+
+@pytest.mark.parametrize(("kind", "figures", "alerts"), LIMITS)
+def test_a_figure_above_its_limit_is_a_breach_and_one_without_a_limit_is_none(kind, figures, alerts):
+    assert kinds(seen(figures=figures, alerts=alerts)) == [kind]
+    unlimited = Alerts(**dict.fromkeys(Alerts.model_fields))
+    assert kinds(seen(figures=figures, alerts=unlimited)) == []
+
+
+@pytest.mark.parametrize(
+    ("figures", "alerts"),
+    [
+        ({"watermark_ms": ms(NOW - timedelta(minutes=10))}, Alerts(max_watermark_lag="10 minutes")),
+        ({"rows_behind": 10, "behind_ms": 60_000}, Alerts(max_rows_behind=10, max_time_behind="1 minute")),
+        ({"latency_ms": 60_000}, Alerts(max_processing_latency="1 minute")),
+        ({"state_rows": 10, "state_bytes": 10}, Alerts(max_state_rows=10, max_state_bytes=10)),
+        ({"recent_read": 100, "recent_late": 10}, Alerts(max_late_share=0.1)),
+        ({"backpressure_since": NOW - timedelta(minutes=5)}, Alerts(backpressure_after="5 minutes")),
+    ],
+)
+def test_a_figure_at_its_limit_is_none(figures, alerts):
+    assert kinds(seen(figures=figures, alerts=alerts)) == []
+
+
+def test_a_share_of_a_handful_of_events_says_nothing():
+    assert kinds(seen(figures={"recent_read": 99, "recent_late": 99})) == []
+
+
+def test_a_pipeline_that_ends_no_batch_is_told_by_its_silence():
+    quiet = {"progressed_at": NOW - timedelta(minutes=11)}
+    assert kinds(seen(pipeline=quiet)) == ["no-progress"]
+
+
+def test_a_pipeline_that_failed_is_told_with_its_error():
+    (breach,) = examine(seen(pipeline={"state": "failed", "error": "no column `sold_at`", "since": EVER}))
+    assert breach.kind == "not-running"
+    assert "no column `sold_at`" in breach.what
+    assert breach.since == EVER
+
+
+def test_a_failure_of_the_checkpoint_has_a_name_of_its_own():
+    error = "cannot write /lake/_checkpoints/top_products/epoch-1/state/0/3.delta"
+    assert kinds(seen(pipeline={"state": "retrying", "error": error})) == ["checkpoint-failing"]
+
+
+def test_a_driver_that_is_gone_is_told_with_what_it_said_last():
+    gone = {"state": "failed", "exit_code": 1, "last_lines": ("java: no heap",), "ends": (), "since": EVER}
+    (breach,) = examine(seen(status=gone))
+    assert breach.kind == "not-running"
+    assert "exit code 1" in breach.what
+    assert "java: no heap" in breach.what
+
+
+def test_a_driver_without_a_sign_of_life_is_told():
+    assert kinds(seen(pulse={"at": NOW - timedelta(seconds=31)})) == ["not-running"]
+    assert kinds(seen(pulse={"at": NOW - timedelta(seconds=29)})) == []
+
+
+def test_a_pipeline_may_take_two_minutes_to_start():
+    fresh = {"progressed_at": None, "state": "starting"}
+    began = NOW - timedelta(minutes=1)
+    assert kinds(seen(pipeline=fresh, order={"ordered_at": began})) == []
+    assert kinds(seen(pipeline=fresh, pulse={"started_at": began})) == []
+    assert kinds(seen(pipeline=fresh)) == ["no-progress"]
+
+
+def test_a_pipeline_of_an_older_generation_has_not_started_yet():
+    assert kinds(seen(order={"generation": 2, "ordered_at": NOW})) == []
+    assert kinds(seen(order={"generation": 2})) == ["no-progress"]
+
+
+def test_books_that_do_not_balance_are_told():
+    assert kinds(seen(books=("batch 3: read 10 events, accounts for 9",))) == ["unbalanced-ledger"]
+
+
+def test_restarts_of_the_driver_and_of_the_pipeline_count_together():
+    ends = tuple(NOW - timedelta(minutes=minute) for minute in (50, 20))
+    failures = (NOW - timedelta(minutes=5),)
+    assert kinds(seen(status={"ends": ends})) == []
+    found = seen(status={"ends": ends}, pipeline={"failures": failures})
+    assert kinds(found) == ["restarts"]
+    assert "restarted 3 times within the hour" in summary(found)
+    old = tuple(NOW - timedelta(minutes=61) for _ in range(9))
+    assert kinds(seen(status={"ends": old})) == []
+
+
+def test_a_breach_says_what_since_when_what_to_do_and_where_to_read_on():
+    found = seen(figures={"watermark_ms": ms(NOW - timedelta(hours=3))}, alerts=Alerts(max_watermark_lag="1 hour"))
+    assert examine(found)[0].text(now=NOW) == (
+        "Results are final up to 2026-03-01 09:00:00 UTC only, 3 hours behind the clock; the limit is 1 hour.\n"
+        "Since 2026-03-01 10:00:00 UTC (2 hours).\n"
+        "What to do: see whether the source sends, and events of which time\n"
+        "More: docs/runbook.md#watermark-lag"
+    )
