@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
+from spark_jobs.lake.kafka import check_credentials, client_options
 from spark_jobs.simulator import Disorder, Progress, Shop, SimulatorError, simulate_files, simulate_kafka
 from spark_jobs.spec import DefinitionError
 
@@ -29,6 +30,7 @@ def simulate_shop(
 
     Raises:
         DefinitionError: for an option that makes no sense, or a target that cannot be used.
+        KafkaSettingsError: if Kafka refuses the credentials of the environment.
     """
     try:
         config = Shop(**shop, disorder=Disorder(**disorder))
@@ -41,8 +43,15 @@ def simulate_shop(
             }
             if to.startswith("kafka://"):
                 servers, _, prefix = to.removeprefix("kafka://").partition("/")
-                truth = Path("kafka_truth")
-                done = simulate_kafka(config, bootstrap_servers=servers, topic_prefix=prefix, truth=truth, **limits)
+                check_credentials(servers)
+                done = simulate_kafka(
+                    config,
+                    bootstrap_servers=servers,
+                    topic_prefix=prefix,
+                    truth=Path("kafka_truth"),
+                    producer_config=client_options(servers),
+                    **limits,
+                )
             else:
                 done = simulate_files(
                     config,

@@ -57,7 +57,7 @@ class Supervisor:
         host: how the host calls itself.
         active: whether it holds the lease.
         restarts: job -> ends of its drivers that nobody asked for.
-        alive: job -> whether its driver lives.
+        alive: job that is to run -> whether its driver lives.
     """
 
     lake: Lake
@@ -123,7 +123,10 @@ class Supervisor:
         term = terms.records(self.lake, job).newest_number()
         beat = pulse.pulse_of(self.lake, job, term) if term else None
         seen = self._seen(watched, term, beat, order=order, wanted=bool(desired.running))
-        self.alive[job] = seen.alive
+        if seen.wanted:
+            self.alive[job] = seen.alive
+        else:
+            self.alive.pop(job, None)
         statuses = status.records(self.lake, job)
         number, found = statuses.newest()
         before = found or Status(job=job, state="stopped", since=seen.now)

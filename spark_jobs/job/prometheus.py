@@ -23,8 +23,12 @@ def _instant(at: datetime | None) -> float | None:
     return None if at is None else at.timestamp()
 
 
+def _up(seen: PipelinePulse) -> int | None:
+    return None if seen.state in ("stopping", "stopped") else int(seen.state == "running")
+
+
 _GAUGES: tuple[tuple[str, str, Value], ...] = (
-    ("pipeline_up", "1 where the pipeline runs, 0 where it does not.", lambda p: int(p.state == "running")),
+    ("pipeline_up", "1 where the pipeline runs, 0 where it should.", _up),
     (
         "last_progress_timestamp_seconds",
         "When a batch ended or nothing was left to read.",

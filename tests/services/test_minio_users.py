@@ -1,0 +1,159 @@
+"""Each of MinIO's users is tried at what it is for, and at what it must not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from botocore.exceptions import ClientError
+from deltalake import DeltaTable, write_deltalake
+from obstore.exceptions import PermissionDeniedError
+
+from infra.minio.setup_users import MinioSetupError, setup_users
+from spark_jobs.control.marks import last_look, mark_look
+from spark_jobs.lake import Lake, query
+from tests.services.minio import Minio, minio_binary, start_minio
+from tests.services.process import leave_out
+
+BUCKET, LAKE = "tidemark", "s3a://tidemark/lake"
+PASSWORDS = {user: f"{user}-4f2c91" for user in ("streams", "airflow", "analysts")}
+TABLES = ("lake/bronze/sales/a.parquet", "lake/gold/top/a.parquet", "lake/ops/watermarks/a.parquet")
+INNER = ("lake/_checkpoints/top/1/offsets/0", "lake/_control/shop/desired.json", "lake/landing/sales/1.json")
+OUTSIDE = ("elsewhere/a", "lakeside/a")
+
+
+def environment(minio: Minio, **other: str) -> dict[str, str]:
+    return {
+        "MINIO_ROOT_USER": minio.access_key,
+        "MINIO_ROOT_PASSWORD": minio.secret_key,
+        "AWS_ENDPOINT_URL": minio.endpoint,
+        "TIDEMARK_LAKE": LAKE,
+        **{f"MINIO_{user.upper()}_PASSWORD": password for user, password in PASSWORDS.items()},
+        **other,
+    }
+
+
+@pytest.fixture(scope="module")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
+    if minio_binary() is None:
+        leave_out("no MinIO server in .cache/bin or on PATH: run `make setup-tests`")
+    with start_minio(tmp_path_factory.mktemp("minio")) as server:
+        setup_users(environment(server, MINIO_STREAMS_PASSWORD="an-earlier-one"))
+        setup_users(environment(server))  # at every start: it finds all in place, and a password that has changed
+        for key in (*TABLES, *INNER, *OUTSIDE):
+            server.client().put_object(Bucket=BUCKET, Key=key, Body=b"x")
+        yield server
+
+
+def client(minio: Minio, user: str) -> Any:
+    return replace(minio, access_key=user, secret_key=PASSWORDS[user]).client()
+
+
+def become(monkeypatch: pytest.MonkeyPatch, minio: Minio, user: str) -> Lake:
+    for name, value in replace(minio, access_key=user, secret_key=PASSWORDS[user]).environment().items():
+        monkeypatch.setenv(name, value)
+    return Lake.parse(LAKE)
+
+
+def refused(action: Any, **arguments: Any) -> bool:
+    """Whether the store refuses for want of a permission; any other error is raised."""
+    try:
+        action(Bucket=BUCKET, **arguments)
+    except ClientError as error:
+        # A HEAD has no body to say it in.
+        if error.response["Error"]["Code"] in ("AccessDenied", "403"):
+            return True
+        raise
+    return False
+
+
+def may(minio: Minio, user: str, key: str) -> str:
+    """What a user may do with an object: r(ead), w(rite), d(elete)."""
+    s3 = client(minio, user)
+    allowed = "" if refused(s3.get_object, Key=key) else "r"
+    allowed += "" if refused(s3.put_object, Key=key, Body=b"x") else "w"
+    fresh = f"{key}.{user}"
+    minio.client().put_object(Bucket=BUCKET, Key=fresh, Body=b"x")
+    return allowed + ("" if refused(s3.delete_object, Key=fresh) else "d")
+
+
+def test_streams_do_everything_in_the_lake_and_nothing_outside(minio: Minio) -> None:
+    assert {key: may(minio, "streams", key) for key in (*TABLES, *INNER)} == dict.fromkeys((*TABLES, *INNER), "rwd")
+    assert {key: may(minio, "streams", key) for key in OUTSIDE} == dict.fromkeys(OUTSIDE, "")
+
+
+def test_airflow_reads_the_lake_and_writes_what_it_declares_and_reports(minio: Minio) -> None:
+    written = {"lake/_control/shop/desired.json", "lake/ops/watermarks/a.parquet"}
+    assert {key: may(minio, "airflow", key) for key in (*TABLES, *INNER, *OUTSIDE)} == {
+        **{key: "rwd" if key in written else "r" for key in (*TABLES, *INNER)},
+        **dict.fromkeys(OUTSIDE, ""),
+    }
+
+
+def test_analysts_read_tables_and_change_nothing(minio: Minio) -> None:
+    assert {key: may(minio, "analysts", key) for key in (*TABLES, *INNER, *OUTSIDE)} == {
+        **dict.fromkeys(TABLES, "r"),
+        **dict.fromkeys((*INNER, *OUTSIDE), ""),
+    }
+
+
+@pytest.mark.parametrize("user", PASSWORDS)
+def test_nobody_lists_beyond_what_it_may_read(minio: Minio, user: str) -> None:
+    s3 = client(minio, user)
+    open_to_it = {"lake/gold/": True, "lake/_checkpoints/": user != "analysts", "": False, "elsewhere/": False}
+    assert {prefix: not refused(s3.list_objects_v2, Prefix=prefix) for prefix in open_to_it} == open_to_it
+
+
+@pytest.mark.parametrize("user", PASSWORDS)
+def test_nobody_but_the_administrator_changes_the_bucket(minio: Minio, user: str) -> None:
+    s3 = client(minio, user)
+    assert refused(s3.delete_bucket)
+    assert refused(s3.put_bucket_policy, Policy='{"Version": "2012-10-17", "Statement": []}')
+    with pytest.raises(ClientError, match="AccessDenied"):
+        s3.create_bucket(Bucket="another")
+
+
+def test_analysts_query_tables_that_streams_wrote(minio: Minio, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"product_id": ["a", "b"], "units": [1, 2]})
+    written = become(monkeypatch, minio, "streams")
+    write_deltalake(written.table_uri("gold.revenue"), rows, storage_options=written.storage_options, mode="overwrite")
+
+    lake = become(monkeypatch, minio, "analysts")
+
+    table = DeltaTable(lake.table_uri("gold.revenue"), storage_options=lake.storage_options)
+    assert table.to_pyarrow_table().sort_by("units").to_pydict() == rows.to_pydict()
+    assert query.run(lake, "SELECT sum(units) FROM gold.revenue")[1] == [(3,)]
+
+
+def test_airflow_declares_and_reports_with_what_it_may_write(minio: Minio, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, now = become(monkeypatch, minio, "airflow"), datetime(2026, 1, 1, tzinfo=UTC)
+    mark_look(lake, at=now)
+    alerts = pa.table({"pipeline": ["top_products"]})
+    for _ in range(2):
+        write_deltalake(lake.table_uri("ops.alerts"), alerts, storage_options=lake.storage_options, mode="append")
+
+    assert last_look(become(monkeypatch, minio, "streams")) == now
+    lake = become(monkeypatch, minio, "analysts")
+    assert query.run(lake, "SELECT count(*) FROM ops.alerts")[1] == [(2,)]
+    with pytest.raises(PermissionDeniedError):
+        last_look(lake)
+
+
+def test_a_lake_that_the_policies_do_not_name_is_refused(minio: Minio) -> None:
+    with pytest.raises(MinioSetupError, match=r"policies/streams\.json is for"):
+        setup_users(environment(minio, TIDEMARK_LAKE="s3a://tidemark/other"))
+
+
+def test_a_wrong_administrator_is_told_what_to_check(minio: Minio) -> None:
+    with pytest.raises(MinioSetupError, match="MINIO_ROOT_PASSWORD are those it was started with") as raised:
+        setup_users(environment(minio, MINIO_ROOT_PASSWORD="not-the-right-one"))
+    assert "not-the-right-one" not in str(raised.value)
+
+
+def test_a_missing_password_is_named(minio: Minio) -> None:
+    with pytest.raises(MinioSetupError, match="MINIO_AIRFLOW_PASSWORD: expected a value"):
+        setup_users(environment(minio, MINIO_AIRFLOW_PASSWORD=""))
