@@ -5,7 +5,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 MINIO_MODULE := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests fast-start run test lint format unit verify cases chaos bench clean
+BEGAN := $(shell date +%s)
+.PHONY: help setup setup-tests fast-start up down status run test lint format unit verify cases chaos bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,7 +35,16 @@ setup-tests: fast-start ## and what the tests run: Kafka, and MinIO where Go can
 	    GOBIN=$(CURDIR)/.cache/bin go install $(MINIO_MODULE); \
 	  else echo "LEFT OUT: the tests on MinIO; they need Go or a minio binary on PATH"; fi; fi
 
-run: setup ## a simulated shop, live for two minutes: README's first command
+up: setup ## Airflow, a supervisor and a simulated shop, streams deployed: README's first command
+	@tidemark up --began $(BEGAN)
+
+down: .venv/.ready ## end what `make up` has started; streams finish their batches
+	@tidemark down
+
+status: .venv/.ready ## what runs, and how the streams fare
+	@tidemark status --machine
+
+run: setup ## a simulated shop, live for two minutes in the terminal, without Airflow
 	@tidemark demo
 
 test: setup-tests lint ## lint, types and all tests: README's second command
@@ -44,7 +54,7 @@ lint: .venv/.ready ## format, lint, types, layers
 	@ruff format --check --quiet .
 	@ruff check --quiet .
 	@mypy
-	@lint-imports --no-cache | tail -n 8
+	@PYTHONPATH=dags lint-imports --no-cache | tail -n 9
 
 format: .venv/.ready ## format the code
 	@ruff format .

@@ -80,9 +80,35 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         out.print(f"stopped: {', '.join(each.pipeline for each in ordered)}", highlight=False)
 
     @app.command()
-    def status(lake: LakeOption = None) -> None:
+    def status(
+        lake: LakeOption = None,
+        machine: Annotated[
+            bool, typer.Option("--machine", help="Also what `tidemark up` has started on this machine.")
+        ] = False,
+    ) -> None:
         """Show what is deployed, what runs and how it fares; exit with 1 where something is not as ordered."""
+        if machine:
+            from spark_jobs.console import laptop
+
+            raise typer.Exit(laptop.status(out, _lake(lake)))
         raise typer.Exit(0 if streams.print_status(out, _lake(lake)) else 1)
+
+    @app.command()
+    def up(
+        lake: LakeOption = None,
+        began: Annotated[float | None, typer.Option(hidden=True)] = None,
+    ) -> None:
+        """Start Airflow, a supervisor and a simulated shop on this machine, and deploy the demonstration."""
+        from spark_jobs.console import laptop
+
+        raise typer.Exit(laptop.up(out, err, _lake(lake), began=began))
+
+    @app.command()
+    def down(lake: LakeOption = None) -> None:
+        """End what `tidemark up` has started; streams finish their batches."""
+        from spark_jobs.console import laptop
+
+        raise typer.Exit(laptop.down(out, _lake(lake)))
 
     @app.command()
     def mute(

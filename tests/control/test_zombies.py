@@ -1,0 +1,83 @@
+"""A driver that sleeps through its own replacement, and wakes in the middle of a commit: nothing changes."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+import pytest
+
+from spark_jobs.control import orders, terms
+from spark_jobs.control.awaiting import job_now
+from spark_jobs.control.launchers import LocalProcess
+from spark_jobs.lake import Lake
+from spark_jobs.lake.reset import reset
+from tests.control import streams
+from tests.control.streams import JOB, READERS, WatchedLauncher, beat, deploy, launching, supervisor, until
+from tests.services.minio import minio_binary, start_minio
+from tests.services.process import leave_out
+
+ZOMBIE = (sys.executable, str(Path(__file__).with_name("zombie_driver.py")))
+TABLE, VERSION = "gold.top_products", "4"
+
+
+@contextmanager
+def a_lake(kind: str, folder: Path) -> Iterator[Lake]:
+    if kind == "folder":
+        yield Lake(str(folder / "lake"))
+        return
+    if minio_binary() is None:
+        leave_out("no minio binary: `make setup-tests` builds one where Go is installed")
+    with start_minio(folder / "minio") as minio, patch.dict(os.environ, minio.environment()):
+        minio.create_bucket("zombies")
+        yield Lake("s3a://zombies/lake")
+
+
+def is_asleep(pid: int) -> bool:
+    return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "with_reset"), [("folder", False), ("folder", True), ("minio", False), ("minio", True)]
+)
+def test_a_driver_that_wakes_in_the_middle_of_a_commit_after_it_was_replaced_changes_nothing(
+    kind: str, with_reset: bool, bronze: Lake, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    asleep = WatchedLauncher(LocalProcess(ZOMBIE), {"ZOMBIE_TABLE": TABLE, "ZOMBIE_VERSION": VERSION})
+    with a_lake(kind, tmp_path) as lake, launching(asleep), launching(WatchedLauncher()) as awake:
+        streams.copy_bronze(bronze, lake)
+        deploy(lake)
+        here = supervisor(lake, tmp_path / "here", asleep, host="here")
+        until(lambda: asleep.launched, here)
+        zombie = asleep.launched[0]
+        until(lambda: is_asleep(zombie.process.pid), here)
+
+        # Its supervisor is gone as well; one on another host sees neither the process nor a sign of life.
+        clock = streams.Clock()
+        there = supervisor(lake, tmp_path / "there", awake, host="there", clock=clock)
+        there.look()
+        clock.passed += 60
+        there.look()
+        clock.passed += 60
+        until(lambda: (found := beat(lake)) and found.term == 2 and found.host == "there", there)
+        if with_reset:
+            orders.stop(lake, [reader.name for reader in READERS], by="a test")
+            until(lambda: job_now(lake, JOB).status.state == "stopped", there)
+            for reader in READERS:
+                reset(lake, reader, empty_tables=True)
+            deploy(lake)
+        until(lambda: streams.read_all(lake, epoch=2 if with_reset else 1), there)
+
+        os.killpg(zombie.process.pid, signal.SIGCONT)
+        assert until(lambda: zombie.exit_code()) == terms.FencedError.exit_code
+        assert terms.records(lake, JOB).newest_number() == (3 if with_reset else 2)
+
+        orders.stop(lake, [reader.name for reader in READERS], by="a test")
+        until(lambda: job_now(lake, JOB).status.state == "stopped", there)
+        streams.close(lake, {})
+        assert streams.results(lake) == undisturbed
