@@ -120,7 +120,9 @@ def summary(seen: Seen) -> str:
         parts.append(f"final up to {_clock(figures.watermark_ms)}")
     restarts = _recent_restarts(seen)
     if restarts:
-        parts.append(f"restarted {len(restarts)} times within the hour, last at {restarts[-1]:%H:%M:%S}")
+        what = "restarted" if pipeline.state == "running" else "failed"
+        times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
+        parts.append(f"{what} {times} within the hour, last at {restarts[-1]:%H:%M:%S}")
     return ", ".join(parts)
 
 
