@@ -1,0 +1,88 @@
+"""Watch the streams: look at all pipelines, report each, tell of breaches, emit asset events."""
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import CronTriggerTimetable, dag, get_current_context, task
+from tidemark_dags.assets import MOVED, table_asset
+from tidemark_dags.notifiers import notify
+from tidemark_dags.tasks import fail, tell, this_lake, told
+
+if TYPE_CHECKING:
+    from spark_jobs.control.monitor import Report
+
+DOC = """
+Looks at every deployed pipeline once a minute, without Spark.
+
+- **`look`** reads the drivers' signs of life and the tables' logs, writes `ops/alerts`, calls the notifiers once when a
+  breach begins and once when it clears, and emits an asset event for each table that moved.
+- **`report`** has a row for each pipeline. Red: a limit of that pipeline is broken; its log says what is wrong, since
+  when, the figures, and what to do. A muted alert is shown there, and is not red.
+
+The limits are `alerts=Alerts(...)` of each pipeline. Who is told, besides this page: the Airflow variable
+`tidemark_notifiers` (see `docs/operating.md`). Whether *this* monitor has stopped is told by a rule in Prometheus.
+"""
+
+
+@dag(
+    dag_display_name="Monitor streams",
+    description="The health of every deployed pipeline, each minute.",
+    doc_md=DOC,
+    schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    # A run that hangs ends before many minutes are missed; none waits behind it.
+    max_active_runs=1,
+    dagrun_timeout=timedelta(minutes=5),
+    tags=["tidemark", "streams"],
+    default_args={"retries": 0, "execution_timeout": timedelta(minutes=2)},
+)
+def monitor_streams() -> None:
+    """One look, then a report for each pipeline."""
+
+    # Airflow or the lake may be away for a moment, and a look that did not take place is no alert.
+    @task(outlets=[MOVED], retries=1, retry_delay=timedelta(seconds=5))
+    def look(*, outlet_events: Any = None) -> list[dict[str, Any]]:
+        """Looks at all pipelines in one process."""
+        from spark_jobs.control import monitor
+
+        with told():
+            seen = monitor.look(this_lake(), now=datetime.now(UTC))
+        for move in seen.moves:
+            extra = {"version": move.version, "rows": move.rows, "watermark": _as_text(move.watermark)}
+            outlet_events[MOVED].add(table_asset(move.table), extra=extra)
+        notify([change.model_dump(mode="json") for change in seen.changes], get_current_context())
+        if not seen.reports:
+            tell("Nothing is deployed. Deploy something: Deploy streams, Trigger.")
+        for each in seen.reports:
+            tell(f"{_state(each):<8} {each.pipeline}: {each.summary}")
+        for move in seen.moves:
+            tell(f"moved    {move.table}: version {move.version}, {move.rows:,} rows")
+        return [each.model_dump(mode="json") for each in seen.reports]
+
+    @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}")
+    def report(report: dict[str, Any]) -> None:
+        """Red where a limit of this pipeline is broken."""
+        tell(report["summary"])
+        told_breaches = "\n\n".join(report["breaches"])
+        if report["healthy"] or not told_breaches:
+            return
+        if report["muted"]:
+            tell(f"muted:\n{told_breaches}")
+            return
+        raise fail(told_breaches)
+
+    report.expand(report=look())
+
+
+def _state(report: "Report") -> str:
+    if report.healthy:
+        return "well"
+    return "muted" if report.muted else "ALERT"
+
+
+def _as_text(instant: datetime | None) -> str | None:
+    return instant.isoformat() if instant else None
+
+
+monitor_streams()

@@ -1,0 +1,1 @@
+"""What the DAG files share. Nothing here reads the environment, the network or a lake when it is imported."""

@@ -1,0 +1,27 @@
+"""Fields of the trigger forms."""
+
+from airflow.sdk import Param
+
+from spark_jobs.pipelines import registry
+
+
+def pipelines_field(*, description: str, only_registered: bool) -> Param:
+    """A list to choose pipelines from.
+
+    Args:
+        description: what is said below the field.
+        only_registered: refuse other names, which only the REST API and the JSON of the form can give.
+    """
+    known = list(registry())
+    items = {"type": "string", "enum": known} if only_registered else {"type": "string"}
+    return Param(
+        [],
+        description_md=description,
+        type="array",
+        title="Pipelines",
+        examples=known,
+        values_display={name: f"{name} → {definition.sink.table}" for name, definition in registry().items()},
+        items=items,
+        minItems=1,
+        uniqueItems=True,
+    )

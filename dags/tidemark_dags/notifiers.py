@@ -1,0 +1,97 @@
+"""Who is told when a breach begins and when it clears: the task's log, and what the Airflow variable names.
+
+`tidemark_notifiers` is a JSON list such as
+`[{"kind": "webhook", "conn_id": "tidemark_webhook", "endpoint": "alerts"}, {"kind": "email", "to": ["a@b.example"]}]`.
+"""
+
+import html
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tidemark_dags.tasks import tell
+
+VARIABLE = "tidemark_notifiers"
+
+_TIMEOUT_S = 10
+
+
+class _Notifier(Protocol):
+    def notify(self, context: Any) -> None: ...
+
+
+def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> None:
+    """Tells each change once to everybody; one who cannot be reached is told of in the log, and nothing fails.
+
+    Args:
+        changes: breaches that began or have cleared: `pipeline`, `job`, `kind`, `began`, `at`, `message`.
+        context: of the task.
+    """
+    for change in changes:
+        tell(_title(change), logging.WARNING if change["began"] else logging.INFO)
+        tell(change["message"])
+    if not changes:
+        return
+    for place, settings in enumerate(_configured()):
+        for change in changes:
+            try:
+                _build(settings, change).notify(context)
+            except Exception as error:  # noqa: BLE001 (whatever a notifier does, the alert itself must be seen)
+                name = settings.get("kind") if isinstance(settings, Mapping) else settings
+                tell(
+                    f"variable {VARIABLE}, entry {place} ({name}): {_title(change)!r} could not be told "
+                    f"({type(error).__name__}: {error}). The alert stands; see the other tasks of this run.",
+                    logging.ERROR,
+                )
+
+
+def _configured() -> list[Any]:
+    from airflow.sdk import Variable
+
+    text = Variable.get(VARIABLE, default="[]")
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        found = error
+    if not isinstance(found, list):
+        tell(f"variable {VARIABLE}: expected a JSON list, got {text!r}. Nobody was told.", logging.ERROR)
+        return []
+    return found
+
+
+def _build(settings: Mapping[str, Any], change: Mapping[str, Any]) -> _Notifier:
+    match settings:
+        case {"kind": "webhook", "conn_id": str(connection), **rest}:
+            return _webhook(connection, str(rest.get("endpoint", "")), change)
+        case {"kind": "email", "to": [*to], **rest}:
+            return _email(to, rest, change)
+    raise ValueError('expected {"kind": "webhook", "conn_id": …, "endpoint": …} or {"kind": "email", "to": […], …}')
+
+
+def _webhook(connection: str, endpoint: str, change: Mapping[str, Any]) -> _Notifier:
+    from airflow.providers.http.notifications import HttpNotifier
+
+    # `text` is what chat services show.
+    body = {
+        **change,
+        "state": "began" if change["began"] else "cleared",
+        "text": f"{_title(change)}\n{change['message']}",
+    }
+    return HttpNotifier(http_conn_id=connection, endpoint=endpoint, json=body, extra_options={"timeout": _TIMEOUT_S})
+
+
+def _email(to: Sequence[str], settings: Mapping[str, Any], change: Mapping[str, Any]) -> _Notifier:
+    from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+
+    return SmtpNotifier(
+        to=list(to),
+        from_email=settings.get("from"),
+        subject=_title(change),
+        html_content=f"<pre>{html.escape(change['message'])}</pre>",
+        smtp_conn_id=settings.get("conn_id", "smtp_default"),
+    )
+
+
+def _title(change: Mapping[str, Any]) -> str:
+    return f"{'ALERT' if change['began'] else 'cleared'} {change['pipeline']}: {change['kind']}"

@@ -1,0 +1,54 @@
+"""Inside a task: the lake, and how people are told what happened."""
+
+import logging
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_jobs.lake import Lake
+
+_log = logging.getLogger("tidemark")
+
+_SHOWN = 110
+"""Characters of a line that fit beside the time and the level on a laptop's screen."""
+
+
+def this_lake() -> "Lake":
+    """The lake that TIDEMARK_LAKE names."""
+    from spark_jobs.lake import Lake
+    from spark_jobs.lake.settings import Settings
+
+    return Lake.parse(Settings().lake)
+
+
+def tell(text: str, level: int = logging.INFO) -> None:
+    """Writes a text to the task's log in lines that the page shows whole; it escapes line breaks, and wraps nothing."""
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        for part in textwrap.wrap(line, _SHOWN, subsequent_indent=indent, break_long_words=False) or [""]:
+            _log.log(level, "%s", part)
+
+
+def fail(text: str) -> SystemExit:
+    """The exception that fails the task and leaves a text, and nothing but the text, as the end of its log.
+
+    Airflow prints thirty lines of traceback below any other exception. These tasks have no retries, which is what
+    AirflowFailException would forbid.
+    """
+    tell(text, logging.ERROR)
+    return SystemExit(1)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Errors that Tidemark raises on purpose fail the task with their text; any other keeps its traceback."""
+    from spark_jobs.lake.errors import TidemarkError
+    from spark_jobs.pipelines import UnknownPipelineError
+    from spark_jobs.spec import DefinitionError
+
+    try:
+        yield
+    except (TidemarkError, DefinitionError, UnknownPipelineError) as error:
+        raise fail(str(error)) from None

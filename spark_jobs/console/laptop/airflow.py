@@ -1,0 +1,180 @@
+"""Airflow on this machine: how it is started, and its REST API as a user speaks to it."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
+
+from spark_jobs.lake.errors import TidemarkError
+
+USER = "admin"
+DAGS = Path(__file__).resolve().parents[3] / "dags"
+
+
+class AirflowError(TidemarkError):
+    """Airflow does not run, or refuses what it was asked."""
+
+
+def environment(home: Path, port: int, *, lake: str) -> dict[str, str]:
+    """The environment of `airflow standalone`: this process's own, and the settings for a small machine.
+
+    Args:
+        home: folder of its database, logs and password.
+        port: of the web page and the REST API.
+        lake: what its tasks look at.
+    """
+    address = f"http://127.0.0.1:{port}"
+    settings = {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": "4",  # as many processes are forked at the start; 32 by default
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": address,
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "30",
+        "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        # The scheduler is up before the API that its tasks speak to; by default they give up after seven seconds.
+        "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "20",
+        "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "5",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
+        # A look that was killed with Airflow holds up the next one for so long; by default five minutes.
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+        # Airflow's log servers listen on ports of their own, which another Airflow may hold.
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port()),
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port()),
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "TIDEMARK_LAKE": lake,
+        "PYTHONUNBUFFERED": "1",
+        "NO_COLOR": "1",
+        # Airflow starts its parts by their program's name.
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
+    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_HOME")}
+    return {**inherited, **settings}
+
+
+def password(home: Path) -> str | None:
+    """The password that Airflow made up for `admin`; None before its first start."""
+    try:
+        found: dict[str, str] = json.loads((home / "simple_auth_manager_passwords.json.generated").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found.get(USER)
+
+
+def is_free(port: int) -> bool:
+    """Whether nothing listens on a port of the loopback address."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Airflow:
+    """The REST API.
+
+    Args:
+        home: where the password is.
+        port: of the API.
+    """
+
+    def __init__(self, home: Path, port: int) -> None:
+        self.address = f"http://127.0.0.1:{port}"
+        self._home = home
+        self._client = httpx.Client(base_url=self.address, timeout=30.0)
+        self._token: str | None = None
+
+    def is_ready(self) -> bool:
+        """Whether it answers, and its scheduler and DAG processor live."""
+        try:
+            health = self._client.get("/api/v2/monitor/health", timeout=5.0)
+        except httpx.TransportError:
+            return False
+        if health.status_code != httpx.codes.OK:
+            return False
+        parts = health.json()
+        return all(parts[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "dag_processor"))
+
+    def knows(self, dag: str) -> bool:
+        """Whether the DAG has been read."""
+        return self._send("GET", f"/api/v2/dags/{dag}").status_code == httpx.codes.OK
+
+    def trigger(self, dag: str, conf: Mapping[str, Any]) -> str:
+        """Starts a run and gives its id.
+
+        Raises:
+            AirflowError: if Airflow refuses, with its reason.
+        """
+        answer = self._send("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": dict(conf)})
+        if answer.is_error:
+            raise AirflowError(f"DAG `{dag}`: Airflow refuses the run: {answer.json().get('detail', answer.text)}")
+        run_id: str = answer.json()["dag_run_id"]
+        return run_id
+
+    def get(self, path: str) -> Any:
+        """What a GET below `/api/v2` answers.
+
+        Raises:
+            AirflowError: if it answers with an error.
+        """
+        answer = self._send("GET", f"/api/v2/{path}")
+        if answer.is_error:
+            raise AirflowError(f"Airflow at {self.address}: {path}: {answer.status_code} {answer.text[:500]}")
+        return answer.json()
+
+    def state(self, dag: str, run_id: str) -> str:
+        """State of a run: `queued`, `running`, `success` or `failed`."""
+        state: str = self.get(f"dags/{dag}/dagRuns/{run_id}")["state"]
+        return state
+
+    def tasks(self, dag: str, run_id: str) -> list[dict[str, Any]]:
+        """The task instances of a run."""
+        found: list[dict[str, Any]] = self.get(f"dags/{dag}/dagRuns/{run_id}/taskInstances?limit=200")["task_instances"]
+        return found
+
+    def log(self, dag: str, run_id: str, task: Mapping[str, Any]) -> list[str]:
+        """The lines of a task's log: those of the task, not Airflow's own."""
+        path = f"dags/{dag}/dagRuns/{run_id}/taskInstances/{task['task_id']}/logs/{max(task['try_number'], 1)}"
+        entries = self.get(f"{path}?map_index={task['map_index']}&full_content=true")["content"]
+        return [entry["event"] for entry in entries if entry.get("logger") == "tidemark"]
+
+    @retry(
+        retry=retry_if_exception_type(httpx.TransportError),
+        stop=stop_after_attempt(5),
+        wait=wait_fixed(1),
+        reraise=True,
+    )
+    def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        if self._token is None:
+            self._token = self._log_in()
+        answer = self._client.request(method, path, json=body, headers={"Authorization": f"Bearer {self._token}"})
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            self._token = None
+            raise httpx.RemoteProtocolError("the token has expired")
+        return answer
+
+    def _log_in(self) -> str:
+        answer = self._client.post("/auth/token", json={"username": USER, "password": password(self._home)})
+        if answer.is_error:
+            raise AirflowError(f"Airflow at {self.address} refuses the login of {self._home}: {answer.text[:200]}")
+        token: str = answer.json()["access_token"]
+        return token

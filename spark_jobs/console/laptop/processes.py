@@ -1,0 +1,130 @@
+"""Processes that outlive the command which starts them, found again by what was written down about them."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from spark_jobs.control.launchers import is_running, last_lines
+
+
+@dataclass(frozen=True)
+class Background:
+    """A process in a session of its own, and all that it starts there.
+
+    Attributes:
+        name: for people and files.
+        home: folder for the file that remembers the process.
+        log: file that takes its output.
+    """
+
+    name: str
+    home: Path
+    log: Path
+
+    @property
+    def _record(self) -> Path:
+        return self.home / f"{self.name}.json"
+
+    def start(self, command: Sequence[str], *, environment: Mapping[str, str], **facts: object) -> None:
+        """Starts it and returns at once.
+
+        Args:
+            command: program and arguments.
+            environment: the whole of it.
+            facts: what to remember beside the process.
+        """
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        created = psutil.Process(process.pid).create_time()
+        self._record.write_text(json.dumps({"pid": process.pid, "created": created, **facts}))
+
+    def facts(self) -> dict[str, object]:
+        """What was remembered when it was started; empty where it never was, or has been stopped."""
+        try:
+            found: dict[str, object] = json.loads(self._record.read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found
+
+    def runs(self) -> bool:
+        """Whether the process that was started runs; another one of the same number does not count."""
+        pid, created = self._identity()
+        return pid > 0 and is_running(pid, created)
+
+    def stop(self, *, within_s: float, everyone: bool = False) -> str:
+        """Asks it to end, and kills what has not ended in time; says what happened.
+
+        Args:
+            within_s: how long it may take.
+            everyone: ask all processes of its session, not only the first one.
+        """
+        pid, _ = self._identity()
+        members = self._members()
+        if not members:
+            self._record.unlink(missing_ok=True)
+            return "was not running"
+        began = time.monotonic()
+        for member in members:
+            if everyone or member.pid == pid:
+                _signal(member, signal.SIGTERM)
+        while (left := self._members()) and time.monotonic() - began < within_s:
+            psutil.wait_procs(left, timeout=0.2)
+        for member in left:
+            _signal(member, signal.SIGKILL)
+        psutil.wait_procs(left, timeout=10)
+        self._record.unlink(missing_ok=True)
+        took = f"{time.monotonic() - began:.0f} s"
+        return f"ended in {took}" if not left else f"{len(left)} of {len(members)} processes killed after {took}"
+
+    def said_last(self, count: int = 12) -> str:
+        """The end of its log."""
+        return "\n".join(f"    {line}" for line in last_lines(self.log, count))
+
+    def _identity(self) -> tuple[int, float]:
+        facts = self.facts()
+        pid, created = facts.get("pid"), facts.get("created")
+        return (pid, created) if isinstance(pid, int) and isinstance(created, float) else (-1, 0.0)
+
+    def _members(self) -> list[psutil.Process]:
+        """The processes of its session. While one lives, the system gives its number to no other session."""
+        pid, created = self._identity()
+        leader_is_other = pid > 0 and psutil.pid_exists(pid) and not self.runs() and not _is_zombie(pid)
+        if pid <= 0 or leader_is_other:
+            return []
+        return [each for each in psutil.process_iter() if _belongs(each, session=pid, created=created)]
+
+
+def _belongs(process: psutil.Process, *, session: int, created: float) -> bool:
+    try:
+        return (
+            os.getsid(process.pid) == session
+            and process.create_time() > created - 2.0
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return False
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return

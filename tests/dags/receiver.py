@@ -1,0 +1,55 @@
+"""A web server that a notifier can call, for the length of a ``with`` block."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Receiver:
+    """What was posted, and where to.
+
+    Attributes:
+        address: Its URL.
+        received: (path, JSON) of each call, in order.
+    """
+
+    address: str = ""
+    received: list[tuple[str, Any]] = field(default_factory=list)
+
+    def of(self, pipeline: str) -> list[tuple[str, str, str]]:
+        """(path, kind, state) of each call about a pipeline."""
+        return [(path, body["kind"], body["state"]) for path, body in self.received if body["pipeline"] == pipeline]
+
+
+@contextmanager
+def listening() -> Iterator[Receiver]:
+    """Listens on a free loopback port."""
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            receiver.received.append((self.path, json.loads(body)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    receiver.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,111 @@
+"""The DAG files by themselves: what they import, and what the page shows of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from spark_jobs.pipelines import registry
+from tests.services.process import REPOSITORY
+
+FILES = sorted(path.name for path in (REPOSITORY / "dags").glob("*.py"))
+
+# No lake, no driver, no notifier: whatever takes long to import or would reach for the network.
+HEAVY = {
+    "pyspark", "delta", "py4j", "deltalake", "duckdb", "pyarrow", "pandas", "numpy", "obstore", "boto3",
+    "great_expectations", "confluent_kafka", "requests", "spark_jobs.lake", "spark_jobs.control", "spark_jobs.engine",
+    "spark_jobs.cli", "airflow.providers.http", "airflow.providers.smtp",
+}  # fmt: skip
+
+_READ = """
+import importlib, json, socket, sys
+from pathlib import Path
+
+import airflow.sdk
+from airflow.sdk import dag, task, Asset, AssetAlias, CronTriggerTimetable, Param
+
+folder = Path(sys.argv[1])
+connect = socket.socket.connect
+
+def refuse(*args, **options):
+    raise AssertionError("network at parse")
+
+socket.socket.connect = refuse
+sys.path.append(str(folder))
+loaded, before = {}, set(sys.modules)
+for file in sorted(folder.glob("*.py")):
+    importlib.import_module(file.stem)
+    loaded[file.name] = sorted(set(sys.modules) - before)
+
+from airflow.dag_processing.dagbag import DagBag
+
+bag = DagBag(folder)
+dags = {
+    dag.dag_id: {
+        "doc": dag.doc_md,
+        "name": dag.dag_display_name,
+        "catchup": dag.catchup,
+        "runs": dag.max_active_runs,
+        "tags": sorted(dag.tags),
+        "retries": {task.task_id: task.retries for task in dag.tasks},
+        "params": {name: dag.params.get_param(name).schema for name in dag.params},
+        "timeout": dag.dagrun_timeout.total_seconds() if dag.dagrun_timeout else None,
+    }
+    for dag in bag.dags.values()
+}
+print(json.dumps({"loaded": loaded, "errors": bag.import_errors, "dags": dags}))
+"""
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What a process has loaded after each DAG file, and what Airflow reads from them."""
+    home = tmp_path_factory.mktemp("airflow")
+    environment = {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        # Whoever looks at them while the files are read trips over them.
+        "TIDEMARK_LAKE": "ftp://no-such-lake",
+        "TIDEMARK_SHUFFLE_PARTITIONS": "none",
+    }
+    command = [sys.executable, "-c", _READ, str(REPOSITORY / "dags")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=home)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_dag_file_imports_neither_spark_nor_a_lake_nor_the_network(file: str, described: Any) -> None:
+    loaded = {".".join(name.split(".")[:depth]) for name in described["loaded"][file] for depth in (1, 2, 3)}
+    assert loaded & HEAVY == set()
+
+
+def test_every_dag_file_is_read_without_an_error(described: Any) -> None:
+    assert described["errors"] == {}
+    assert sorted(described["dags"]) == [name.removesuffix(".py") for name in FILES]
+
+
+def test_every_dag_says_on_its_page_what_it_does_and_never_piles_up(described: Any) -> None:
+    for dag in described["dags"].values():
+        assert len(dag["doc"]) > 200
+        assert (dag["catchup"], dag["runs"]) == (False, 1)
+        assert "tidemark" in dag["tags"]
+        assert dag["name"][0].isupper()
+    assert described["dags"]["monitor_streams"]["timeout"] is not None
+
+
+def test_only_a_look_is_tried_again(described: Any) -> None:
+    retries = {name: count for dag in described["dags"].values() for name, count in dag["retries"].items()}
+    assert {name for name, count in retries.items() if count} == {"look"}
+
+
+def test_the_forms_offer_every_registered_pipeline(described: Any) -> None:
+    for name in ("deploy_streams", "stop_streams"):
+        assert described["dags"][name]["params"]["pipelines"]["examples"] == list(registry())

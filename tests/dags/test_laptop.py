@@ -1,0 +1,114 @@
+"""Processes of `make up`: found again by what was written down, ended whole, and nobody else's touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from spark_jobs.console import laptop
+from spark_jobs.console.laptop.airflow import AirflowError
+from spark_jobs.console.laptop.processes import Background
+from spark_jobs.control.launchers import is_running
+from spark_jobs.lake import Lake
+from tests.dags.machine import until
+
+# A process that starts another in its session, says so, and stays.
+_FAMILY = (
+    "import subprocess, sys, time; subprocess.Popen(['sleep', '600']); print('ready', flush=True); time.sleep(600)"
+)
+_DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+
+
+@pytest.fixture
+def background(tmp_path: Path) -> Iterator[Background]:
+    found = Background("family", home=tmp_path / "run", log=tmp_path / "family.log")
+    yield found
+    found.stop(within_s=0)
+
+
+def started(background: Background, program: str) -> psutil.Process:
+    background.start([sys.executable, "-c", program], environment=dict(os.environ), port=1234)
+    until(lambda: "ready" in background.log.read_text(), 30, "its first word")
+    pid = background.facts()["pid"]
+    assert isinstance(pid, int)
+    return psutil.Process(pid)
+
+
+def test_what_was_started_is_found_again_with_what_was_remembered(background: Background, tmp_path: Path) -> None:
+    started(background, _FAMILY)
+    again = Background("family", home=tmp_path / "run", log=tmp_path / "family.log")
+    assert again.runs()
+    assert again.facts()["port"] == 1234
+
+
+def test_stopping_ends_the_process_and_what_it_started(background: Background) -> None:
+    children = started(background, _FAMILY).children()
+    assert len(children) == 1
+    assert background.stop(within_s=20, everyone=True).startswith("ended in")
+    assert not background.runs()
+    assert not is_running(children[0].pid, children[0].create_time())
+    assert background.stop(within_s=1) == "was not running"
+
+
+def test_what_outlives_a_killed_process_is_ended_too(background: Background) -> None:
+    process = started(background, _FAMILY)
+    children = process.children()
+    process.kill()
+    until(lambda: not background.runs(), 10, "its end")
+    assert background.stop(within_s=20, everyone=True).startswith("ended in")
+    assert not is_running(children[0].pid, children[0].create_time())
+
+
+def test_what_does_not_listen_is_killed_after_the_time_out(background: Background) -> None:
+    started(background, _DEAF + _FAMILY)
+    assert background.stop(within_s=0.5).startswith("2 of 2 processes killed")
+    assert not background.runs()
+
+
+def test_another_process_of_the_same_number_is_left_alone(background: Background, tmp_path: Path) -> None:
+    other = started(background, _FAMILY)
+    record = tmp_path / "run/family.json"
+    before = record.read_text()
+    record.write_text(json.dumps({**json.loads(before), "created": other.create_time() - 3600}))
+    assert not background.runs()
+    assert background.stop(within_s=1, everyone=True) == "was not running"
+    assert other.is_running()
+    record.write_text(before)
+
+
+def test_a_port_that_somebody_holds_is_named_and_nothing_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    console = Console(file=StringIO())
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        monkeypatch.setenv("TIDEMARK_AIRFLOW_PORT", str(port))
+        with pytest.raises(AirflowError, match=rf"port {port}: .* TIDEMARK_AIRFLOW_PORT={port + 10} make up"):
+            laptop.up(console, console, Lake(str(tmp_path / "lake")))
+    assert not (tmp_path / ".airflow/run").exists()
+    assert not (tmp_path / "lake").exists()
+
+
+def test_what_runs_for_another_lake_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    console = Console(file=StringIO())
+    shop = Background("shop", home=tmp_path / ".airflow/run", log=tmp_path / "shop.log")
+    shop.start(["sleep", "600"], environment=dict(os.environ), lake="/another/lake")
+    try:
+        with pytest.raises(AirflowError, match=r"was started for /another/lake\. Nothing was changed"):
+            laptop.up(console, console, Lake(str(tmp_path / "lake")))
+        assert shop.runs()
+    finally:
+        shop.stop(within_s=5)

@@ -1,0 +1,206 @@
+"""Streams under a real Airflow, as a user has them; the tests follow one another on one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from spark_jobs.console.laptop.airflow import AirflowError
+from spark_jobs.control import awaiting, status
+from spark_jobs.control.launchers import is_running
+from spark_jobs.lake import audit
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.history import ledger_rows
+from spark_jobs.pipelines import registry
+from tests.dags.machine import Machine, machine, until
+from tests.dags.receiver import Receiver, listening
+
+DEMO = {"ingest_sales", "top_products", "top_products_live", "shop_totals"}
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with listening() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Machine]:
+    webhook = {"kind": "webhook", "conn_id": "tidemark_webhook", "endpoint": "alerts"}
+    nobody = {"kind": "webhook", "conn_id": "nobody_there", "endpoint": "alerts"}
+    connections = {"tidemark_webhook": receiver.address, "nobody_there": "http://127.0.0.1:1"}
+    folder = tmp_path_factory.mktemp("machine")
+    with machine(folder, notifiers=[nobody, webhook], connections=connections) as found:
+        yield found
+
+
+def test_up_deploys_the_demonstration_through_its_dag_and_says_where_to_look(here: Machine) -> None:
+    runs = here.api.get("dags/deploy_streams/dagRuns")["dag_runs"]
+    assert [run["state"] for run in runs] == ["success"]
+    assert set(here.generations()) == DEMO
+    assert "password" in here.said
+    assert "where the time went" in here.said
+    assert here.api.get("importErrors")["total_entries"] == 0
+
+
+def test_a_second_up_changes_nothing_that_runs(here: Machine) -> None:
+    before = here.pulse(), here.generations(), here.airflow.facts()
+    said = here.up()
+    after = here.pulse(), here.generations(), here.airflow.facts()
+    assert before[0] is not None
+    assert after[0] is not None
+    assert (after[0].pid, *after[1:]) == (before[0].pid, *before[1:])
+    assert "running: " in said
+
+
+def test_deploying_what_runs_changes_nothing(here: Machine) -> None:
+    before = here.generations()
+    run = here.run("deploy_streams", pipelines=["top_products"])
+    assert run.state == "success"
+    assert "leave top_products" in run.log("plan")
+    assert "ingest_sales: unchanged" in run.log("deploy")
+    assert here.generations() == before
+
+
+def test_an_unknown_pipeline_is_refused_by_name(here: Machine) -> None:
+    with pytest.raises(AirflowError, match=r"'top_product' is not one of .*'top_products'"):
+        here.api.trigger("deploy_streams", {"pipelines": ["top_product"]})
+
+
+def test_the_monitor_is_green_with_a_row_named_after_each_pipeline(here: Machine) -> None:
+    run = here.run("monitor_streams")
+    assert run.state == "success", run.log("look")
+    assert run.rows("report") == dict.fromkeys(DEMO, "success")
+    assert "running" in run.log("report", "top_products")
+
+
+def test_a_table_that_moved_is_an_asset_event_and_starts_the_dag_that_follows_it(here: Machine) -> None:
+    def told() -> str | None:
+        runs = here.api.get("dags/top_products_report/dagRuns?state=success")["dag_runs"]
+        asset = [run for run in runs if run["run_type"] == "asset_triggered"]
+        logs = (here.ended("top_products_report", run["dag_run_id"]).log("report") for run in asset)
+        return next((log for log in logs if "Top products of the hour" in log), None)
+
+    assert "units" in until(told, 180, "a run of top_products_report with rows")
+    events = here.api.get("assets/events?limit=100")["asset_events"]
+    mine = [event["extra"] for event in events if event["name"] == "gold.top_products"]
+    assert mine[0].keys() == {"version", "rows", "watermark"}
+    assert len({event["version"] for event in mine}) == len(mine)
+
+
+def test_a_killed_driver_comes_back_and_the_monitor_tells_of_the_restart(here: Machine) -> None:
+    before = here.pulse()
+    assert before is not None
+    os.killpg(os.getpgid(before.pid), signal.SIGKILL)
+    until(lambda: _running_since(here, before.term), 240, "a new driver that makes progress")
+    run = here.run("monitor_streams")
+    assert run.state == "success"
+    assert "restarted once" in run.log("report", "top_products")
+
+
+def test_streams_outlive_airflow(here: Machine) -> None:
+    before = here.pulse()
+    assert before is not None
+    assert "killed" in here.airflow.stop(within_s=0, everyone=True)
+    read = _read(here, "shop_totals")
+    until(lambda: _read(here, "shop_totals") > read, 120, "further events in the ledger")
+    after = here.pulse()
+    assert after is not None
+    assert (after.pid, after.sequence > before.sequence) == (before.pid, True)
+
+    here.up()
+    run = here.run("monitor_streams")
+    assert run.state == "success", run.log("look")
+    assert here.pulse() is not None
+    assert here.pulse().pid == before.pid  # type: ignore[union-attr]
+
+
+def test_a_broken_pipeline_is_red_with_its_real_error_and_the_others_go_on(here: Machine, receiver: Receiver) -> None:
+    driver = here.pulse()
+    run = here.run("deploy_streams", pipelines=["ingest_clicks"], within_s=60)
+    assert run.state == "failed"
+    assert "landing/clicks, which does not exist" in run.log("await_progress")
+
+    run = here.run("monitor_streams")
+    assert run.state == "failed"
+    assert run.rows("report") == {**dict.fromkeys(DEMO, "success"), "ingest_clicks": "failed"}
+    told = run.log("report", "ingest_clicks")
+    assert "landing/clicks, which does not exist" in told
+    assert "docs/runbook.md#" in told
+    assert driver is not None
+    assert here.pulse().pid == driver.pid  # type: ignore[union-attr]
+    assert receiver.of("ingest_clicks") == [("/alerts", "not-running", "began")]
+
+
+def test_whoever_is_told_is_told_once_when_it_begins_and_once_when_it_clears(here: Machine, receiver: Receiver) -> None:
+    here.run("monitor_streams")
+    assert receiver.of("ingest_clicks") == [("/alerts", "not-running", "began")]
+
+    here.sell("clicks", rows=100, hours_ago=1)
+    assert here.run("deploy_streams", pipelines=["ingest_clicks"]).state == "success"
+    run = here.run("monitor_streams")
+    assert run.state == "success"
+    assert receiver.of("ingest_clicks") == [
+        ("/alerts", "not-running", "began"),
+        ("/alerts", "not-running", "cleared"),
+    ]
+    assert {pipeline["pipeline"] for _, pipeline in receiver.received} == {"ingest_clicks"}
+
+
+def test_a_notifier_that_cannot_be_reached_hides_nothing(here: Machine) -> None:
+    runs = here.api.get("dags/monitor_streams/dagRuns?limit=100")["dag_runs"]
+    logs = [here.ended("monitor_streams", run["dag_run_id"]).log("look") for run in runs if run["state"] == "failed"]
+    telling = [log for log in logs if "ALERT ingest_clicks: not-running" in log]
+    assert len(telling) == 1
+    assert "entry 0 (webhook): 'ALERT ingest_clicks: not-running' could not be told" in telling[0]
+
+
+def test_stop_drains_and_the_driver_ends_with_its_last_pipeline(here: Machine) -> None:
+    driver = here.pulse()
+    assert driver is not None
+    run = here.run("stop_streams", pipelines=["ingest_clicks"])
+    assert run.state == "success"
+    assert is_running(driver.pid, driver.pid_created)
+
+    run = here.run("stop_streams", pipelines=sorted(DEMO))
+    assert run.state == "success"
+    until(lambda: not is_running(driver.pid, driver.pid_created), 150, "the end of the driver")
+    found = until(lambda: _status(here, "stopped"), 30, "the supervisor's word that it has stopped")
+    assert found.exit_code in (0, None)
+    for name in DEMO:
+        epoch = current_epoch(here.lake, name)
+        assert epoch is not None
+        definition = registry()[name]
+        rows = ledger_rows(here.lake, definition.sink.table, name, epoch.number)
+        checks = audit.checks(here.lake, definition, epoch.number, rows)
+        assert [text for holds, text in checks if not holds] == []
+
+
+def test_down_leaves_no_process_behind(here: Machine) -> None:
+    processes = [here.process(name) for name in ("airflow", "supervisor", "shop")]
+    said = here.down()
+    assert "kill" not in said
+    assert [process.runs() for process in processes] == [False] * 3
+    assert here.down().count("was not running") == 3
+
+
+def _running_since(here: Machine, term: int) -> bool:
+    now = awaiting.job_now(here.lake, "streams")
+    if now.pulse is None or now.pulse.term <= term:
+        return False
+    return all(seen.progressed_at is not None for seen in now.pulse.pipelines.values()) and bool(now.pulse.pipelines)
+
+
+def _read(here: Machine, pipeline: str) -> int:
+    epoch = current_epoch(here.lake, pipeline)
+    assert epoch is not None
+    rows = ledger_rows(here.lake, registry()[pipeline].sink.table, pipeline, epoch.number)
+    return sum(row.read for _, row in rows)
+
+
+def _status(here: Machine, state: str) -> status.Status | None:
+    found = status.records(here.lake, "streams").newest()[1]
+    return found if found is not None and found.state == state else None
