@@ -6,7 +6,7 @@ MINIO_MODULE := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 
 .DEFAULT_GOAL := help
 BEGAN := $(shell date +%s)
-.PHONY: help setup setup-tests fast-start up down status run test lint format unit verify cases chaos bench clean
+.PHONY: help setup setup-tests fast-start up down status run test lint format unit verify cases chaos long bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,7 +48,7 @@ run: setup ## a simulated shop, live for two minutes in the terminal, without Ai
 	@tidemark demo
 
 test: setup-tests lint ## lint, types and all tests: README's second command
-	@$(PY) -m pytest tests -m "not outside_data"
+	@$(PY) -m pytest tests -m "not outside_data and not long"
 
 lint: .venv/.ready ## format, lint, types, layers
 	@ruff format --check --quiet .
@@ -71,6 +71,9 @@ cases: setup ## FILE=cases.json: run window cases of other engines
 
 chaos: setup-tests ## N=200 SEED=1 LAKE=folder|minio: kill drivers, compare with a calm run; goes on where it stopped
 	@$(PY) -m tests.chaos.kills --kills $(or $(N),200) --seed $(or $(SEED),1) --lake $(or $(LAKE),folder)
+
+long: setup-tests ## the variants of tests that take minutes
+	@$(PY) -m pytest tests -m long
 
 bench: setup-tests ## the measurements of benchmarks/README.md (a quarter of an hour)
 	@$(PY) -m benchmarks.late_split

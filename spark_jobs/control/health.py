@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import Status
+from spark_jobs.lake.errors import ConcurrentDriverError
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import format_duration
 
@@ -133,7 +134,7 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
     status, pipeline, name = seen.status, seen.pipeline, seen.definition.name
     ordered = seen.order.ordered_at
     see = f"see the driver's log{f' ({seen.pulse.log})' if seen.pulse and seen.pulse.log else ''}"
-    if pipeline is not None and pipeline.state in ("failed", "retrying"):
+    if pipeline is not None and _is_down(pipeline):
         again = "is not started again until it is deployed" if pipeline.state == "failed" else "is being tried again"
         kind = "checkpoint-failing" if _of_the_checkpoint(pipeline) else "not-running"
         remedy = f"mend what it says, then deploy `{name}` again"
@@ -261,8 +262,18 @@ def _recent_restarts(seen: Seen) -> tuple[datetime, ...]:
     return tuple(sorted(at for at in (*ends, *failures) if seen.now - at < _HOUR))
 
 
+def _is_down(pipeline: PipelinePulse) -> bool:
+    """Whether it has failed and made no progress since: between two tries it starts, which is no recovery."""
+    if pipeline.state in ("failed", "retrying"):
+        return True
+    failed, progressed = pipeline.failures, pipeline.progressed_at
+    return bool(failed) and pipeline.error is not None and (progressed is None or progressed < failed[-1])
+
+
 def _of_the_checkpoint(pipeline: PipelinePulse) -> bool:
-    return pipeline.error is not None and any(mark in pipeline.error for mark in _CHECKPOINT_MARKS)
+    if pipeline.error is None or pipeline.error_kind == ConcurrentDriverError.__name__:
+        return False
+    return any(mark in pipeline.error for mark in _CHECKPOINT_MARKS)
 
 
 # How errors of Spark's checkpoint are told: its folder, its logs, its state store.
@@ -273,6 +284,7 @@ _CHECKPOINT_MARKS = (
     "HDFSMetadataLog",
     "RocksDB",
     "CANNOT_LOAD_STATE",
+    "MISSING_STATE_DIRECTORY",
 )
 
 _UNITS = {"files": "files", "kafka": "messages"}

@@ -87,6 +87,7 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
         found["spark.driver.extraClassPath"] = os.pathsep.join(jars())
     else:
         found["spark.jars"] = ",".join(jars())
+        found["spark.executor.memory"] = settings.executor_memory
     if lake.on_s3:
         s3 = S3Settings()
         found["spark.hadoop.fs.s3a.endpoint.region"] = s3.region

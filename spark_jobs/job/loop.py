@@ -22,7 +22,7 @@ from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
 log = logging.getLogger("tidemark.driver")
 
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.5
 _ORDERS_EVERY_S = 1.0
 _TERM_EVERY_S = 1.0
 _REMEMBERED = timedelta(hours=1)

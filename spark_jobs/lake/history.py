@@ -71,7 +71,7 @@ def newest_ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int, batche
         commit = commit_at(lake, table, number)
         stamp = decode(commit) if commit else None
         if stamp and stamp.ledger and (stamp.pipeline, stamp.epoch) == (pipeline, epoch):
-            rows[stamp.batch_id] = stamp.ledger
+            rows.setdefault(stamp.batch_id, stamp.ledger)
             if len(rows) >= batches:
                 break
     return sorted(rows.items())

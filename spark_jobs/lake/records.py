@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from obstore.exceptions import AlreadyExistsError, NotFoundError
 from pydantic import BaseModel
 
+from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.location import Lake
 
 T = TypeVar("T", bound=BaseModel)
@@ -43,13 +44,24 @@ class Records(Generic[T]):
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def newest(self) -> tuple[int, T | None]:
-        """Number and value of the record that counts; (0, None) where there is none."""
+        """Number and value of the record that counts; (0, None) where there is none.
+
+        Raises:
+            LakeUnavailableError: if a record that was there is gone.
+        """
         while True:
             number = self.newest_number()
+            if number == 0 and self._known[0] == 0:
+                return self._known
             if number != self._known[0]:
                 try:
                     content = bytes(self._lake.store.get(self._path(number)).bytes())
                 except (NotFoundError, FileNotFoundError):
+                    if number == 0 or self.newest_number() == number:
+                        raise LakeUnavailableError(
+                            f"lake {self._lake.uri}: {self._path(number)} is gone, though it was there a moment ago. "
+                            "Nothing was changed. Check that the lake exists, and that nothing else removes its files."
+                        ) from None
                     continue  # pruned between the two looks: there is a newer one
                 self._known = number, self._model.model_validate_json(content)
             return self._known

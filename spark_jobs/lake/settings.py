@@ -14,6 +14,7 @@ class Settings(BaseSettings):
         kafka: bootstrap servers for Kafka sources that name none.
         master: the Spark master.
         driver_memory: heap of the driver's JVM.
+        executor_memory: heap of each executor's JVM, on a cluster.
         java_options: further options of the driver's JVM, with blanks between them.
         shuffle_partitions: state partitions of a new checkpoint; frozen into it at its first batch.
         host: how this host calls itself in the lake's control objects; empty: its network name.
@@ -28,6 +29,7 @@ class Settings(BaseSettings):
     kafka: str = "localhost:9092"
     master: str = "local[*]"
     driver_memory: str = "2g"
+    executor_memory: str = "1g"
     java_options: str = ""
     shuffle_partitions: int = Field(default=4, ge=1)
     host: str = ""

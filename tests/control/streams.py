@@ -78,7 +78,7 @@ def supervisor(lake: Lake, logs: Path, launcher: Launcher, **parts: Any) -> Supe
     )
 
 
-def until(condition: Callable[[], Any], *supervisors: Supervisor, within_s: float = 120.0) -> Any:
+def until(condition: Callable[[], Any], *supervisors: Supervisor, within_s: float = 300.0) -> Any:
     """Lets supervisors look until something is so; what it is."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):

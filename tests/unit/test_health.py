@@ -124,6 +124,21 @@ def test_a_pipeline_that_failed_is_told_with_its_error():
     assert breach.since == EVER
 
 
+def test_a_pipeline_that_is_being_tried_again_is_well_only_once_it_has_made_progress():
+    tried = {"state": "running", "error": "no", "failures": (NOW - timedelta(minutes=1),), "since": NOW}
+    assert kinds(seen(pipeline=tried | {"progressed_at": NOW - timedelta(minutes=2)})) == ["not-running"]
+    assert kinds(seen(pipeline=tried | {"progressed_at": NOW})) == []
+
+
+def test_another_driver_on_the_checkpoint_is_no_failure_of_the_checkpoint():
+    told = {
+        "state": "retrying",
+        "error": "runs on its checkpoint /lake/_checkpoints/x",
+        "error_kind": "ConcurrentDriverError",
+    }
+    assert kinds(seen(pipeline=told)) == ["not-running"]
+
+
 def test_a_failure_of_the_checkpoint_has_a_name_of_its_own():
     error = "cannot write /lake/_checkpoints/top_products/epoch-1/state/0/3.delta"
     assert kinds(seen(pipeline={"state": "retrying", "error": error})) == ["checkpoint-failing"]

@@ -1,8 +1,10 @@
 """Airflow on this machine: how it is started, and its REST API as a user speaks to it."""
 
+import contextlib
 import json
 import os
 import socket
+import sqlite3
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fi
 from spark_jobs.lake.errors import TidemarkError
 
 USER = "admin"
+# How long a writer waits for another one; SQLite's own five seconds are too short on a busy machine.
+_LOCKED_S = 60
+
 DAGS = Path(__file__).resolve().parents[3] / "dags"
 
 
@@ -32,6 +37,7 @@ def environment(home: Path, port: int, *, lake: str) -> dict[str, str]:
     address = f"http://127.0.0.1:{port}"
     settings = {
         "AIRFLOW_HOME": str(home),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_database(home)}?timeout={_LOCKED_S}",
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",  # as many processes are forked at the start; 32 by default
@@ -60,6 +66,20 @@ def environment(home: Path, port: int, *, lake: str) -> dict[str, str]:
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_HOME")}
     return {**inherited, **settings}
+
+
+def prepare_database(home: Path) -> None:
+    """Lets readers and a writer of Airflow's SQLite database work side by side; the file remembers it.
+
+    Otherwise each locks out the other, and on a busy machine Airflow's API then answers with errors.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(sqlite3.connect(_database(home))) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+
+
+def _database(home: Path) -> Path:
+    return home / "airflow.db"
 
 
 def password(home: Path) -> str | None:
@@ -170,6 +190,9 @@ class Airflow:
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             self._token = None
             raise httpx.RemoteProtocolError("the token has expired")
+        if answer.is_server_error and method == "GET":
+            # SQLite is locked for longer than Airflow waits while a small machine starts everything at once.
+            raise httpx.RemoteProtocolError(f"{path}: {answer.status_code} {answer.text[:500]}")
         return answer
 
     def _log_in(self) -> str:

@@ -13,7 +13,15 @@ from rich.console import Console
 from rich.text import Text
 
 from spark_jobs.console import reports
-from spark_jobs.console.laptop.airflow import USER, Airflow, AirflowError, environment, is_free, password
+from spark_jobs.console.laptop.airflow import (
+    USER,
+    Airflow,
+    AirflowError,
+    environment,
+    is_free,
+    password,
+    prepare_database,
+)
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control import awaiting, orders, pulse, terms
 from spark_jobs.control.launchers import is_running, kill_group, terminate
@@ -132,6 +140,7 @@ def _start_missing(
     if not airflow.runs():
         airflow.stop(within_s=10, everyone=True)  # parts that outlived a killed one hold its port
         _refuse_taken(port)
+        prepare_database(home)
         program = Path(sys.executable).with_name("airflow")
         airflow.start(
             [str(program), "standalone"], environment=environment(home, port, lake=lake.uri), port=port, lake=lake.uri

@@ -1,0 +1,155 @@
+"""Streams and finite jobs on a standalone cluster of Spark's: a real master, real workers, one of which dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.control import orders
+from spark_jobs.control.awaiting import job_now
+from spark_jobs.control.launchers import SparkSubmit, Task
+from spark_jobs.engine.spark_settings import spark_settings
+from spark_jobs.lake import Lake
+from spark_jobs.lake.settings import Settings
+from tests.chaos import kills
+from tests.control import streams
+from tests.control.streams import JOB, READERS, WatchedLauncher, batches, deploy, launching, supervisor, until
+from tests.services.process import free_port, running
+
+_CLASS = str(Path(sys.executable).with_name("spark-class"))
+
+
+class Cluster:
+    """A master, and workers of one core each.
+
+    Args:
+        folder: for logs and the workers' files.
+        port: of the master.
+        page: port of the master's page.
+    """
+
+    def __init__(self, folder: Path, port: int, page: int) -> None:
+        self.address = f"spark://127.0.0.1:{port}"
+        self._folder = folder
+        self._page = f"http://127.0.0.1:{page}/json/"
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def state(self) -> dict[str, Any]:
+        """What the master says of itself."""
+        with urllib.request.urlopen(self._page, timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def answers(self) -> bool:
+        """Whether the master is there."""
+        try:
+            return bool(self.state()["status"] == "ALIVE")
+        except OSError:
+            return False
+
+    def workers(self) -> int:
+        """How many workers the master counts on."""
+        return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
+
+    def start_worker(self) -> None:
+        """One more worker, and waits until the master knows it."""
+        before, name = self.workers(), f"worker-{len(self._workers)}"
+        options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", str(free_port())]
+        command = [_CLASS, "org.apache.spark.deploy.worker.Worker", *options]
+        with (self._folder / f"{name}.log").open("wb") as log:
+            worker = subprocess.Popen(
+                [*command, "--work-dir", str(self._folder / name), self.address],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+                # Its group is what `kill_worker` means: it and its executors.
+                start_new_session=True,
+            )
+        self._workers.append(worker)
+        until(lambda: self.workers() > before, within_s=60)
+
+    def kill_worker(self) -> None:
+        """SIGKILL to the oldest worker and its executors; waits until the master knows."""
+        before = self.workers()
+        _kill(self._workers[0])
+        until(lambda: self.workers() < before, within_s=60)
+
+    def end(self) -> None:
+        """Ends all workers."""
+        for worker in self._workers:
+            _kill(worker)
+
+
+def _kill(worker: subprocess.Popen[bytes]) -> None:
+    if worker.poll() is None:
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+
+
+def _environment() -> dict[str, str]:
+    # As in the image: Spark's scripts look for the Python that has PySpark. A network name may lead nowhere here.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+
+
+@contextmanager
+def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
+    """A master and workers, which end with the block."""
+    port, page = free_port(), free_port()
+    found = Cluster(folder, port, page)
+    options = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
+    command = [_CLASS, "org.apache.spark.deploy.master.Master", *options]
+    with running("master", command, log=folder / "master.log", is_ready=found.answers, environment=_environment()):
+        try:
+            for _ in range(workers):
+                found.start_worker()
+            yield found
+        finally:
+            found.end()
+
+
+@pytest.mark.long
+def test_tables_are_those_of_an_undisturbed_run_after_a_worker_was_killed(
+    bronze: Lake, undisturbed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, logs = Lake(str(tmp_path / "lake")), tmp_path / "logs"
+    streams.copy_bronze(bronze, lake)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", "1g")
+    monkeypatch.setenv("TIDEMARK_EXECUTOR_MEMORY", "512m")
+    with cluster(tmp_path, workers=2) as spark:
+        submit = SparkSubmit(spark.address, spark_settings(lake, Settings(master=spark.address)))
+        with launching(WatchedLauncher(submit)) as launcher:
+            # A finite job goes through the same launcher; what it has read, the stream will not read again.
+            totals = f"{kills.PIPELINES_FILE}:{READERS[2].name}"
+            arguments = ("run", totals, "--lake", lake.uri, "--until-caught-up")
+            batch = launcher.launch(Task("totals", arguments, logs / "batch.log"))
+            assert batch.wait() == 0, batch.log.read_text()
+            assert batches(lake, READERS[2]) == streams.FILES
+
+            watching = supervisor(lake, logs, launcher)
+            deploy(lake)
+            until(lambda: batches(lake, READERS[0]) >= 2, watching, within_s=180)
+            assert len(spark.state()["activeapps"]) == 1
+            spark.kill_worker()
+            assert batches(lake, READERS[0]) < streams.FILES
+            spark.start_worker()
+            until(lambda: streams.read_all(lake), watching, within_s=180)
+            assert job_now(lake, JOB).status.ends == ()
+
+            orders.stop(lake, [reader.name for reader in READERS], by="a test")
+            until(lambda: job_now(lake, JOB).status.state == "stopped", watching)
+            assert [each.wait() for each in launcher.launched] == [0, 0]
+    streams.close(lake, {})
+    assert streams.results(lake) == undisturbed
