@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.health import refuse_vanished
 from spark_jobs.lake.records import Records, RecordTakenError
 
 LEASE_S = 15.0
@@ -100,6 +101,7 @@ class Lease:
         return self._records.newest()[1]
 
     def _renew(self, number: int, *, released: bool = False) -> None:
+        refuse_vanished(self._lake)
         self._sequence += 1
         renewal = _Renewal(sequence=self._sequence, at=datetime.now(UTC), released=released)
         self._lake.store.put(f"{_FOLDER}/renewals/{number:06d}.json", renewal.model_dump_json().encode())

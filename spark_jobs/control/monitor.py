@@ -13,6 +13,7 @@ from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.health import refuse_vanished
 from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import discrepancies
 from spark_jobs.lake.records import Records
@@ -93,7 +94,11 @@ def look(lake: Lake, *, now: datetime) -> Look:
     Args:
         lake: where.
         now: the time.
+
+    Raises:
+        LakeUnavailableError: if the lake's folder is gone.
     """
+    refuse_vanished(lake)
     quiet = mutes.muted(lake, now=now)
     reports, breaches, definitions = [], {}, []
     for job, desired in orders.all_desired(lake).items():

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.health import refuse_vanished
 
 State = Literal["starting", "running", "retrying", "stopping", "stopped", "failed"]
 
@@ -145,7 +146,12 @@ def _path(job: str, term: int) -> str:
 
 
 def beat(lake: Lake, pulse: Pulse) -> None:
-    """Writes a sign of life."""
+    """Writes a sign of life.
+
+    Raises:
+        LakeUnavailableError: if the lake's folder is gone.
+    """
+    refuse_vanished(lake)
     lake.store.put(_path(pulse.job, pulse.term), pulse.model_dump_json().encode())
 
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from spark_jobs.control.status import Status
+from spark_jobs.lake.errors import LakeUnavailableError
 
 HUNG_S = 60.0
 """A driver that gives no sign of life for so long is killed."""
@@ -79,7 +80,8 @@ def _without_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status
     elif before.state == "failed":
         return None, before
     recent = [end for end in before.ends if seen.now - end < WINDOW]
-    if len(recent) >= BUDGET:
+    # A lake that is away comes back, however long it takes.
+    if len(recent) >= BUDGET and before.exit_code != LakeUnavailableError.exit_code:
         return None, _become(before, "failed", seen)
     if recent:
         pause_s = min(2.0 ** (len(recent) - 1), _LONGEST_PAUSE_S)

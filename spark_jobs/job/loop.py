@@ -110,6 +110,7 @@ class JobDriver:
         self._wanted: Mapping[str, orders.Order] = {}
         self._looked_at = 0.0
         self._lock = threading.Lock()
+        self._away = False
         self.alive_at = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
@@ -120,8 +121,7 @@ class JobDriver:
         """
         while True:
             self.alive_at = time.monotonic()
-            self._fence.check()
-            self._read_orders()
+            self._look_at_the_lake()
             due = steps(self._wanted, self._slots(), now=datetime.now(UTC), ending=stop.is_set())
             for step in due:
                 self._take(step.action, step.pipeline)
@@ -159,6 +159,23 @@ class JobDriver:
                 figures=each.figures,
             )
         return found
+
+    def _look_at_the_lake(self) -> None:
+        """Whether this driver may go on, and what is wanted; while the lake is away, what was wanted last."""
+        try:
+            self._fence.check()
+            self._read_orders()
+        except FencedError:
+            raise
+        except Exception:
+            # The streams notice by themselves, and are tried again until the lake is back.
+            if not self._away:
+                log.warning(
+                    "the lake %s cannot be looked at; what was ordered last stands", self._lake.uri, exc_info=True
+                )
+            self._away = True
+        else:
+            self._away = False
 
     def _read_orders(self) -> None:
         if time.monotonic() - self._looked_at >= _ORDERS_EVERY_S:

@@ -4,9 +4,23 @@ import os
 import shutil
 from pathlib import Path
 
+from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.location import Lake
 
 _FULL_BYTES = 64 * 1024
+
+
+def refuse_vanished(lake: Lake) -> None:
+    """Refuses to write into a folder lake that is gone: the store would make the folder anew, and nobody would notice.
+
+    Raises:
+        LakeUnavailableError: if the folder is not there.
+    """
+    if not lake.on_s3 and not Path(lake.uri).is_dir():
+        raise LakeUnavailableError(
+            f"lake {lake.uri}: its folder is not there. Nothing was written. Bring it back, or start a supervisor on a "
+            "new one."
+        )
 
 
 def trouble(lake: Lake) -> str | None:

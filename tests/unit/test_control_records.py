@@ -9,9 +9,10 @@ from pydantic import BaseModel
 from spark_jobs.control import alert_log, mutes, orders
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.lease import LEASE_S, Lease, active_supervisor
+from spark_jobs.control.monitor import look
 from spark_jobs.control.orders import NotDeployedError
 from spark_jobs.lake.checkpoints import open_epoch
-from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError
 from spark_jobs.lake.records import Records, RecordTakenError
 from tests.builders import a_lake, a_pipeline, an_aggregate, an_ingest
 
@@ -39,6 +40,23 @@ def test_of_many_that_change_a_record_at_once_exactly_one_does(tmp_path):
         list(pool.map(add_one, range(60)))
     assert Records(lake, "_control/counter", Number).newest() == (60, Number(value=60))
     assert len(list((tmp_path / "_control/counter").iterdir())) <= 41
+
+
+def test_a_lake_that_vanishes_is_told_and_is_not_made_anew(tmp_path):
+    lake, clock = a_lake(tmp_path / "lake"), Clock()
+    orders.deploy(lake, [a_pipeline()], by="a test")
+    records, lease = orders.records(lake, "streams"), Lease(lake, host="a", pid=1, clock=clock)
+    assert records.newest()[0] == 1
+    assert lease.hold()
+    (tmp_path / "lake").rename(tmp_path / "elsewhere")
+    for looks in (records.newest, lease.hold, lambda: look(lake, now=NOW)):
+        clock.now += LEASE_S
+        with pytest.raises(LakeUnavailableError):
+            looks()
+        assert not (tmp_path / "lake").exists()
+    (tmp_path / "elsewhere").rename(tmp_path / "lake")
+    assert records.newest()[0] == 1
+    assert lease.hold()
 
 
 def test_deploying_what_runs_already_changes_nothing(tmp_path):

@@ -68,6 +68,12 @@ def test_a_driver_that_dies_too_often_is_given_up_until_something_is_ordered():
     assert (action, after.state, after.ends) == ("start", "starting", ())
 
 
+def test_a_driver_that_found_no_lake_is_tried_again_for_ever():
+    ends = tuple(NOW - timedelta(seconds=second) for second in range(3 * BUDGET, 0, -1))
+    _, after = decide(seen(exit_code=75), status("starting", ends=ends))
+    assert (after.state, after.next_start_at) == ("backing_off", NOW + timedelta(minutes=1))
+
+
 def test_ends_that_are_hours_apart_are_within_the_budget():
     ends = tuple(NOW - timedelta(minutes=11 + minute) for minute in range(BUDGET))
     assert decide(seen(now=NOW + timedelta(seconds=2)), status("backing_off", ends=ends))[0] == "start"
