@@ -10,12 +10,13 @@ from typing import Any
 
 import obstore
 from confluent_kafka import Consumer, TopicPartition
-from obstore.store import LocalStore, ObjectStore, S3Store
+from obstore.store import LocalStore, ObjectStore
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import commit_at
 from spark_jobs.lake.kafka import client_options
-from spark_jobs.lake.settings import S3Settings, Settings
+from spark_jobs.lake.location import s3_store
+from spark_jobs.lake.settings import Settings
 from spark_jobs.spec import Definition, Files, Kafka, Pipeline
 
 _ANSWER_S = 5.0
@@ -194,15 +195,6 @@ def _store(lake: Lake, source: Files) -> ObjectStore | None:
     if any(sign in path for sign in "*?[{"):
         return None
     if path.startswith("s3a://"):
-        bucket, _, prefix = path.removeprefix("s3a://").partition("/")
-        settings = S3Settings()
-        return S3Store(
-            bucket,
-            prefix=prefix or None,
-            region=settings.region,
-            endpoint=settings.endpoint_url,
-            client_options={"allow_http": bool(settings.endpoint_url)},
-            virtual_hosted_style_request=False,
-        )
+        return s3_store(path)
     folder = Path(path.removeprefix("file://"))
     return LocalStore(folder) if folder.is_dir() else None

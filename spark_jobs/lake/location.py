@@ -100,16 +100,21 @@ class Lake:
                     "Set TIDEMARK_LAKE to a folder that you may write."
                 ) from error
             return LocalStore(self.uri)
-        bucket, _, prefix = self.uri.removeprefix("s3a://").partition("/")
-        settings = S3Settings()
-        return S3Store(
-            bucket,
-            prefix=prefix or None,
-            region=settings.region,
-            endpoint=settings.endpoint_url,
-            client_options={"allow_http": bool(settings.endpoint_url)},
-            virtual_hosted_style_request=False,
-        )
+        return s3_store(self.uri)
+
+
+def s3_store(uri: str) -> ObjectStore:
+    """The objects below an address such as `s3a://bucket/prefix`; credentials come from the AWS chain."""
+    bucket, _, prefix = uri.removeprefix("s3a://").partition("/")
+    settings = S3Settings()
+    return S3Store(
+        bucket,
+        prefix=prefix or None,
+        region=settings.region,
+        endpoint=settings.endpoint_url,
+        client_options={"allow_http": bool(settings.endpoint_url)},
+        virtual_hosted_style_request=False,
+    )
 
 
 def _folder(text: str, path: str) -> str:

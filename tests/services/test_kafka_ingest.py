@@ -1,5 +1,6 @@
 """Ingest from a real Kafka: every message is in bronze or in the quarantine, at its partition and offset."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
+from spark_jobs.job.lag import LagMeter
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.pipelines import registry
@@ -181,3 +184,24 @@ def test_every_message_is_accounted_for_and_added_partitions_are_read(
 
 def _ms(text: str) -> int:
     return lakes.ms(datetime.fromisoformat(text.replace("Z", "+00:00")))
+
+
+def test_kafkas_own_tools_see_how_far_a_deployed_ingest_is(broker: Broker, lake: Lake) -> None:
+    topic = "lag.sales"
+    broker.create_topic(topic)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(7):
+        producer.produce(topic, value=a_sale(number), partition=0)
+    assert producer.flush(30) == 0
+    ingest = an_ingest(broker).model_copy(update={"source": Kafka(topic, bootstrap_servers=broker.bootstrap_servers)})
+    meter = LagMeter(lake, ingest, "_checkpoints/ingest_sales/epoch-1")
+
+    lag = meter.measure({"KafkaV2[Subscribe[lag.sales]]": json.dumps({topic: {"0": 5}})})
+    meter.close()
+
+    assert lag is not None
+    assert lag.rows == 2
+    asked = ConsumerGroupTopicPartitions("tidemark-ingest_sales", [TopicPartition(topic, 0)])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    (group,) = [answer.result(30) for answer in admin.list_consumer_group_offsets([asked]).values()]
+    assert [place.offset for place in group.topic_partitions] == [5]
