@@ -15,7 +15,7 @@ TABLE = "ops.alerts"
 _TIME = pa.timestamp("us", tz="UTC")
 _SCHEMA = pa.schema(
     [
-        ("at", _TIME),
+        ("told_at", _TIME),  # `at` is a word of SQL
         ("job", pa.string()),
         ("pipeline", pa.string()),
         ("kind", pa.string()),
@@ -60,23 +60,27 @@ def open_breaches(lake: Lake) -> dict[tuple[str, str], Change]:
     except MissingTableError:
         return {}
     found: dict[tuple[str, str], Change] = {}
-    for row in sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["at"]):
+    for row in sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["told_at"]):
         key = row["pipeline"], row["kind"]
         if row["event"] == "began":
-            found[key] = Change(**{name: row[name] for name in _SAME}, began=True)
+            found[key] = Change(**{name: row[name] for name in _SAME}, at=row["told_at"], began=True)
         else:
             found.pop(key, None)
     return found
 
 
-_SAME = ("at", "job", "pipeline", "kind", "since", "message", "muted")
+_SAME = ("job", "pipeline", "kind", "since", "message", "muted")
 
 
 def record(lake: Lake, changes: Sequence[Change]) -> None:
     """Appends what has changed."""
     if changes:
         rows = [
-            {**change.model_dump(include=set(_SAME)), "event": "began" if change.began else "cleared"}
+            {
+                **change.model_dump(include=set(_SAME)),
+                "told_at": change.at,
+                "event": "began" if change.began else "cleared",
+            }
             for change in changes
         ]
         append_rows(lake, TABLE, pa.Table.from_pylist(rows, schema=_SCHEMA))

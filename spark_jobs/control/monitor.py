@@ -185,6 +185,8 @@ def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:
             continue
         if opened.version() != seen.get(table):
             rows, watermark = row_count(opened), watermarks.get(definition.name)
+            if watermark is not None and watermark.timestamp() <= 0:
+                watermark = None  # no event has moved it yet
             moved.append(Move(table=table, version=opened.version(), rows=rows, watermark=watermark))
             seen[table] = opened.version()
     if moved:

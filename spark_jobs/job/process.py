@@ -166,7 +166,7 @@ def _row(beat: Pulse, name: str, seen: PipelinePulse) -> dict[str, Any]:
     phases = figures.phases_ms
     return {
         **{key: value for key, value in same.items() if key in metrics.SCHEMA.names},
-        "at": beat.at,
+        "measured_at": beat.at,
         "job": beat.job,
         "pipeline": name,
         "state": seen.state,

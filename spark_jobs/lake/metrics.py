@@ -13,7 +13,7 @@ TABLE = "ops.metrics"
 _TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [
-        ("at", _TIME),
+        ("measured_at", _TIME),
         ("job", pa.string()),
         ("pipeline", pa.string()),
         ("state", pa.string()),

@@ -149,7 +149,7 @@ class Stage:
     def logged(self, name: str) -> dict[str, list[str]]:
         """The same from `ops.alerts`."""
         found: dict[str, list[str]] = {}
-        for row in sorted(lakes.rows(self.lake, "ops.alerts"), key=lambda row: row["at"]):
+        for row in sorted(lakes.rows(self.lake, "ops.alerts"), key=lambda row: row["told_at"]):
             if row["pipeline"] == name:
                 found.setdefault(row["kind"], []).append(row["event"])
         return found
@@ -365,5 +365,5 @@ def test_an_order_that_nobody_takes_is_told_until_a_supervisor_does(tmp_path: Pa
     status.records(lake, "streams").append(1, starting)
     cleared = look(lake, now=later + timedelta(seconds=1)).changes
     assert [(change.kind, change.began) for change in cleared] == [("no-supervisor", False)]
-    rows = sorted(lakes.rows(lake, "ops.alerts"), key=lambda row: row["at"])
+    rows = sorted(lakes.rows(lake, "ops.alerts"), key=lambda row: row["told_at"])
     assert [row["event"] for row in rows] == ["began", "cleared"]
