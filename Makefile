@@ -48,7 +48,8 @@ run: setup ## a simulated shop, live for two minutes in the terminal, without Ai
 	@tidemark demo
 
 test: setup-tests lint ## lint, types and all tests: README's second command
-	@$(PY) -m pytest tests -m "not outside_data and not long"
+	@$(PY) -m pytest tests/unit -q -n 2
+	@$(PY) -m pytest tests --ignore tests/unit -m "not outside_data and not long"
 
 lint: .venv/.ready ## format, lint, types, layers
 	@ruff format --check --quiet .
@@ -61,7 +62,7 @@ format: .venv/.ready ## format the code
 	@ruff check --fix .
 
 unit: .venv/.ready ## the tests that need no JVM
-	@$(PY) -m pytest tests/unit
+	@$(PY) -m pytest tests/unit -n 2
 
 verify: setup ## DATA=folder CASES=folder: the tests that read data from outside the repository
 	@TIDEMARK_DATA="$(DATA)" TIDEMARK_CASES="$(CASES)" $(PY) -m pytest tests -m outside_data

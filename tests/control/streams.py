@@ -28,7 +28,7 @@ from tests.chaos import kills, pipelines
 READERS: tuple[Pipeline, ...] = (pipelines.top_products, pipelines.top_products_live, pipelines.shop_totals)
 JOB = READERS[0].job
 FILES = 8
-PATIENCE = timedelta(minutes=3)
+PATIENCE = timedelta(minutes=5)
 
 
 class WatchedLauncher:
