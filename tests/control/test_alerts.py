@@ -281,6 +281,8 @@ def test_a_checkpoint_and_a_state_above_their_limits_are_told_until_the_limits_a
 
     # Limits may change under a checkpoint; nothing else has changed.
     generation = stage.deploy(totals("costly"))
+    # Only then: the one that is about to be replaced would read it as well.
+    stage.until(lambda: (seen := stage.seen("costly")) and (seen.generation, seen.state) == (generation, "running"))
     table.append(sales(10, datetime.now(UTC)))
     stage.until_committed("costly", 1, generation)
     figures = stage.seen("costly").figures
