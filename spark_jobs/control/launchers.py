@@ -146,5 +146,5 @@ def last_lines(log: Path, count: int = 12) -> tuple[str, ...]:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ()
-    # A frame of a stack trace tells an operator nothing.
-    return tuple(line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... ")))[-count:]
+    # What is indented is a frame of a stack trace, of Python or Java, and tells an operator nothing.
+    return tuple(line for line in lines if line.strip() and not line[0].isspace())[-count:]

@@ -152,9 +152,8 @@ class Supervisor:
             watched.term, watched.sequence, watched.changed_at = term, sequence, now
         silent_s = now - watched.changed_at
         mine = watched.launched if watched.launched_term == term else None
-        exit_code = mine.exit_code() if mine else None
         log_file = mine.log if mine else Path(beat.log) if beat and beat.log else None
-        alive = term > 0 and exit_code is None and self._is_alive(mine, beat, silent_s)
+        alive = term > 0 and (mine is None or mine.exit_code() is None) and self._is_alive(mine, beat, silent_s)
         return Seen(
             now=datetime.now(UTC),
             order=order,
@@ -164,7 +163,7 @@ class Supervisor:
             silent_s=max(0.0, silent_s - _FIRST_PULSE_S + HUNG_S) if beat is None else silent_s,
             term=term,
             drained=beat is not None and beat.ending == pulse.DRAINED,
-            exit_code=exit_code,
+            exit_code=mine.exit_code() if mine and not alive else None,
             last_lines=() if alive or log_file is None else last_lines(log_file),
         )
 
