@@ -43,7 +43,13 @@ def is_asleep(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("kind", "with_reset"), [("folder", False), ("folder", True), ("minio", False), ("minio", True)]
+    ("kind", "with_reset"),
+    [
+        ("folder", False),
+        ("minio", True),
+        pytest.param("folder", True, marks=pytest.mark.long),
+        pytest.param("minio", False, marks=pytest.mark.long),
+    ],
 )
 def test_a_driver_that_wakes_in_the_middle_of_a_commit_after_it_was_replaced_changes_nothing(
     kind: str, with_reset: bool, bronze: Lake, undisturbed: dict[str, Any], tmp_path: Path
