@@ -148,7 +148,9 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         said = f" It said last: {status.last_lines[-1]}" if status.last_lines else ""
         code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
         again = "" if status.state == "backing_off" else " and is not started again until something is deployed"
-        if status.state != "stopped" or seen.now - max(status.since, ordered) > START:
+        # A driver that died is back in a second; if it dies again and again, `restarts` tells.
+        patience = {"failed": timedelta(0), "backing_off": STALE, "stopped": START}[status.state]
+        if seen.now - max(status.since, ordered) >= patience:
             what = f"Its driver has ended{code}{again}.{said}"
             yield Breach("not-running", what, status.since, f"{see}, then deploy `{name}` again")
     elif seen.pulse is not None and seen.now - seen.pulse.at > STALE:

@@ -152,6 +152,14 @@ def test_a_driver_that_is_gone_is_told_with_what_it_said_last():
     assert "java: no heap" in breach.what
 
 
+def test_a_driver_that_is_being_started_again_is_told_only_if_that_takes_long():
+    def back_off(seconds):
+        return {"state": "backing_off", "since": NOW - timedelta(seconds=seconds), "exit_code": -9}
+
+    assert kinds(seen(status=back_off(1))) == []
+    assert kinds(seen(status=back_off(31))) == ["not-running"]
+
+
 def test_a_driver_without_a_sign_of_life_is_told():
     assert kinds(seen(pulse={"at": NOW - timedelta(seconds=31)})) == ["not-running"]
     assert kinds(seen(pulse={"at": NOW - timedelta(seconds=29)})) == []
