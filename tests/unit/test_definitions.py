@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from spark_jobs.spec import (
     Aggregate,
+    Alerts,
     Between,
     Files,
     Ingest,
@@ -175,6 +176,8 @@ class TestFingerprint:
         (an_ingest(), an_ingest(source=Files("landing/sales", max_files_per_trigger=1))),
         (an_ingest(), an_ingest(source=Files("landing/sales", max_bytes_per_trigger=1))),
         (an_ingest(), an_ingest(trigger_interval="10 seconds")),
+        (an_ingest(), an_ingest(job="nightly")),
+        (a_pipeline(), a_pipeline(alerts=Alerts(max_restarts=9))),
         (an_ingest(source=Kafka("a")), an_ingest(source=Kafka("a", max_offsets_per_trigger=1))),
         (a_pipeline(), a_pipeline(source=Table("bronze.sales", max_bytes_per_trigger=1, max_files_per_trigger=2))),
         (
@@ -241,9 +244,9 @@ class TestFingerprint:
 
     def test_every_field_is_tried(self):
         tried = {name for change in self.INGEST_CHANGES for name in change}
-        assert tried | {"kind", "trigger_interval"} == set(Ingest.model_fields)
+        assert tried | {"kind", "trigger_interval", "job", "alerts"} == set(Ingest.model_fields)
         tried = {name for change in self.PIPELINE_CHANGES for name in change}
-        assert tried | {"kind", "trigger_interval"} == set(Pipeline.model_fields)
+        assert tried | {"kind", "trigger_interval", "job", "alerts"} == set(Pipeline.model_fields)
 
     def test_the_order_of_columns_counts_in_a_csv_file(self):
         source = Files("a", format="csv")

@@ -4,6 +4,7 @@ import pytest
 
 from spark_jobs.spec import (
     Aggregate,
+    Alerts,
     Between,
     DefinitionError,
     Files,
@@ -66,9 +67,14 @@ def all_that_is_missing_at_once():
     Ingest(source=Files("a"), sink=Sink("bronze.a"))
 
 
-@refused("Pipeline `hourly_sales`: alerts: no such field", "expected one of: event_time,")
-def alerts_that_nothing_acts_on_yet():
-    a_pipeline(alerts={"max_watermark_lag": "10 minutes"})
+@refused("Alerts: max_watermark: no such field", "expected one of: backpressure_after,")
+def an_alert_that_is_none():
+    a_pipeline(alerts=Alerts(max_watermark="10 minutes"))
+
+
+@refused("Pipeline `hourly_sales`: job: expected a lower-case letter", "got 'Night shift'")
+def a_job_that_is_no_name():
+    a_pipeline(job="Night shift")
 
 
 @refused("expectations: no such field (got ('rule',))")
