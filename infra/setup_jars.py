@@ -21,6 +21,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SUPPORTED_JAVA = (17, 21)
 STORAGE_JAR = "tidemark-storage.jar"
 
+_AT_ONCE = 3
 _AGAIN = "Run `python -m infra.setup_jars` again."
 _REPEATED = "If that ends the same way, the list or the registry is wrong: do not use the jar."
 _COORDINATE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+)\s+([0-9a-f]{64})")
@@ -223,7 +225,11 @@ def fetch(jars: JarSet, java: Path, cache: Path) -> None:
     with tempfile.TemporaryDirectory(dir=cache, prefix="ivy-") as scratch:
         incoming = Path(scratch, "incoming")
         incoming.mkdir()
-        _retrieve(missing, incoming, java, Path(scratch))
+        # One Ivy asks for one jar after the other; what it waits for is the registry's answers.
+        shares = [missing[start::_AT_ONCE] for start in range(min(_AT_ONCE, len(missing)))]
+        places = [Path(scratch, str(number)) for number in range(len(shares))]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(lambda share, place: _retrieve(share, incoming, java, place), shares, places))
         _verify(missing, incoming)
         for jar in missing:
             os.replace(incoming / jar.file_name, jars.folder / jar.file_name)
@@ -339,6 +345,7 @@ def ivy_file(jars: Sequence[Jar]) -> str:
 
 
 def _retrieve(jars: Sequence[Jar], into: Path, java: Path, scratch: Path) -> None:
+    scratch.mkdir()
     module = scratch / "ivy.xml"
     module.write_text(ivy_file(jars), encoding="utf-8")
     ivy = next(pyspark_jars().glob("ivy-*.jar"))
