@@ -119,7 +119,6 @@ def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
             found.end()
 
 
-@pytest.mark.long
 def test_tables_are_those_of_an_undisturbed_run_after_a_worker_was_killed(
     bronze: Lake, undisturbed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
