@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import yaml
@@ -42,6 +43,7 @@ class Service:
         return words[words.index(name) + 1]
 
 
+@cache
 def compose_file() -> dict[str, Any]:
     """The parsed file."""
     parsed: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A web server that a notifier can call, for the length of a ``with`` block."""
+"""A web server and a mail server that notifiers can tell, for the length of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email import message_from_bytes, policy
+from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from tests.services.process import free_port
 
 
 @dataclass
@@ -53,3 +60,42 @@ def listening() -> Iterator[Receiver]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@dataclass
+class Mailbox:
+    """A mail server's only mailbox.
+
+    Attributes:
+        connection: Airflow's connection to the server, as JSON.
+        received: each mail, in order.
+    """
+
+    connection: str = ""
+    received: list[EmailMessage] = field(default_factory=list)
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        """Takes a mail (aiosmtpd calls it by this name)."""
+        assert isinstance(envelope.content, bytes)
+        self.received.append(message_from_bytes(envelope.content, policy=policy.default))
+        return "250 OK"
+
+
+@contextmanager
+def mailbox() -> Iterator[Mailbox]:
+    """A mail server on a free loopback port."""
+    found = Mailbox()
+    controller = Controller(found, hostname="127.0.0.1", port=free_port())
+    found.connection = json.dumps(
+        {
+            "conn_type": "smtp",
+            "host": "127.0.0.1",
+            "port": controller.port,
+            "extra": {"disable_ssl": True, "disable_tls": True, "from_email": "tidemark@example.com"},
+        }
+    )
+    controller.start()
+    try:
+        yield found
+    finally:
+        controller.stop()

@@ -16,7 +16,7 @@ from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.pipelines import registry
 from tests.dags.machine import Machine, machine, until
-from tests.dags.receiver import Receiver, listening
+from tests.dags.receiver import Mailbox, Receiver, listening, mailbox
 
 DEMO = {"ingest_sales", "top_products", "top_products_live", "shop_totals"}
 
@@ -28,12 +28,23 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Machine]:
+def mails() -> Iterator[Mailbox]:
+    with mailbox() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver, mails: Mailbox) -> Iterator[Machine]:
     webhook = {"kind": "webhook", "conn_id": "tidemark_webhook", "endpoint": "alerts"}
     nobody = {"kind": "webhook", "conn_id": "nobody_there", "endpoint": "alerts"}
-    connections = {"tidemark_webhook": receiver.address, "nobody_there": "http://127.0.0.1:1"}
+    mail = {"kind": "email", "to": ["ops@example.com"]}
+    connections = {
+        "tidemark_webhook": receiver.address,
+        "nobody_there": "http://127.0.0.1:1",
+        "smtp_default": mails.connection,
+    }
     folder = tmp_path_factory.mktemp("machine")
-    with machine(folder, notifiers=[nobody, webhook], connections=connections) as found:
+    with machine(folder, notifiers=[nobody, webhook, mail], connections=connections) as found:
         yield found
 
 
@@ -135,7 +146,9 @@ def test_a_broken_pipeline_is_red_with_its_real_error_and_the_others_go_on(here:
     assert receiver.of("ingest_clicks") == [("/alerts", "not-running", "began")]
 
 
-def test_whoever_is_told_is_told_once_when_it_begins_and_once_when_it_clears(here: Machine, receiver: Receiver) -> None:
+def test_whoever_is_told_is_told_once_when_it_begins_and_once_when_it_clears(
+    here: Machine, receiver: Receiver, mails: Mailbox
+) -> None:
     here.run("monitor_streams")
     assert receiver.of("ingest_clicks") == [("/alerts", "not-running", "began")]
 
@@ -148,6 +161,12 @@ def test_whoever_is_told_is_told_once_when_it_begins_and_once_when_it_clears(her
         ("/alerts", "not-running", "cleared"),
     ]
     assert {pipeline["pipeline"] for _, pipeline in receiver.received} == {"ingest_clicks"}
+    subjects = [str(mail["Subject"]) for mail in mails.received]
+    assert subjects == ["ALERT ingest_clicks: not-running", "cleared ingest_clicks: not-running"]
+    assert {(mail["From"], mail["To"]) for mail in mails.received} == {("tidemark@example.com", "ops@example.com")}
+    text = mails.received[0].get_body(("html",))
+    assert text is not None
+    assert "landing/clicks, which does not exist" in text.get_content()
 
 
 def test_a_notifier_that_cannot_be_reached_hides_nothing(here: Machine) -> None:

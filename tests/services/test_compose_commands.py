@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -179,3 +180,19 @@ def test_airflows_password_is_written_for_its_owner_only(tmp_path: Path) -> None
         write_password(given)
         assert json.loads(file.read_text()) == {"admin": ENV["AIRFLOW_ADMIN_PASSWORD"]}
         assert file.stat().st_mode & 0o077 == 0
+
+
+def test_every_command_of_airflows_is_one_that_airflow_has(tmp_path: Path) -> None:
+    told = [service.command[1:] for service in SERVICES.values() if service.command[:1] == ["airflow"]]
+    parse = "import json, sys; from airflow.cli.cli_parser import get_parser as p"
+    code = f"{parse}; [p().parse_args(words) for words in json.loads(sys.argv[1])]"
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(told)],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(told) == 4
+    assert {script.name for script in entry_points(group="console_scripts")} >= {"airflow", "tidemark"}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -185,25 +182,9 @@ def check_command(words: list[str]) -> None:
         case ["spark-class", name, *_]:
             assert name in ("org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker")
         case ["airflow", *_]:
-            pass  # all of them at once, below: Airflow takes seconds to import
+            pass  # tests/services runs them all at once: Airflow takes seconds to import
         case _:
             pytest.fail(f"what is {words}?")
-
-
-def test_every_command_of_airflows_is_one_that_airflow_has(tmp_path: Path) -> None:
-    told = [service.command[1:] for service in OURS.values() if service.command[:1] == ["airflow"]]
-    parse = "import json, sys; from airflow.cli.cli_parser import get_parser as p"
-    code = f"{parse}; [p().parse_args(words) for words in json.loads(sys.argv[1])]"
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(told)],
-        env={**os.environ, "AIRFLOW_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert len(told) == 4
-    assert {script.name for script in entry_points(group="console_scripts")} >= {"airflow", "tidemark"}
 
 
 @every_service_of_ours
