@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.control import orders, status, terms
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.awaiting import failed_generations, job_now
+from spark_jobs.control.launchers import LocalProcess
 from spark_jobs.control.monitor import Report, look
 from spark_jobs.control.pulse import PipelinePulse
 from spark_jobs.job.loop import Fence, JobDriver
@@ -34,6 +36,8 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Alerts, Definition, Sink, Table
 from tests import lakes
 from tests.builders import a_batch, a_pipeline, a_running_total, a_stamp, an_aggregate, an_ingest, write
+from tests.control import streams
+from tests.control.streams import WatchedLauncher
 from tests.lakes import TIMESTAMP, Bronze
 
 COLUMNS = {"product_id": pa.string(), "quantity": pa.int64(), "sold_at": TIMESTAMP}
@@ -363,9 +367,12 @@ def test_an_order_that_nobody_takes_is_told_until_a_supervisor_does(tmp_path: Pa
     assert [(change.kind, change.began) for change in began] == [("no-supervisor", True)]
     assert look(lake, now=later).changes == ()
 
-    starting = status.Status(job="streams", state="starting", since=later, term=1, order=1)
-    status.records(lake, "streams").append(1, starting)
-    cleared = look(lake, now=later + timedelta(seconds=1)).changes
+    # What it starts here is no driver: that is of no account to whether somebody has taken the order.
+    sleeper = LocalProcess((sys.executable, "-c", "import time; time.sleep(600)"))
+    with streams.launching(WatchedLauncher(sleeper)) as launcher:
+        streams.supervisor(lake, tmp_path / "logs", launcher).look()
+        assert len(launcher.launched) == 1
+    cleared = look(lake, now=datetime.now(UTC) + timedelta(seconds=1)).changes
     assert [(change.kind, change.began) for change in cleared] == [("no-supervisor", False)]
     rows = sorted(lakes.rows(lake, "ops.alerts"), key=lambda row: row["told_at"])
     assert [row["event"] for row in rows] == ["began", "cleared"]

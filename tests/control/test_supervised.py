@@ -2,6 +2,7 @@
 
 import os
 import signal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import pytest
 
 from spark_jobs.control import orders, terms
 from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
+from spark_jobs.control.monitor import look
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Sink
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, batches, beat, deploy, launching, supervisor, until
+
+NAMES = sorted(reader.name for reader in READERS)
 
 
 def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_were_killed(
@@ -27,7 +31,13 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
 
         # A driver that is killed comes back, in the next term.
         os.killpg(launcher.launched[0].process.pid, signal.SIGKILL)
-        until(lambda: (found := beat(lake)) and found.term == 2 and found.pipelines, first)
+        # Where no supervisor sees that, the monitor tells of its silence.
+        silent = look(lake, now=datetime.now(UTC) + timedelta(minutes=1)).changes
+        assert sorted((c.pipeline, c.kind, c.began) for c in silent) == [(name, "not-running", True) for name in NAMES]
+        assert all("no sign of life" in change.message for change in silent)
+        until(lambda: (found := beat(lake)) and found.term == 2 and len(found.pipelines) == len(NAMES), first)
+        heard = [change for change in look(lake, now=datetime.now(UTC)).changes if change.kind == "not-running"]
+        assert sorted((c.pipeline, c.began) for c in heard) == [(name, False) for name in NAMES]
         assert len(job_now(lake, JOB).status.ends) == 1
 
         # A supervisor that is killed leaves the driver as it is; the next one adopts it, once the lease is over.
@@ -68,19 +78,19 @@ def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(bron
     with launching(WatchedLauncher()) as launcher:
         watching = supervisor(lake, tmp_path / "logs", launcher)
         ordered = deploy(lake, [broken, totals])
-        look = lambda _: watching.look()  # noqa: E731
+        once_more = lambda _: watching.look()  # noqa: E731
 
         with pytest.raises(DeployError, match=r"broken: failed: .*shipped_at"):
-            await_running(lake, ordered, timeout=streams.PATIENCE, sleep=look)
+            await_running(lake, ordered, timeout=streams.PATIENCE, sleep=once_more)
         good = [each for each in ordered if each.pipeline == totals.name]
-        await_running(lake, good, timeout=streams.PATIENCE, sleep=look)
+        await_running(lake, good, timeout=streams.PATIENCE, sleep=once_more)
         assert failed_generations(lake) == {"broken": 1}
         until(lambda: (found := beat(lake)) and found.pipelines[totals.name].figures.read, watching)
         assert terms.records(lake, JOB).newest_number() == 1
 
         # Mended under the same name, it runs in the same driver.
         mended = broken.model_copy(update={"event_time": "sold_at"})
-        await_running(lake, deploy(lake, [mended]), timeout=streams.PATIENCE, sleep=look)
+        await_running(lake, deploy(lake, [mended]), timeout=streams.PATIENCE, sleep=once_more)
         assert terms.records(lake, JOB).newest_number() == 1
 
 
