@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tidemark_dags.plan import Step, as_text, plan
 
 from spark_jobs.control.orders import Desired, Order
 from spark_jobs.pipelines import registry, with_sources
 from spark_jobs.spec import Definition, DefinitionError
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "dags"))
-
-from tidemark_dags.plan import Step, as_text, plan
 
 TOP = registry()["top_products"]
 
