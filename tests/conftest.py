@@ -1,5 +1,6 @@
 """One Spark session for all tests that need one."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine.session import build_session
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
+
+# Drivers live for seconds here: the second, thorough compiler of Java costs a quarter of their time and pays back
+# nothing.
+os.environ.setdefault("TIDEMARK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,14 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.tables import open_table
+from spark_jobs.pipelines import registry
 from spark_jobs.spec import Definition, Pipeline
 
 _SOURCE = pa.struct([("name", pa.string()), ("partition", pa.int32()), ("position", pa.int64())])
@@ -108,6 +110,13 @@ def run(
             raise query.error from None
         raise
     return query
+
+
+def run_all(spark: SparkSession, lake: Lake, definitions: Sequence[Definition], *, close: bool) -> None:
+    """What `tidemark run … --until-caught-up [--close]` does, without a process of its own."""
+    readers = [each for each in registry().values() if isinstance(each, Pipeline)]
+    outcomes = Driver(spark, lake, definitions, readers=readers).run_until_caught_up(close=close)
+    assert {name: outcome.error for name, outcome in outcomes.items()} == {each.name: None for each in definitions}
 
 
 def rows(lake: Lake, table: str) -> list[dict[str, Any]]:

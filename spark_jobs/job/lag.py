@@ -2,14 +2,14 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import obstore
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
 from obstore.store import LocalStore, ObjectStore
 
 from spark_jobs.lake import Lake
@@ -132,14 +132,16 @@ class LagMeter:
         if not offset:
             return None
         consumer = self._kafka(source)
-        behind, oldest = 0, None
+        behind, waiting = 0, []
         for topic, partitions in json.loads(offset).items():
             for partition, position in partitions.items():
                 place = TopicPartition(topic, int(partition), int(position))
                 high = consumer.get_watermark_offsets(place, timeout=_ANSWER_S)[1]
-                behind += max(0, high - int(position))
+                if high > place.offset:
+                    behind += high - place.offset
+                    waiting.append(place)
         self._tell_kafka(consumer, sources)
-        return Lag(behind, oldest)
+        return Lag(behind, _oldest_message(consumer, waiting))
 
     def _tell_kafka(self, consumer: Consumer, sources: Mapping[str, str]) -> None:
         """Commits what has been read to a consumer group that nobody reads with, so that Kafka's tools show the lag."""
@@ -158,8 +160,32 @@ class LagMeter:
         if self._consumer is None:
             options = client_options(source.bootstrap_servers or Settings().kafka)
             group = {"group.id": f"tidemark-{self._definition.name}", "enable.auto.commit": False, "log_level": 0}
-            self._consumer = Consumer({**options, **group})
+            # Of what waits, one message of each partition is read, for its time: nothing is to be fetched ahead.
+            fetch = {"auto.offset.reset": "earliest", "queued.min.messages": 1, "fetch.message.max.bytes": 2**16}
+            self._consumer = Consumer({**options, **group, **fetch})
         return self._consumer
+
+
+def _oldest_message(consumer: Consumer, places: Sequence[TopicPartition]) -> datetime | None:
+    """When the first of the messages at these places came; None where none waits, or none answers in time."""
+    if not places:
+        return None
+    waiting = {(place.topic, place.partition) for place in places}
+    times: list[int] = []
+    deadline = time.monotonic() + _ANSWER_S
+    consumer.assign(list(places))
+    try:
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            message = consumer.poll(left)
+            if message is None or message.error():
+                continue
+            kind, at = message.timestamp()
+            if (message.topic(), message.partition()) in waiting and kind != TIMESTAMP_NOT_AVAILABLE:
+                times.append(at)
+            waiting.discard((message.topic(), message.partition()))
+    finally:
+        consumer.unassign()
+    return datetime.fromtimestamp(min(times) / 1000, UTC) if times else None
 
 
 def table_read(source: str, pipeline: Pipeline) -> str | None:

@@ -173,7 +173,7 @@ def run_killed(
         calm_by: where given, tables are held against a calm run of the same batches if a kill has changed their cut.
     """
     chance, result, began = random.Random(seed), Round(seed), time.monotonic()
-    phases = (("ingest", ingest_command(lake), most_kills // 4), ("pipelines", command(lake), most_kills))
+    phases = (("ingest", ingest_command(lake), max(1, most_kills // 4)), ("pipelines", command(lake), most_kills))
     for phase, program, most in phases:
         for moment in _kill_again_and_again(program, lake, environment, chance, most - result.kills):
             result.moments.append(f"{phase}: {moment}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import job_now
@@ -116,13 +117,13 @@ def read_all(lake: Lake, *, epoch: int = 1) -> bool:
     return True
 
 
-def with_bronze(folder: Path) -> Lake:
+def with_bronze(folder: Path, spark: SparkSession) -> Lake:
     """A folder lake whose bronze table is complete: one file a batch, and nothing that reads it has begun."""
     landing = folder / "input"
     kills.simulate(landing, files=FILES, rows_per_file=300)
     lake = Lake(str(folder / "lake"))
     kills.put_input(lake, landing)
-    run(kills.ingest_command(lake), {})
+    lakes.run_all(spark, lake, [pipelines.ingest_sales], close=False)
     return lake
 
 
@@ -136,18 +137,16 @@ def copy_bronze(source: Lake, target: Lake) -> None:
             target.store.put(str(path.relative_to(source.uri)), path.read_bytes())
 
 
-def close(lake: Lake, environment: Mapping[str, str]) -> None:
+def close(lake: Lake, spark: SparkSession) -> None:
     """Finishes the input, by hand: every window of the readers becomes final."""
+    if not lake.on_s3:
+        lakes.run_all(spark, lake, READERS, close=True)
+        return
+    # The tests' own session has no credentials of a store that was started after it.
     names = [f"{kills.PIPELINES_FILE}:{reader.name}" for reader in READERS]
     program = [sys.executable, "-m", "spark_jobs", "run", *names, "--lake", lake.uri, "--until-caught-up", "--close"]
-    run(program, environment)
-
-
-def run(program: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Runs a command to its end, which has to be a good one."""
-    done = subprocess.run(program, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-2000:]} {done.stderr[-2000:]}"
-    return done.stdout
 
 
 def results(lake: Lake) -> dict[str, Any]:

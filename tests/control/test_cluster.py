@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import job_now
@@ -120,15 +121,15 @@ def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
 
 
 def test_tables_are_those_of_an_undisturbed_run_after_a_worker_was_killed(
-    bronze: Lake, undisturbed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bronze: Lake, undisturbed: dict[str, Any], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake, logs = Lake(str(tmp_path / "lake")), tmp_path / "logs"
     streams.copy_bronze(bronze, lake)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", "1g")
     monkeypatch.setenv("TIDEMARK_EXECUTOR_MEMORY", "512m")
-    with cluster(tmp_path, workers=2) as spark:
-        submit = SparkSubmit(spark.address, spark_settings(lake, Settings(master=spark.address)))
+    with cluster(tmp_path, workers=2) as workers:
+        submit = SparkSubmit(workers.address, spark_settings(lake, Settings(master=workers.address)))
         with launching(WatchedLauncher(submit)) as launcher:
             # A finite job goes through the same launcher; what it has read, the stream will not read again.
             totals = f"{kills.PIPELINES_FILE}:{READERS[2].name}"
@@ -139,16 +140,16 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_worker_was_killed(
 
             watching = supervisor(lake, logs, launcher)
             deploy(lake)
-            until(lambda: batches(lake, READERS[0]) >= 2, watching, within_s=180)
-            assert len(spark.state()["activeapps"]) == 1
-            spark.kill_worker()
+            until(lambda: batches(lake, READERS[0]) >= 2, watching)
+            assert len(workers.state()["activeapps"]) == 1
+            workers.kill_worker()
             assert batches(lake, READERS[0]) < streams.FILES
-            spark.start_worker()
-            until(lambda: streams.read_all(lake), watching, within_s=180)
+            workers.start_worker()
+            until(lambda: streams.read_all(lake), watching)
             assert job_now(lake, JOB).status.ends == ()
 
             orders.stop(lake, [reader.name for reader in READERS], by="a test")
             until(lambda: job_now(lake, JOB).status.state == "stopped", watching)
             assert [each.wait() for each in launcher.launched] == [0, 0]
-    streams.close(lake, {})
+    streams.close(lake, spark)
     assert streams.results(lake) == undisturbed

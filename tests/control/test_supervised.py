@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders, terms
 from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
@@ -20,7 +21,7 @@ NAMES = sorted(reader.name for reader in READERS)
 
 
 def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_were_killed(
-    bronze: Lake, undisturbed: dict[str, Any], tmp_path: Path
+    bronze: Lake, undisturbed: dict[str, Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     lake, logs = Lake(str(tmp_path / "lake")), tmp_path / "logs"
     streams.copy_bronze(bronze, lake)
@@ -66,7 +67,7 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
         orders.stop(lake, [reader.name for reader in READERS], by="a test")
         until(lambda: job_now(lake, JOB).status.state == "stopped", second)
         assert launcher.launched[1].exit_code() == 0
-    streams.close(lake, {})
+    streams.close(lake, spark)
     assert streams.results(lake) == undisturbed
 
 

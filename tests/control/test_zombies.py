@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders, terms
 from spark_jobs.control.awaiting import job_now
@@ -52,7 +53,7 @@ def is_asleep(pid: int) -> bool:
     ],
 )
 def test_a_driver_that_wakes_in_the_middle_of_a_commit_after_it_was_replaced_changes_nothing(
-    kind: str, with_reset: bool, bronze: Lake, undisturbed: dict[str, Any], tmp_path: Path
+    kind: str, with_reset: bool, bronze: Lake, undisturbed: dict[str, Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     asleep = WatchedLauncher(LocalProcess(ZOMBIE), {"ZOMBIE_TABLE": TABLE, "ZOMBIE_VERSION": VERSION})
     with a_lake(kind, tmp_path) as lake, launching(asleep), launching(WatchedLauncher()) as awake:
@@ -85,5 +86,5 @@ def test_a_driver_that_wakes_in_the_middle_of_a_commit_after_it_was_replaced_cha
 
         orders.stop(lake, [reader.name for reader in READERS], by="a test")
         until(lambda: job_now(lake, JOB).status.state == "stopped", there)
-        streams.close(lake, {})
+        streams.close(lake, spark)
         assert streams.results(lake) == undisturbed

@@ -190,8 +190,9 @@ def test_kafkas_own_tools_see_how_far_a_deployed_ingest_is(broker: Broker, lake:
     topic = "lag.sales"
     broker.create_topic(topic)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    sent_at = 1_767_225_600
     for number in range(7):
-        producer.produce(topic, value=a_sale(number), partition=0)
+        producer.produce(topic, value=a_sale(number), partition=0, timestamp=(sent_at + number) * 1000)
     assert producer.flush(30) == 0
     ingest = an_ingest(broker).model_copy(update={"source": Kafka(topic, bootstrap_servers=broker.bootstrap_servers)})
     meter = LagMeter(lake, ingest, "_checkpoints/ingest_sales/epoch-1")
@@ -201,6 +202,7 @@ def test_kafkas_own_tools_see_how_far_a_deployed_ingest_is(broker: Broker, lake:
 
     assert lag is not None
     assert lag.rows == 2
+    assert lag.oldest == datetime.fromtimestamp(sent_at + 5, UTC)
     asked = ConsumerGroupTopicPartitions("tidemark-ingest_sales", [TopicPartition(topic, 0)])
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     (group,) = [answer.result(30) for answer in admin.list_consumer_group_offsets([asked]).values()]
