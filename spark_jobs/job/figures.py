@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from spark_jobs.control.pulse import Figures
@@ -12,6 +13,8 @@ from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.job.lag import Lag, LagMeter, commits_after, committed_at, next_version, table_read
 from spark_jobs.job.meter import Counts, Meter, checkpoint_ms, state_bytes
 from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.spec.durations import duration_ms
 
@@ -47,21 +50,23 @@ class Gauges:
         )
         self._meter.take(counts, now=now)
         row, batch_id = query.latest, query.latest_batch_id
+        # Until the first batch of this start, what the newest one before it has left.
+        known_id, known = (batch_id, row) if row else self._left
         progress: Mapping[str, Any] = query.query.lastProgress or {}
-        lag = self._lag.measure(row.sources) if row else None
+        lag = self._lag.measure(known.sources) if known else None
         batch_ms = round(query.batch_seconds * 1000) if row else None
         trigger_ms = duration_ms(query.definition.trigger_interval)
         recent = self._meter.recent
         return Figures(
-            batch_id=batch_id if row else None,
+            batch_id=known_id,
             epoch=query.epoch.number,
             input_rows_per_s=self._meter.input_rows_per_s,
             processed_rows_per_s=self._meter.processed_rows_per_s,
             batch_ms=batch_ms,
             phases_ms={name: int(ms) for name, ms in progress.get("durationMs", {}).items()},
             latency_ms=self._latency_ms(row, batch_id),
-            watermark_ms=row.watermark_ms + row.grace_ms if row and row.watermark_ms else None,
-            state_rows=row.state_groups if row else None,
+            watermark_ms=known.watermark_ms + known.grace_ms if known and known.watermark_ms else None,
+            state_rows=known.state_groups if known else None,
             state_bytes=state_bytes(progress),
             checkpoint_ms=checkpoint_ms(progress) if progress else None,
             checkpoint_bytes=self._checkpoint_bytes(),
@@ -80,6 +85,16 @@ class Gauges:
                 now=now,
             ),
         )
+
+    @cached_property
+    def _left(self) -> tuple[int | None, LedgerRow | None]:
+        """The newest batch that was committed before this start, and its ledger row; nothing where there is none."""
+        definition = self._query.definition
+        try:
+            rows = newest_ledger_rows(self._lake, definition.sink.table, definition.name, self._query.epoch.number, 1)
+        except MissingTableError:
+            return None, None
+        return rows[-1] if rows else (None, None)
 
     def close(self) -> None:
         """Ends what it holds open."""

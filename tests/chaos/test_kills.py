@@ -1,5 +1,6 @@
 """A handful of real kills on each kind of lake; `make chaos` makes any number."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def test_tables_after_kills_equal_those_of_a_calm_run_on_a_folder(
     with kills.lakes_of(kind, tmp_path / kind) as (lake_named, environment):
         lake = lake_named("killed")
         kills.put_input(lake, landing)
-        result = kills.run_killed(lake, environment, expected, seed=5, most_kills=3)
+        calm_by = partial(kills.run_calm_by, landing=landing, lake=Lake(str(tmp_path / "calm")), environment={})
+        result = kills.run_killed(lake, environment, expected, seed=5, most_kills=3, calm_by=calm_by)
 
     assert {moment.split(":")[0] for moment in result.moments} == {"ingest", "pipelines"}
     assert result.differing == []
