@@ -2,6 +2,8 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# uv leaves it to Python to compile modules, and who forbids Python to keep them waits four seconds at each start.
+unexport PYTHONDONTWRITEBYTECODE
 MINIO_MODULE := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 
 .DEFAULT_GOAL := help

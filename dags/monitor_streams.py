@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import CronTriggerTimetable, dag, get_current_context, task
 from tidemark_dags.assets import MOVED, table_asset
-from tidemark_dags.notifiers import notify
+from tidemark_dags.notifiers import notify, notify_lake_away, notify_lake_back
 from tidemark_dags.tasks import fail, tell, this_lake, told
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ DOC = """
 Looks at every deployed pipeline once a minute, without Spark.
 
 - **`look`** reads the drivers' signs of life and the tables' logs, writes `ops/alerts`, calls the notifiers once when a
-  breach begins and once when it clears, and emits an asset event for each table that moved.
+  breach begins and once when it clears, and emits an asset event for each table that moved. Red: the lake is gone, or
+  cannot be read and written; that is told in the same way, and nothing else can be said meanwhile.
 - **`report`** has a row for each pipeline. Red: a limit of that pipeline is broken; its log says what is wrong, since
   when, the figures, and what to do. A muted alert is shown there, and is not red.
 
@@ -45,13 +46,22 @@ def monitor_streams() -> None:
     def look(*, outlet_events: Any = None) -> list[dict[str, Any]]:
         """Looks at all pipelines in one process."""
         from spark_jobs.control import monitor
+        from spark_jobs.lake.errors import LakeUnavailableError
 
+        context, now = get_current_context(), datetime.now(UTC)
         with told():
-            seen = monitor.look(this_lake(), now=datetime.now(UTC))
+            lake = this_lake()
+            try:
+                seen = monitor.look(lake, now=now)
+            except LakeUnavailableError as error:
+                if context["ti"].try_number > context["ti"].max_tries:
+                    notify_lake_away(lake.uri, str(error), now, context)
+                raise
+        notify_lake_back(lake.uri, now, context)
         for move in seen.moves:
             extra = {"version": move.version, "rows": move.rows, "watermark": _as_text(move.watermark)}
             outlet_events[MOVED].add(table_asset(move.table), extra=extra)
-        notify([change.model_dump(mode="json") for change in seen.changes], get_current_context())
+        notify([change.model_dump(mode="json") for change in seen.changes], context)
         if not seen.reports:
             tell("Nothing is deployed. Deploy something: Deploy streams, Trigger.")
         for each in seen.reports:

@@ -129,7 +129,7 @@ def run(
     slow = [d.name for d in definitions if isinstance(d, Ingest) and idle is not None and idle <= d.trigger_interval]
     if slow:
         raise DefinitionError(f"--idle-after {idle_after}: {', '.join(slow)} reads no more often than that by itself")
-    where = _lake(lake)
+    where = _lake(lake).made()
     refuse_deployed(where, [definition.name for definition in definitions])
     with _interruptible() as stop:
         failed = run_pipelines(
@@ -194,7 +194,7 @@ def demo(
     from spark_jobs.console.demo import demonstrate
 
     with _interruptible() as stop:
-        raise typer.Exit(demonstrate(out, err, _lake(lake), seconds=seconds, stop=stop))
+        raise typer.Exit(demonstrate(out, err, _lake(lake).made(), seconds=seconds, stop=stop))
 
 
 @app.command()

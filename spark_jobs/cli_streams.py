@@ -57,7 +57,7 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         definitions = list(resolve(names))
         if with_ingests:
             definitions = list(with_sources(definitions))
-        where, timeout = _lake(lake), parse_duration(wait)
+        where, timeout = _lake(lake).made(), parse_duration(wait)
         ordered = orders.deploy(where, definitions, by=_person(), failed=awaiting.failed_generations(where))
         for each in ordered:
             told = f"generation {each.generation} ordered" if each.changed else "runs so already, left alone"
@@ -101,7 +101,7 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         """Start Airflow, a supervisor and a simulated shop on this machine, and deploy the demonstration."""
         from spark_jobs.console import laptop
 
-        raise typer.Exit(laptop.up(out, err, _lake(lake), began=began))
+        raise typer.Exit(laptop.up(out, err, _lake(lake).made(), began=began))
 
     @app.command()
     def down(lake: LakeOption = None) -> None:
@@ -149,7 +149,7 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         if metrics_port is not None:
             os.environ["TIDEMARK_METRICS_PORT"] = str(metrics_port)
         with _two_signals() as (end, leave):
-            streams.supervise(_lake(lake), Settings(), end=end, leave=leave)
+            streams.supervise(_lake(lake).made(), Settings(), end=end, leave=leave)
 
     @app.command(hidden=True)
     def drive(

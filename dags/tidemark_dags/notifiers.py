@@ -8,11 +8,15 @@ import html
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
 from tidemark_dags.tasks import tell
 
 VARIABLE = "tidemark_notifiers"
+
+AWAY = "tidemark_lake_away_since"
+"""The Airflow variable that says since when the lake is away: what concerns the lake cannot be noted in the lake."""
 
 _TIMEOUT_S = 10
 
@@ -44,6 +48,40 @@ def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> None:
                     f"({type(error).__name__}: {error}). The alert stands; see the other tasks of this run.",
                     logging.ERROR,
                 )
+
+
+def notify_lake_away(lake: str, said: str, at: datetime, context: Any) -> None:
+    """Tells, once, that the monitor cannot use the lake.
+
+    Args:
+        lake: its address.
+        said: what is wrong.
+        at: when that was seen.
+        context: of the task.
+    """
+    from airflow.sdk import Variable
+
+    if Variable.get(AWAY, default=None) is None:
+        Variable.set(AWAY, at.isoformat(), description=f"since when {lake} cannot be used")
+        notify([_lake_change(began=True, at=at, since=at.isoformat(), said=f"{said}\n{_MORE}")], context)
+
+
+def notify_lake_back(lake: str, at: datetime, context: Any) -> None:
+    """Tells, once, that the monitor can use the lake again, if it could not before."""
+    from airflow.sdk import Variable
+
+    since = Variable.get(AWAY, default=None)
+    if since is not None:
+        Variable.delete(AWAY)
+        notify([_lake_change(began=False, at=at, since=since, said=f"cleared: lake {lake} can be used again")], context)
+
+
+def _lake_change(*, began: bool, at: datetime, since: str, said: str) -> dict[str, Any]:
+    every = {"pipeline": "every pipeline", "job": "", "kind": "lake-away", "muted": False}
+    return {**every, "began": began, "at": at.isoformat(), "since": since, "message": said}
+
+
+_MORE = "More: docs/runbook.md#lake-away"
 
 
 def _configured() -> list[Any]:

@@ -24,6 +24,7 @@ from spark_jobs.control.supervisor import Supervisor
 from spark_jobs.engine.spark_settings import spark_settings
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.health import trouble
 from spark_jobs.lake.settings import Settings
 
 log = logging.getLogger("tidemark.supervisor")
@@ -115,16 +116,19 @@ def _serve_metrics(supervisor: Supervisor, settings: Settings) -> None:
 
 def print_status(out: Console, lake: Lake) -> bool:
     """`tidemark status`; whether everything is as ordered."""
+    wrong = trouble(lake)
+    if wrong:
+        out.print(f"[red]lake {lake.uri}: {wrong}[/red]", highlight=False)
     active = active_supervisor(lake)
     fine = active is not None and (datetime.now(UTC) - active[1]).total_seconds() < 4 * LEASE_S
     if active is None:
-        out.print("no supervisor watches this lake: start one with `tidemark supervise`")
+        out.print(f"no supervisor watches {lake.uri}: start one with `tidemark supervise`", highlight=False)
     else:
         told = "active" if fine else f"[red]silent since {active[1]:%Y-%m-%d %H:%M:%S} UTC[/red]"
         out.print(f"supervisor {active[0].id}: {told}", highlight=False)
     desired = orders.all_desired(lake)
     if not desired:
-        out.print("nothing has been deployed: `tidemark deploy PIPELINE`")
+        out.print(f"nothing has been deployed on {lake.uri}: `tidemark deploy PIPELINE`", highlight=False)
         return True
     quiet = mutes.muted(lake, now=datetime.now(UTC))
     table = Table(box=None, pad_edge=False)

@@ -253,9 +253,20 @@ def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
 def _restarts(seen: Seen) -> Iterator[Breach]:
     limit, times = seen.definition.alerts.max_restarts, _recent_restarts(seen)
     if limit is not None and len(times) > limit:
-        told = f"It has been restarted {len(times)} times within the hour; the limit is {limit}."
-        remedy = "see what it said last in `tidemark status`, and the logs of the drivers before"
-        yield Breach("restarts", told, times[0], remedy)
+        told = f"It has been restarted {len(times)} times within the hour; the limit is {limit}.{_last_words(seen)}"
+        log = f" ({seen.pulse.log})" if seen.pulse and seen.pulse.log else ""
+        yield Breach("restarts", told, times[0], f"mend what it said; the driver's log{log} has the whole of it")
+
+
+def _last_words(seen: Seen) -> str:
+    """What the pipeline failed with last, or its driver where that was what ended."""
+    failed = seen.pipeline.failures if seen.pipeline else ()
+    ended = seen.status.ends if seen.status else ()
+    if failed and seen.pipeline and seen.pipeline.error and (not ended or failed[-1] >= ended[-1]):
+        return f" It failed last at {failed[-1]:%H:%M:%S} UTC: {seen.pipeline.error}"
+    if ended and seen.status and seen.status.last_lines:
+        return f" Its driver ended last at {ended[-1]:%H:%M:%S} UTC and said: {seen.status.last_lines[-1]}"
+    return ""
 
 
 def _recent_restarts(seen: Seen) -> tuple[datetime, ...]:

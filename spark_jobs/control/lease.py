@@ -64,7 +64,7 @@ class Lease:
         self._host = host
         self._pid = pid
         self._clock = clock
-        self._records = Records(lake, f"{_FOLDER}/leases", Holder)
+        self._records = _holders(lake)
         self._number: int | None = None
         self._sequence = 0
         self._watched: tuple[int, int] | None = None
@@ -125,9 +125,18 @@ def _renewal(lake: Lake, number: int) -> _Renewal | None:
     return _Renewal.model_validate_json(content)
 
 
+def last_holder(lake: Lake) -> Holder | None:
+    """Who holds the lease or held it last; None where no supervisor has ever watched this lake."""
+    return _holders(lake).newest()[1]
+
+
+def _holders(lake: Lake) -> Records[Holder]:
+    return Records(lake, f"{_FOLDER}/leases", Holder)
+
+
 def active_supervisor(lake: Lake) -> tuple[Holder, datetime] | None:
     """Who holds the lease and when it was last renewed; None where nobody does."""
-    number, holder = Records(lake, f"{_FOLDER}/leases", Holder).newest()
+    number, holder = _holders(lake).newest()
     renewal = _renewal(lake, number) if holder else None
     if holder is None or renewal is None or renewal.released:
         return None

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from datetime import datetime
 
+from deltalake.exceptions import DeltaError
+from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control import alert_log, marks, mutes, orders
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.health import Breach, Seen, examine, summary
+from spark_jobs.control.lease import last_holder
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.health import refuse_vanished
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
+from spark_jobs.lake.health import refuse_vanished, trouble
 from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import discrepancies
 from spark_jobs.lake.records import Records
@@ -96,9 +99,29 @@ def look(lake: Lake, *, now: datetime) -> Look:
         now: the time.
 
     Raises:
-        LakeUnavailableError: if the lake's folder is gone.
+        LakeUnavailableError: if the lake is gone, is an empty folder in its place, or cannot be read and written.
     """
     refuse_vanished(lake)
+    try:
+        _refuse_bare(lake)
+        return _look(lake, now=now)
+    except (BaseError, DeltaError, OSError) as error:
+        raise LakeUnavailableError(
+            f"lake {lake.uri}: {trouble(lake) or first_line(error)}. Nothing was recorded at this look, and nobody is "
+            "told of single pipelines. Mend that: streams and this monitor go on by themselves."
+        ) from error
+
+
+def _refuse_bare(lake: Lake) -> None:
+    """A disk that is not mounted leaves its mount point: that nothing is deployed there is no good news."""
+    if not orders.jobs(lake) and last_holder(lake) is None:
+        raise LakeUnavailableError(
+            f"lake {lake.uri}: no supervisor has ever watched it, and nothing was ever deployed on it. Is it the right "
+            "one (TIDEMARK_LAKE), and is its disk mounted? If it is new, start a supervisor: `tidemark supervise`."
+        )
+
+
+def _look(lake: Lake, *, now: datetime) -> Look:
     quiet = mutes.muted(lake, now=now)
     reports, breaches, definitions = [], {}, []
     for job, desired in orders.all_desired(lake).items():

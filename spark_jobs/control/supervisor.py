@@ -20,6 +20,8 @@ from spark_jobs.control.pulse import Pulse
 from spark_jobs.control.reconcile import HUNG_S, Seen, decide
 from spark_jobs.control.status import Status
 from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import first_line
+from spark_jobs.lake.health import trouble
 from spark_jobs.lake.records import RecordTakenError
 
 log = logging.getLogger("tidemark.supervisor")
@@ -41,6 +43,7 @@ class _Watched:
     term: int = 0
     sequence: int = -1
     changed_at: float = 0.0
+    beat: Pulse | None = None
 
 
 @dataclass
@@ -82,23 +85,29 @@ class Supervisor:
             stop: when set, drivers finish their batches, and the supervisor ends.
             leave: when set as well, the drivers go on: another supervisor adopts them.
         """
-        trouble = 0
-        while not stop.wait(_LOOK_EVERY_S if trouble == 0 else min(30.0, 2.0**trouble)):
+        failed, told = 0, ""
+        while not stop.wait(_LOOK_EVERY_S if failed == 0 else min(30.0, 2.0**failed)):
             try:
-                if trouble:
+                if failed:
                     # No pulse could be seen meanwhile: silence counts from now.
                     for watched in self._watched.values():
                         watched.changed_at = self.clock()
                 self.look()
-                trouble = 0
+                if failed:
+                    self.say(f"the lake {self.lake.uri} can be used again")
+                failed, told = 0, ""
             except Exception as error:  # noqa: BLE001 (a lake that is away comes back; drivers run on meanwhile)
-                trouble = min(trouble + 1, 5)
-                self.say(
-                    f"the lake {self.lake.uri} cannot be looked at ({type(error).__name__}: {error}); trying again"
-                )
+                failed = min(failed + 1, 5)
+                why = trouble(self.lake) or f"{type(error).__name__}: {first_line(error)}"
+                if why != told:
+                    self.say(f"the lake {self.lake.uri} cannot be looked at ({why}); trying again")
+                told = why
         if not leave.is_set():
             self._drain_all(leave)
-        self._lease.release()
+        try:
+            self._lease.release()
+        except Exception as error:  # noqa: BLE001 (it runs out by itself)
+            self.say(f"the lease could not be given back ({first_line(error)}); another supervisor waits until it ends")
 
     def look(self) -> None:
         """One look at everything: takes what steps are due."""
@@ -150,6 +159,7 @@ class Supervisor:
         sequence = beat.sequence if beat else -1
         if (term, sequence) != (watched.term, watched.sequence):
             watched.term, watched.sequence, watched.changed_at = term, sequence, now
+        watched.beat = beat
         silent_s = now - watched.changed_at
         mine = watched.launched if watched.launched_term == term else None
         log_file = mine.log if mine else Path(beat.log) if beat and beat.log else None
@@ -210,7 +220,7 @@ class Supervisor:
 
     def _drain_all(self, leave: threading.Event) -> None:
         """Asks every driver of this host to finish, and kills only what has not after the time-out."""
-        drivers = self._drivers_here()
+        drivers = self._drivers_here() if self.active else {}
         for job, beat in drivers.items():
             self.say(f"{job}: draining")
             terminate(beat.pid)
@@ -226,12 +236,10 @@ class Supervisor:
             time.sleep(0.1)
 
     def _drivers_here(self) -> Mapping[str, Pulse]:
+        """By what the last look has seen: the lake may be away by now."""
         found = {}
-        for job in orders.jobs(self.lake) if self.active else ():
-            term = terms.records(self.lake, job).newest_number()
-            watched = self._watched.get(job)
-            mine = watched.launched if watched and watched.launched_term == term else None
-            beat = pulse.pulse_of(self.lake, job, term)
+        for job, watched in self._watched.items():
+            beat, mine = watched.beat, watched.launched
             if beat is not None and beat.host == self.host and is_running(beat.pid, beat.pid_created):
                 found[job] = beat
             elif mine is not None and mine.exit_code() is None:

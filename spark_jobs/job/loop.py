@@ -17,7 +17,8 @@ from spark_jobs.engine.driver import Driver
 from spark_jobs.job.figures import Gauges
 from spark_jobs.job.steps import Slot, after_failure, steps
 from spark_jobs.lake import Lake
-from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError
+from spark_jobs.lake.health import refuse_vanished
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
 log = logging.getLogger("tidemark.driver")
@@ -58,6 +59,7 @@ class Fence:
     """
 
     def __init__(self, lake: Lake, job: str, term: int) -> None:
+        self._lake = lake
         self._records = terms.records(lake, job)
         self._job = job
         self._term = term
@@ -68,10 +70,26 @@ class Fence:
 
         Raises:
             FencedError: if a newer term has begun.
+            LakeUnavailableError: if the lake is gone.
         """
-        if time.monotonic() - self._asked_at < _TERM_EVERY_S:
-            return
+        if time.monotonic() - self._asked_at >= _TERM_EVERY_S:
+            self.check_now()
+
+    def check_now(self) -> None:
+        """As `check`, however recently it was asked.
+
+        Raises:
+            FencedError: if a newer term has begun.
+            LakeUnavailableError: if the lake's folder is gone, or is an empty one in its place: a disk that is not
+                mounted leaves its mount point.
+        """
+        refuse_vanished(self._lake)
         newest = self._records.newest_number()
+        if newest < self._term:
+            raise LakeUnavailableError(
+                f"lake {self._lake.uri}: the orders of job {self._job} are not there any more. Nothing was written. Is "
+                "its disk mounted? Bring the lake back: streams go on by themselves."
+            )
         if newest > self._term:
             raise FencedError(
                 f"job {self._job}: a driver of term {newest} has taken over; this one, of term {self._term}, ends. "
@@ -124,7 +142,8 @@ class JobDriver:
             self._look_at_the_lake()
             due = steps(self._wanted, self._slots(), now=datetime.now(UTC), ending=stop.is_set())
             for step in due:
-                self._take(step.action, step.pipeline)
+                if not (self._away and step.action == "start"):
+                    self._take(step.action, step.pipeline)
             self._driver.end_drained()
             self._driver.look()
             self._note_ended()
@@ -234,6 +253,7 @@ class JobDriver:
 
     def _failed(self, name: str, error: TidemarkError) -> None:
         each, now = self._running[name], datetime.now(UTC)
+        error = self._lost_lake() or error
         each.failures = [*(at for at in each.failures if now - at < _REMEMBERED), now]
         each.error, each.error_kind = str(error), type(error).__name__
         again = after_failure(error, each.failures, now=now, progressed=each.progressed_at is not None)
@@ -241,6 +261,16 @@ class JobDriver:
         each.become("retrying" if again else "failed")
         told = f"tries again at {again:%H:%M:%S}" if again else "is not started again until it is deployed again"
         log.error("%s: failed and %s: %s", name, told, error)
+
+    def _lost_lake(self) -> LakeUnavailableError | None:
+        """What is behind other errors, such as a table that does not exist: the whole lake is gone."""
+        try:
+            self._fence.check_now()
+        except LakeUnavailableError as error:
+            return error
+        except Exception:  # noqa: BLE001 (what stopped the pipeline tells more)
+            return None
+        return None
 
     def _note_progress(self) -> None:
         for name, each in self._running.items():

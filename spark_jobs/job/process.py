@@ -1,5 +1,6 @@
 """A driver as a process: its session, its pulse, its metrics, and how it ends."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -11,6 +12,7 @@ import psutil
 
 from spark_jobs.control import pulse, terms
 from spark_jobs.control.pulse import DRAINED, PULSE_EVERY_S, PipelinePulse, Pulse
+from spark_jobs.control.terms import FencedError
 from spark_jobs.engine.session import build_session
 from spark_jobs.job.loop import Fence, JobDriver
 from spark_jobs.job.prometheus import PulseCollector, serve
@@ -33,13 +35,15 @@ class Heart(threading.Thread):
         job: that is driven.
         term: of this driver.
         log_file: of this driver; None where it has none of its own.
+        fence: whether this is still the lake that ordered it: nothing is written into an empty folder in its place.
     """
 
-    def __init__(self, lake: Lake, job: str, term: int, log_file: str | None) -> None:
+    def __init__(self, lake: Lake, job: str, term: int, log_file: str | None, fence: Fence) -> None:
         super().__init__(name="pulse", daemon=True)
         self._lake = lake
+        self._fence = fence
         self._ended = threading.Event()
-        self._trouble = False
+        self.away = False
         self.driver: JobDriver | None = None
         self.newest = Pulse(
             job=job,
@@ -77,14 +81,17 @@ class Heart(threading.Thread):
             changes["pipelines"] = self.driver.pipelines()
         self.newest = self.newest.model_copy(update=changes)
         try:
+            # One that has been taken over still says how it ends.
+            with contextlib.suppress(FencedError):
+                self._fence.check_now()
             pulse.beat(self._lake, self.newest)
         except Exception:
             # The lake is away; the streams notice by themselves. Told once, not every two seconds.
-            if not self._trouble:
+            if not self.away:
                 log.warning("no sign of life can be written to %s", self._lake.uri, exc_info=True)
-            self._trouble = True
+            self.away = True
         else:
-            self._trouble = False
+            self.away = False
 
 
 class Recorder(threading.Thread):
@@ -101,7 +108,7 @@ class Recorder(threading.Thread):
         while not self._ended.wait(_METRICS_EVERY_S):
             rows = [_row(self._heart.newest, name, seen) for name, seen in self._heart.newest.pipelines.items()]
             try:
-                if rows:
+                if rows and not self._heart.away:
                     metrics.publish(self._lake, rows)
             except Exception:
                 log.warning("a minute's metrics could not be written", exc_info=True)
@@ -138,7 +145,7 @@ def drive(
     settings = Settings()
     fence = Fence(lake, job, term)
     fence.check()
-    heart = Heart(lake, job, term, log_file)
+    heart = Heart(lake, job, term, log_file, fence)
     heart.start()
     if settings.metrics_port:
         collector = PulseCollector(lambda: heart.newest)

@@ -89,7 +89,22 @@ class Lake:
         """The lake's objects by their path inside it, with conditional creates.
 
         Raises:
-            LakeUnavailableError: if a folder lake cannot be made.
+            LakeUnavailableError: if the folder of a lake is not there.
+        """
+        if self.on_s3:
+            return s3_store(self.uri)
+        if not Path(self.uri).is_dir():
+            raise LakeUnavailableError(
+                f"lake {self.uri}: there is no such folder. Nothing was read or written. Is it the right one (--lake, "
+                "TIDEMARK_LAKE), and is its disk mounted? A new lake is made by `tidemark up`, `run` or `supervise`."
+            )
+        return LocalStore(self.uri)
+
+    def made(self) -> Self:
+        """The lake itself, whose folder is there from now on: for what begins a lake, never for what looks at one.
+
+        Raises:
+            LakeUnavailableError: if its folder cannot be made.
         """
         if not self.on_s3:
             try:
@@ -99,8 +114,7 @@ class Lake:
                     f"lake {self.uri}: cannot be made ({error.strerror}). Nothing was written. "
                     "Set TIDEMARK_LAKE to a folder that you may write."
                 ) from error
-            return LocalStore(self.uri)
-        return s3_store(self.uri)
+        return self
 
 
 def s3_store(uri: str) -> ObjectStore:

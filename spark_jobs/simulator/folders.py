@@ -1,5 +1,6 @@
 """Where files go: a local folder or an object store, with files that appear whole or not at all."""
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,10 +32,14 @@ class Folder(Protocol):
 
 
 class LocalFolder:
-    """A folder on this machine: a file is written under a hidden name (".name.part"), then renamed."""
+    """A folder on this machine: a file is written under a hidden name (".name.part"), then renamed.
+
+    It is made at the beginning, and not again if it vanishes.
+    """
 
     def __init__(self, root: str | Path) -> None:
         self._root = Path(root)
+        self._root.mkdir(parents=True, exist_ok=True)
 
     def names(self, subfolder: str) -> list[str]:
         """File names directly in a subfolder, hidden ones included; none if it does not exist."""
@@ -46,7 +51,7 @@ class LocalFolder:
         target = self._root / path
         if target.exists():
             raise _exists(str(target))
-        target.parent.mkdir(parents=True, exist_ok=True)
+        self._make(target.parent)
         hidden = target.with_name(f".{target.name}.part")
         hidden.write_bytes(content)
         hidden.rename(target)
@@ -54,9 +59,14 @@ class LocalFolder:
     def append(self, path: str, content: bytes) -> None:
         """Adds to a file."""
         target = self._root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        self._make(target.parent)
         with target.open("ab") as file:
             file.write(content)
+
+    def _make(self, folder: Path) -> None:
+        if not self._root.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the folder is gone", str(self._root))
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 class ObjectFolder:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -177,6 +179,34 @@ def test_a_notifier_that_cannot_be_reached_hides_nothing(here: Machine) -> None:
     assert "entry 0 (webhook): 'ALERT ingest_clicks: not-running' could not be told" in telling[0]
 
 
+def test_a_lake_that_is_away_is_told_once_and_streams_go_on_when_it_is_back(here: Machine, receiver: Receiver) -> None:
+    """As when its disk is not mounted: an empty folder is in its place."""
+    driver = here.pulse()
+    assert driver is not None
+    here.process("shop").stop(within_s=10)
+    place, away = Path(here.lake.uri), here.folder / "away"
+    place.rename(away)
+    place.mkdir()
+    for _ in range(2):
+        run = here.run("monitor_streams")
+        assert run.state == "failed"
+        assert "is its disk mounted?" in run.log("look")
+    assert receiver.of("every pipeline") == [("/alerts", "lake-away", "began")]
+    assert [path for path in place.rglob("*") if path.is_file()] == []
+
+    place.rmdir()
+    away.rename(place)
+    back = datetime.now(UTC)
+    here.up()
+    until(lambda: _running_since(here, driver.term - 1, at=back), 150, "progress of all streams")
+    run = here.run("monitor_streams")
+    assert run.rows("report").keys() == {*DEMO, "ingest_clicks"}
+    assert receiver.of("every pipeline") == [("/alerts", "lake-away", "began"), ("/alerts", "lake-away", "cleared")]
+    assert here.pulse().pid == driver.pid  # type: ignore[union-attr]
+    read = _read(here, "shop_totals")
+    until(lambda: _read(here, "shop_totals") > read, 120, "further events in the ledger")
+
+
 def test_stop_drains_and_the_driver_ends_with_its_last_pipeline(here: Machine) -> None:
     driver = here.pulse()
     assert driver is not None
@@ -206,11 +236,16 @@ def test_down_leaves_no_process_behind(here: Machine) -> None:
     assert here.down().count("was not running") == 3
 
 
-def _running_since(here: Machine, term: int) -> bool:
+def _running_since(here: Machine, term: int, *, at: datetime | None = None) -> bool:
+    """Whether all pipelines of a newer driver have made progress, since a time if one is given."""
     now = awaiting.job_now(here.lake, "streams")
     if now.pulse is None or now.pulse.term <= term:
         return False
-    return all(seen.progressed_at is not None for seen in now.pulse.pipelines.values()) and bool(now.pulse.pipelines)
+    seen = now.pulse.pipelines.values()
+    return bool(seen) and all(
+        one.state == "running" and one.progressed_at is not None and (at is None or one.progressed_at > at)
+        for one in seen
+    )
 
 
 def _read(here: Machine, pipeline: str) -> int:

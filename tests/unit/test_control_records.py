@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel
 
-from spark_jobs.control import alert_log, mutes, orders
+from spark_jobs.control import alert_log, mutes, orders, terms
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.lease import LEASE_S, Lease, active_supervisor
 from spark_jobs.control.monitor import look
 from spark_jobs.control.orders import NotDeployedError
+from spark_jobs.control.terms import FencedError
+from spark_jobs.job.loop import Fence
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError
 from spark_jobs.lake.records import Records, RecordTakenError
@@ -57,6 +59,41 @@ def test_a_lake_that_vanishes_is_told_and_is_not_made_anew(tmp_path):
     (tmp_path / "elsewhere").rename(tmp_path / "lake")
     assert records.newest()[0] == 1
     assert lease.hold()
+
+
+def test_an_empty_folder_in_the_place_of_a_lake_is_not_taken_for_it(tmp_path):
+    """A disk that is not mounted leaves its mount point."""
+    lake, clock = a_lake(tmp_path / "lake"), Clock()
+    orders.deploy(lake, [a_pipeline()], by="a test")
+    lease = Lease(lake, host="a", pid=1, clock=clock)
+    assert lease.hold()
+    terms.records(lake, "streams").append(1, terms.Term(host="a", supervisor="a/1", begun_at=NOW))
+    fence = Fence(lake, "streams", 1)
+    fence.check()
+    (tmp_path / "lake").rename(tmp_path / "elsewhere")
+    a_lake(tmp_path / "lake")
+    for looks in (lease.hold, fence.check_now, lambda: look(lake, now=NOW)):
+        clock.now += LEASE_S
+        with pytest.raises(LakeUnavailableError, match=r"mounted|was there a moment ago"):
+            looks()
+        assert list((tmp_path / "lake").iterdir()) == []
+
+
+def test_a_driver_of_an_older_term_is_told_apart_from_a_lake_that_is_gone(tmp_path):
+    lake = a_lake(tmp_path)
+    for number in (1, 2):
+        terms.records(lake, "streams").append(number, terms.Term(host="a", supervisor="a/1", begun_at=NOW))
+    Fence(lake, "streams", 2).check()
+    with pytest.raises(FencedError, match="term 2 has taken over; this one, of term 1, ends"):
+        Fence(lake, "streams", 1).check()
+
+
+def test_a_lake_that_cannot_be_written_is_told_by_the_monitor_with_the_reason(tmp_path):
+    lake = a_lake(tmp_path)
+    orders.deploy(lake, [a_pipeline()], by="a test")
+    (tmp_path / "_control/_monitor").write_text("no folder")
+    with pytest.raises(LakeUnavailableError, match=r"Not a directory.*Nothing was recorded at this look"):
+        look(lake, now=NOW)
 
 
 def test_deploying_what_runs_already_changes_nothing(tmp_path):

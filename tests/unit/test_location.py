@@ -116,12 +116,15 @@ class TestStore:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
         assert "hunter2" not in str(Lake("s3a://bucket").storage_options)
 
-    def test_a_folder_is_made_when_it_is_needed(self, tmp_path):
+    def test_a_folder_is_made_by_what_begins_a_lake_only(self, tmp_path):
         lake = Lake.parse(str(tmp_path / "new" / "lake"))
-        lake.store.put("ops/note.json", b"{}")
+        with pytest.raises(LakeUnavailableError, match=r"there is no such folder.*TIDEMARK_LAKE.*mounted"):
+            _ = lake.store
+        assert not (tmp_path / "new").exists()
+        lake.made().store.put("ops/note.json", b"{}")
         assert Path(lake.uri, "ops", "note.json").read_bytes() == b"{}"
 
     def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(self, tmp_path):
         (tmp_path / "file").write_text("no folder")
         with pytest.raises(LakeUnavailableError, match=r"cannot be made.*Nothing was written.*TIDEMARK_LAKE"):
-            _ = Lake.parse(str(tmp_path / "file" / "lake")).store
+            Lake.parse(str(tmp_path / "file" / "lake")).made()
