@@ -45,7 +45,7 @@ class Progress:
         if now - self._last < (_REFRESH_S if self._live else _PLAIN_EVERY_S):
             return
         self._last = now
-        table = progress_table(driver)
+        table = progress_table(driver, width=self._console.width)
         if self._live:
             self._live.update(table, refresh=True)
         else:
@@ -67,29 +67,33 @@ def tell_failure(console: Console, outcome: Outcome) -> None:
     console.print(text, soft_wrap=True, highlight=False)
 
 
-def progress_table(driver: Driver) -> Table:
-    """One line for each pipeline."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("pipeline")
-    for heading in (
-        "batch",
-        "events",
-        "events/s",
-        "watermark (UTC)",
-        "lag",
-        "batch time",
-        "state",
-        "late",
-        "set aside",
-    ):
-        table.add_column(heading, justify="right")
-    table.add_column("")
+def progress_table(driver: Driver, *, width: int) -> Table:
+    """One line for each pipeline; in a narrow window with shorter figures, so that names stay whole."""
+    narrow = width < _WIDE
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0))
+    table.add_column("pipeline", no_wrap=True)
+    for heading in _SHORT_HEADINGS if narrow else _HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column("")
     for name, query in driver.queries.items():
-        table.add_row(name, *_figures(query), _state(driver, name))
+        state, style = _state(driver, name)
+        if narrow:
+            ended = "" if state == "running" else f" ({state})"
+            table.add_row(Text(name + ended, style=style), *_figures(query, clock=_SHORT_CLOCK)[1:])
+        else:
+            table.add_row(name, *_figures(query, clock=_CLOCK), Text(state, style=style))
     return table
 
 
-def _figures(query: AnyQuery) -> tuple[str, ...]:
+_WIDE = 120
+_HEADINGS = ("batch", "events", "events/s", "watermark (UTC)", "lag", "batch time", "state", "late", "set aside")
+_SHORT_HEADINGS = ("events", "per s", "final up to", "lag", "batch", "state", "late", "aside")
+_CLOCK = "%Y-%m-%d %H:%M:%S"
+_SHORT_CLOCK = "%m-%d %H:%M"
+
+
+def _figures(query: AnyQuery, *, clock: str) -> tuple[str, ...]:
     row = query.latest
     if row is None:
         return ("-",) * 9
@@ -98,7 +102,7 @@ def _figures(query: AnyQuery) -> tuple[str, ...]:
     is_pipeline = isinstance(query, PipelineQuery)
     watermark, lag = "-", "-"
     if is_pipeline and row.watermark_ms:
-        watermark = _clock(published_ms)
+        watermark = datetime.fromtimestamp(published_ms / 1000, UTC).strftime(clock)
         lag = _span(max(0.0, time.time() - published_ms / 1000))
     return (
         str(query.latest_batch_id),
@@ -113,15 +117,12 @@ def _figures(query: AnyQuery) -> tuple[str, ...]:
     )
 
 
-def _state(driver: Driver, name: str) -> str:
+def _state(driver: Driver, name: str) -> tuple[str, str]:
+    """In a word, and its colour."""
     outcome = driver.outcomes.get(name)
     if outcome is None:
-        return "[green]running[/green]"
-    return "[red]failed[/red]" if outcome.error else "done"
-
-
-def _clock(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+        return "running", "green"
+    return ("failed", "red") if outcome.error else ("done", "")
 
 
 def _span(seconds: float) -> str:

@@ -49,7 +49,7 @@ def run_pipelines(
             else:
                 out.print(f"Running {', '.join(d.name for d in definitions)} on {lake.uri}. Ctrl-C ends cleanly.")
                 outcomes = driver.run_continuously(stop, idle_after=idle_after)
-        out.print(progress_table(driver))
+        out.print(progress_table(driver, width=out.width))
         for warning in driver.warnings:
             err.print(Text.assemble(("warning:", "yellow"), f" {warning}"), soft_wrap=True, highlight=False)
         return report_failures(err, outcomes)

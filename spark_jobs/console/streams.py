@@ -131,11 +131,12 @@ def print_status(out: Console, lake: Lake) -> bool:
         out.print(f"nothing has been deployed on {lake.uri}: `tidemark deploy PIPELINE`", highlight=False)
         return True
     quiet = mutes.muted(lake, now=datetime.now(UTC))
-    table = Table(box=None, pad_edge=False)
-    for heading in ("job", "pipeline", "ordered", "state"):
-        table.add_column(heading)
-    for heading in ("events", "events/s", "watermark (UTC)", "behind", "failures"):
-        table.add_column(heading, justify="right")
+    narrow = out.width < _WIDE
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0))
+    for heading in ("job", "pipeline", "state") if narrow else ("job", "pipeline", "ordered", "state"):
+        table.add_column(heading, no_wrap=True)
+    for heading in _SHORT_HEADINGS if narrow else _HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     for job, wanted in desired.items():
         now = job_now(lake, job)
@@ -143,11 +144,18 @@ def print_status(out: Console, lake: Lake) -> bool:
             state, good = state_of(now, name, order)
             fine = fine and good
             note = "muted" if name in quiet else ""
-            table.add_row(job, name, order.state, _coloured(state, good), *_figures(now, name), note)
+            ordered = () if narrow else (order.state,)
+            figures = _figures(now, name, clock="%m-%d %H:%M" if narrow else "%Y-%m-%d %H:%M:%S")
+            table.add_row(job, name, *ordered, _coloured(state, good), *figures, note)
     out.print(table)
     for job in desired:
         _print_troubles(out, job, job_now(lake, job))
     return fine
+
+
+_WIDE = 115
+_HEADINGS = ("events", "events/s", "watermark (UTC)", "behind", "failures")
+_SHORT_HEADINGS = ("events", "per s", "final up to", "behind", "fails")
 
 
 def state_of(now: JobNow, name: str, order: Order) -> tuple[str, bool]:
@@ -170,14 +178,14 @@ def _coloured(state: str, good: bool) -> Text:
     return Text(state, style="green" if state == "running" else "" if good else "red")
 
 
-def _figures(now: JobNow, name: str) -> tuple[str, ...]:
+def _figures(now: JobNow, name: str, *, clock: str) -> tuple[str, ...]:
     seen = now.pipeline(name)
     if seen is None:
         return ("-",) * 5
     figures = seen.figures
     watermark = "-"
     if figures.watermark_ms:
-        watermark = f"{datetime.fromtimestamp(figures.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+        watermark = datetime.fromtimestamp(figures.watermark_ms / 1000, UTC).strftime(clock)
     rate = figures.input_rows_per_s
     return (
         f"{figures.read:,}",

@@ -27,7 +27,7 @@ from spark_jobs.control import awaiting, orders, pulse, terms
 from spark_jobs.control.launchers import is_running, kill_group, terminate
 from spark_jobs.control.orders import Ordered
 from spark_jobs.lake import Lake, tables
-from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError
 from spark_jobs.lake.settings import Settings
 
 PIPELINES = ("ingest_sales", "top_products", "top_products_live", "shop_totals")
@@ -87,7 +87,7 @@ def up(out: Console, err: Console, lake: Lake, *, began: float | None = None) ->
         _await(api.is_ready, processes[0], within_s=_READY_S)
     with times.measure(out, "the pipelines make progress"):
         code = _deploy(out, err, lake, api)
-    _tell(out, times, api, home)
+    _tell(out, times, api, home, lake)
     return code
 
 
@@ -101,9 +101,12 @@ def down(out: Console, lake: Lake) -> int:
     out.print(f"shop: {shop.stop(within_s=10)}")
     with out.status("the streams finish their batches …"):
         out.print(f"supervisor and its drivers: {supervisor.stop(within_s=_DRAIN_S)}")
-        left = _end_drivers(lake)
+        try:
+            left = _end_drivers(lake)
+        except LakeUnavailableError as error:
+            left = f"not looked for: {error}"
     if left:
-        out.print(f"drivers without a supervisor: {left}")
+        out.print(f"drivers without a supervisor: {left}", highlight=False)
     with out.status("Airflow ends …"):
         out.print(f"Airflow: {airflow.stop(within_s=20, everyone=True)}")
     out.print("What is deployed starts again with `make up`.")
@@ -277,13 +280,15 @@ def _end_drivers(lake: Lake) -> str:
     return "; ".join(f"{word}: {', '.join(jobs)}" for word, jobs in (("drained", drained), ("killed", killed)) if jobs)
 
 
-def _tell(out: Console, times: _Times, api: Airflow, home: Path) -> None:
+def _tell(out: Console, times: _Times, api: Airflow, home: Path, lake: Lake) -> None:
+    elsewhere = lake.uri != Lake.parse(Settings.model_fields["lake"].default).uri
     out.print()
     out.print(reports.rows_table(("where the time went", ""), times.table()))
     out.print(
         f"\nAirflow: {api.address}   user {USER}   password {password(home)}\n\n"
         "Look at:\n"
-        f"  {api.address}/dags/monitor_streams    each pipeline's health, every minute\n"
+        + (f"  export TIDEMARK_LAKE={lake.uri}     so that these commands, too, find this lake\n" if elsewhere else "")
+        + f"  {api.address}/dags/monitor_streams    each pipeline's health, every minute\n"
         f"  {api.address}/dags/deploy_streams     run other pipelines: the form behind Trigger\n"
         f"  {api.address}/dags/top_products_report    a DAG that follows a table\n"
         "  .venv/bin/tidemark status                what runs, and how it fares\n"
