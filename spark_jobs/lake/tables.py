@@ -7,7 +7,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
@@ -145,6 +144,8 @@ def _scan_s3(
     lake: Lake, table: str, files: Sequence[str], schema: pa.Schema, column: str, wanted: pa.Array
 ) -> pa.Table:
     """By Arrow: DuckDB would need an extension that it fetches from the network."""
+    import pyarrow.dataset as ds  # imports pandas, which every start of a command would wait for
+
     found = ds.dataset(
         files,
         schema=schema,
