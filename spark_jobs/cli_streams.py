@@ -101,7 +101,7 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         """Start Airflow, a supervisor and a simulated shop on this machine, and deploy the demonstration."""
         from spark_jobs.console import laptop
 
-        raise typer.Exit(laptop.up(out, err, _lake(lake).made(), began=began))
+        raise typer.Exit(laptop.up(out, err, _lake(lake), began=began))
 
     @app.command()
     def down(lake: LakeOption = None) -> None:

@@ -18,7 +18,7 @@ os.environ.setdefault("TIDEMARK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    lake = Lake(str(tmp_path_factory.mktemp("session")))
+    lake = Lake(str(tmp_path_factory.mktemp("session"))).made()
     session = build_session(lake, settings=Settings(master="local[2]", shuffle_partitions=2))
     # Batches of a few rows: to compile each plan takes longer than to interpret it. Drivers that run in a process of
     # their own, as those that are killed, compile as they do for users.
@@ -30,4 +30,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "lake"))
+    return Lake(str(tmp_path / "lake")).made()

@@ -25,7 +25,7 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(landing: Path, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> dict[str, Any]:
     """The tables of a folder on which nobody was killed."""
-    lake = Lake(str(tmp_path_factory.mktemp("calm")))
+    lake = Lake(str(tmp_path_factory.mktemp("calm"))).made()
     kills.put_input(lake, landing)
     lakes.run_all(spark, lake, kills.DEFINITIONS, close=True)
     tables = kills.contents(lake)
@@ -43,7 +43,7 @@ def test_tables_after_kills_equal_those_of_a_calm_run_on_a_folder(
     with kills.lakes_of(kind, tmp_path / kind) as (lake_named, environment):
         lake = lake_named("killed")
         kills.put_input(lake, landing)
-        calm_by = partial(kills.run_calm_by, landing=landing, lake=Lake(str(tmp_path / "calm")), environment={})
+        calm_by = partial(kills.run_calm_by, landing=landing, lake=Lake(str(tmp_path / "calm")).made(), environment={})
         result = kills.run_killed(lake, environment, expected, seed=5, most_kills=3, calm_by=calm_by)
 
     assert {moment.split(":")[0] for moment in result.moments} == {"ingest", "pipelines"}

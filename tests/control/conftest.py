@@ -17,7 +17,7 @@ def bronze(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Lak
 @pytest.fixture(scope="session")
 def undisturbed(bronze: Lake, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> dict[str, Any]:
     """The tables of a run that nobody disturbed."""
-    lake = Lake(str(tmp_path_factory.mktemp("undisturbed") / "lake"))
+    lake = Lake(str(tmp_path_factory.mktemp("undisturbed") / "lake")).made()
     streams.copy_bronze(bronze, lake)
     streams.close(lake, spark)
     tables = streams.results(lake)

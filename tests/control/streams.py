@@ -121,7 +121,7 @@ def with_bronze(folder: Path, spark: SparkSession) -> Lake:
     """A folder lake whose bronze table is complete: one file a batch, and nothing that reads it has begun."""
     landing = folder / "input"
     kills.simulate(landing, files=FILES, rows_per_file=300)
-    lake = Lake(str(folder / "lake"))
+    lake = Lake(str(folder / "lake")).made()
     kills.put_input(lake, landing)
     lakes.run_all(spark, lake, [pipelines.ingest_sales], close=False)
     return lake

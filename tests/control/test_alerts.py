@@ -169,7 +169,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(Lake(str(tmp_path_factory.mktemp("alerts") / "lake")))
+    stage = Stage(Lake(str(tmp_path_factory.mktemp("alerts") / "lake")).made())
     for job in ("streams", HOLDS):
         stage.drive(spark, job)
     yield stage
@@ -359,7 +359,7 @@ def test_a_ledger_that_does_not_balance_is_told_until_the_results_are_computed_a
 
 
 def test_an_order_that_nobody_takes_is_told_until_a_supervisor_does(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake"))
+    lake = Lake(str(tmp_path / "lake")).made()
     orders.deploy(lake, [a_pipeline()], by="a test")
     assert look(lake, now=datetime.now(UTC)).changes == ()
     later = datetime.now(UTC) + timedelta(minutes=3)

@@ -123,7 +123,7 @@ def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
 def test_tables_are_those_of_an_undisturbed_run_after_a_worker_was_killed(
     bronze: Lake, undisturbed: dict[str, Any], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake, logs = Lake(str(tmp_path / "lake")), tmp_path / "logs"
+    lake, logs = Lake(str(tmp_path / "lake")).made(), tmp_path / "logs"
     streams.copy_bronze(bronze, lake)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", "1g")

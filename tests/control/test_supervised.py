@@ -23,7 +23,7 @@ NAMES = sorted(reader.name for reader in READERS)
 def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_were_killed(
     bronze: Lake, undisturbed: dict[str, Any], spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake, logs = Lake(str(tmp_path / "lake")), tmp_path / "logs"
+    lake, logs = Lake(str(tmp_path / "lake")).made(), tmp_path / "logs"
     streams.copy_bronze(bronze, lake)
     with launching(WatchedLauncher()) as launcher:
         first = supervisor(lake, logs, launcher)
@@ -75,7 +75,7 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
 
 
 def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(bronze: Lake, tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake"))
+    lake = Lake(str(tmp_path / "lake")).made()
     streams.copy_bronze(bronze, lake)
     broken = READERS[0].model_copy(update={"name": "broken", "event_time": "shipped_at", "sink": Sink("gold.broken")})
     totals = READERS[2]
@@ -99,7 +99,7 @@ def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(bron
 
 
 def test_a_driver_that_cannot_start_is_given_up_and_says_why(bronze: Lake, tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake"))
+    lake = Lake(str(tmp_path / "lake")).made()
     streams.copy_bronze(bronze, lake)
     clock = streams.Clock()
     with launching(WatchedLauncher(environment={"TIDEMARK_DRIVER_MEMORY": "2 parsecs"})) as launcher:

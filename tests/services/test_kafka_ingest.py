@@ -100,7 +100,7 @@ def reason_of(row: TruthRow) -> str | None:
 def test_every_message_is_accounted_for_and_added_partitions_are_read(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    lake, definition = Lake(str(tmp_path / "lake")), an_ingest(broker)
+    lake, definition = Lake(str(tmp_path / "lake")).made(), an_ingest(broker)
     broker.create_topic(TOPIC, partitions=2)
     shop = Shop(
         seed=7,

@@ -97,7 +97,7 @@ def test_what_the_simulator_writes_with_its_credentials_an_ingest_reads_with_its
     simulate(broker)
 
     become(monkeypatch, broker, "streams", STREAMS_PASSWORD)
-    lake = Lake(str(tmp_path / "lake"))
+    lake = Lake(str(tmp_path / "lake")).made()
     for outcome in Driver(spark, lake, [an_ingest()]).run_until_caught_up(close=False).values():
         assert outcome.error is None
 
@@ -114,7 +114,7 @@ def test_a_wrong_password_is_told_with_what_to_set_and_without_the_password(
 ) -> None:
     become(monkeypatch, broker, "streams", "the-wrong-one")
 
-    outcome = Driver(spark, Lake(str(tmp_path / "lake")), [an_ingest()]).run_until_caught_up(close=False)
+    outcome = Driver(spark, Lake(str(tmp_path / "lake")).made(), [an_ingest()]).run_until_caught_up(close=False)
 
     error = outcome["ingest_sales"].error
     assert isinstance(error, KafkaSettingsError)

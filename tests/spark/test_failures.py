@@ -92,9 +92,9 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     found = {}
     for mode in ("append", "update"):
         folder = tmp_path_factory.mktemp(mode)
-        fill_bronze(Lake(str(folder / "before")))
+        fill_bronze(Lake(str(folder / "before")).made())
         shutil.copytree(folder / "before", folder / "lake")
-        lake = Lake(str(folder / "lake"))
+        lake = Lake(str(folder / "lake")).made()
         lakes.run(spark, lake, a_pipeline(mode))
         lakes.assert_balanced(lake, a_pipeline(mode))
         tables = contents(lake, a_pipeline(mode))
@@ -122,7 +122,7 @@ def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(
 ) -> None:
     before, expected = undisturbed[mode]
     shutil.copytree(before, tmp_path / "lake")
-    lake, definition = Lake(str(tmp_path / "lake")), a_pipeline(mode)
+    lake, definition = Lake(str(tmp_path / "lake")).made(), a_pipeline(mode)
     reached = failing_at(point, 3, times)
 
     for _ in range(times):
@@ -155,7 +155,7 @@ def test_an_ingest_that_fails_goes_on_as_if_it_had_not(
     definition = an_ingest(landing)
     tables = []
     for name, disturbed in (("calm", False), ("disturbed", True)):
-        lake = Lake(str(tmp_path / name))
+        lake = Lake(str(tmp_path / name)).made()
         reached = failing_at(point, 1, times if disturbed else 0)
         for attempt in range(times + 1 if disturbed else 1):
             query = IngestQuery(spark, lake, definition, reached=reached)

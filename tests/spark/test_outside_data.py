@@ -176,7 +176,7 @@ def earthquakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
         "dropped": daily_quakes("dropped", delay="1 hour", late=Late.DROP),
         "updated": daily_quakes("updated", mode="update", delay="1 hour", grace="23 hours", late=Late.UPDATE),
     }
-    lake = Lake(str(folder / "lake"))
+    lake = Lake(str(folder / "lake")).made()
     run(spark, lake, [ingest, *pipelines.values()])
     return Earthquakes([parsed[index] for index in order], lake, pipelines)
 
@@ -278,7 +278,7 @@ def test_the_daily_top_ten_products_equal_duckdbs(spark: SparkSession, tmp_path:
         )
         for mode in ("append", "update")
     )
-    lake = Lake(str(tmp_path / "lake"))
+    lake = Lake(str(tmp_path / "lake")).made()
     run(spark, lake, [ingest, final, live])
 
     expected = connection.execute(

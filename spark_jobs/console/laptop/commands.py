@@ -82,6 +82,7 @@ def up(out: Console, err: Console, lake: Lake, *, began: float | None = None) ->
     port = _port(processes[0])
     for said in _start_missing(lake, home, port, processes):
         out.print(said, highlight=False)
+    lake.made()
     api = Airflow(home, port)
     with times.measure(out, "Airflow answers"):
         _await(api.is_ready, processes[0], within_s=_READY_S)
