@@ -57,17 +57,20 @@ def monitor_streams() -> None:
                 if context["ti"].try_number > context["ti"].max_tries:
                     notify_lake_away(lake.uri, str(error), now, context)
                 raise
-        notify_lake_back(lake.uri, now, context)
         for move in seen.moves:
             extra = {"version": move.version, "rows": move.rows, "watermark": _as_text(move.watermark)}
             outlet_events[MOVED].add(table_asset(move.table), extra=extra)
-        notify([change.model_dump(mode="json") for change in seen.changes], context)
         if not seen.reports:
             tell("Nothing is deployed. Deploy something: Deploy streams, Trigger.")
         for each in seen.reports:
             tell(f"{_state(each):<8} {each.pipeline}: {each.summary}")
         for move in seen.moves:
             tell(f"moved    {move.table}: version {move.version}, {move.rows:,} rows")
+        notify_lake_back(lake.uri, now, context)
+        # What nobody could be told, because this ends in between, is given again at the next look.
+        notify([change.model_dump(mode="json") for change in seen.changes], context)
+        with told():
+            monitor.told(lake, seen.changes)
         return [each.model_dump(mode="json") for each in seen.reports]
 
     @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}")

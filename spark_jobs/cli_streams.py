@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +19,11 @@ from spark_jobs.console import streams
 from spark_jobs.control import awaiting, mutes, orders
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
-from spark_jobs.pipelines import registry, resolve, with_sources
-from spark_jobs.spec import DefinitionError, Pipeline
+from spark_jobs.pipelines import registered_readers, resolve, with_sources
+from spark_jobs.spec import DefinitionError
 from spark_jobs.spec.durations import parse_duration
+
+log = logging.getLogger("tidemark.driver")
 
 LakeOption = Annotated[
     str | None,
@@ -54,10 +56,11 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         ),
     ) -> None:
         """Order that pipelines run, and wait for their first progress. What already runs so is left alone."""
+        timeout = _duration("--wait", wait)
         definitions = list(resolve(names))
         if with_ingests:
             definitions = list(with_sources(definitions))
-        where, timeout = _lake(lake).made(), parse_duration(wait)
+        where = _lake(lake).made()
         ordered = orders.deploy(where, definitions, by=_person(), failed=awaiting.failed_generations(where))
         for each in ordered:
             told = f"generation {each.generation} ordered" if each.changed else "runs so already, left alone"
@@ -73,7 +76,7 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         wait: Annotated[str, typer.Option(help="How long to wait until they have.")] = "3 minutes",
     ) -> None:
         """Order that deployed pipelines finish their batch and end."""
-        where, timeout = _lake(lake), parse_duration(wait)
+        where, timeout = _lake(lake), _duration("--wait", wait)
         ordered = orders.stop(where, names, by=_person())
         if timeout:
             awaiting.await_stopped(where, ordered, timeout=timeout)
@@ -118,12 +121,12 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         off: Annotated[bool, typer.Option("--off", help="Alert again.")] = False,
     ) -> None:
         """Keep a pipeline's alerts from failing its task and calling anybody, for a while."""
+        until = None if off else datetime.now(UTC) + _duration("--for", during)
         where = _lake(lake)
         known = {name for desired in orders.all_desired(where).values() for name in desired.pipelines}
         unknown = sorted(set(names) - known)
         if unknown:
             raise DefinitionError(f"mute: {unknown[0]} has not been deployed. Deployed: {', '.join(sorted(known))}")
-        until = None if off else datetime.now(UTC) + parse_duration(during)
         mutes.mute(where, names, until=until)
         told = "alerts again" if until is None else f"muted until {until:%Y-%m-%d %H:%M} UTC"
         out.print(f"{', '.join(names)}: {told}", highlight=False)
@@ -141,8 +144,8 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
             int | None, typer.Option(help="Serves metrics; drivers take the next ports. 0: none. [default: 9463]")
         ] = None,
     ) -> None:
-        """Keep what runs equal to what is deployed: start drivers, restart them, drain them. Ctrl-C drains and ends;
-        pressed twice it leaves the drivers running."""
+        """Keep what runs equal to what is deployed: start drivers, restart them, drain them. Ctrl-C has the drivers
+        finish their batches and end; pressed twice it does not wait until they have."""
         _log_to_stderr()
         if master is not None:
             os.environ["TIDEMARK_MASTER"] = master
@@ -161,7 +164,8 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         from spark_jobs.job.process import drive as drive_job
 
         _log_to_stderr()
-        readers = tuple(d for d in registry().values() if isinstance(d, Pipeline))
+        # A file that is being edited is no reason for what was deployed to end.
+        readers = registered_readers(lambda told: log.warning("left out of the heartbeats: %s", told))
         log_file = os.environ.get("TIDEMARK_LOG_FILE")
         with _two_signals() as (end, _):
             drive_job(_lake(lake), job, term, stop=end, readers=readers, log_file=log_file)
@@ -175,6 +179,14 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         if master is not None:
             os.environ["TIDEMARK_MASTER"] = master
         raise typer.Exit(streams.submit(out, Settings(), tuple(context.args)))
+
+
+def _duration(option: str, text: str) -> timedelta:
+    """What an option says; asked for before anything is done."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise DefinitionError(f"{option}: {error}. Nothing was changed.") from None
 
 
 def _person() -> str:

@@ -7,6 +7,8 @@
 import html
 import json
 import logging
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,6 +21,7 @@ AWAY = "tidemark_lake_away_since"
 """The Airflow variable that says since when the lake is away: what concerns the lake cannot be noted in the lake."""
 
 _TIMEOUT_S = 10
+_ALL_S = 45
 
 
 class _Notifier(Protocol):
@@ -27,6 +30,8 @@ class _Notifier(Protocol):
 
 def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> None:
     """Tells each change once to everybody; one who cannot be reached is told of in the log, and nothing fails.
+
+    All are told side by side, within 45 seconds: one that does not answer keeps neither the others nor the monitor.
 
     Args:
         changes: breaches that began or have cleared: `pipeline`, `job`, `kind`, `began`, `at`, `message`.
@@ -37,17 +42,40 @@ def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> None:
         tell(change["message"])
     if not changes:
         return
-    for place, settings in enumerate(_configured()):
-        for change in changes:
+    telling = [_Telling(place, settings, changes, context) for place, settings in enumerate(_configured())]
+    for each in telling:
+        each.start()
+    deadline = time.monotonic() + _ALL_S
+    for each in telling:
+        each.join(max(0.0, deadline - time.monotonic()))
+        if each.is_alive():
+            each.missed(f"{each.left} of {len(changes)} changes", f"no answer within {_ALL_S} s")
+
+
+class _Telling(threading.Thread):
+    """One notifier with all that it is to tell."""
+
+    def __init__(self, place: int, settings: Any, changes: Sequence[Mapping[str, Any]], context: Any) -> None:
+        super().__init__(name=f"notifier {place}", daemon=True)
+        self._place, self._settings, self._changes, self._context = place, settings, changes, context
+        self.left = len(changes)
+
+    def run(self) -> None:
+        for change in self._changes:
             try:
-                _build(settings, change).notify(context)
+                _build(self._settings, change).notify(self._context)
             except Exception as error:  # noqa: BLE001 (whatever a notifier does, the alert itself must be seen)
-                name = settings.get("kind") if isinstance(settings, Mapping) else settings
-                tell(
-                    f"variable {VARIABLE}, entry {place} ({name}): {_title(change)!r} could not be told "
-                    f"({type(error).__name__}: {error}). The alert stands; see the other tasks of this run.",
-                    logging.ERROR,
-                )
+                self.missed(repr(_title(change)), f"{type(error).__name__}: {error}")
+            self.left -= 1
+
+    def missed(self, what: str, why: str) -> None:
+        """Says in the log what was not told."""
+        name = self._settings.get("kind") if isinstance(self._settings, Mapping) else self._settings
+        tell(
+            f"variable {VARIABLE}, entry {self._place} ({name}): {what} could not be told ({why}). The alert stands; "
+            "see the other tasks of this run.",
+            logging.ERROR,
+        )
 
 
 def notify_lake_away(lake: str, said: str, at: datetime, context: Any) -> None:

@@ -42,7 +42,7 @@ def launcher(lake: Lake, settings: Settings) -> Launcher:
 
 
 def supervise(lake: Lake, settings: Settings, *, end: threading.Event, leave: threading.Event) -> None:
-    """Supervises a lake in this process until `end`; with `leave` its drivers go on."""
+    """Supervises a lake in this process until `end`; with `leave` it does not wait until its drivers have ended."""
     logs = Path(settings.logs).absolute()
     supervisor = Supervisor(
         lake=lake,
@@ -93,12 +93,19 @@ class _SupervisorCollector(Collector):
         yield up
         yield restarts
         if time.monotonic() - self._looked[0] > 10:
-            at = last_look(supervisor.lake)
-            self._looked = time.monotonic(), at.timestamp() if at else None
+            self._looked = time.monotonic(), self._last_look()
         if self._looked[1] is not None:
             yield GaugeMetricFamily(
                 "tidemark_monitor_last_look_timestamp_seconds", "When the monitor looked.", value=self._looked[1]
             )
+
+    def _last_look(self) -> float | None:
+        """None also where the lake does not answer: that the monitor's time is missing is told by a rule."""
+        try:
+            at = last_look(self._supervisor.lake)
+        except Exception:  # noqa: BLE001 (whatever the store says: the other figures are to be seen)
+            return None
+        return at.timestamp() if at else None
 
 
 def _serve_metrics(supervisor: Supervisor, settings: Settings) -> None:

@@ -1,14 +1,18 @@
-"""`ops/alerts`: every breach with its begin and its end, for whoever reads Delta; and which are open."""
+"""Breaches over time: which are open and who knows of them, and `ops.alerts` for whoever reads Delta.
 
-from collections.abc import Iterable, Sequence
+What is open stands in a small record (`_control/_monitor/open/<number>.json`): a look costs the same after years.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
+from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.tables import append_rows, open_table
+from spark_jobs.lake.records import Records
+from spark_jobs.lake.tables import append_rows
 
 TABLE = "ops.alerts"
 
@@ -38,7 +42,7 @@ class Change(BaseModel):
         at: when the monitor saw it.
         since: when it began.
         message: in words.
-        muted: whether nobody is called.
+        muted: whether nobody was to be called when the monitor saw it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,54 +57,101 @@ class Change(BaseModel):
     muted: bool = False
 
 
-def open_breaches(lake: Lake) -> dict[tuple[str, str], Change]:
-    """(pipeline, kind) -> how it began, of the breaches that have not cleared."""
-    try:
-        table = open_table(lake, TABLE)
-    except MissingTableError:
-        return {}
-    found: dict[tuple[str, str], Change] = {}
-    for row in sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["told_at"]):
-        key = row["pipeline"], row["kind"]
-        if row["event"] == "began":
-            found[key] = Change(**{name: row[name] for name in _SAME}, at=row["told_at"], began=True)
-        else:
-            found.pop(key, None)
-    return found
+class Entry(BaseModel):
+    """A breach that is open, or whose end nobody has been told yet.
+
+    Attributes:
+        change: how it began.
+        told: whether its begin has been told.
+        cleared_at: when it ended; None: it goes on.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    change: Change
+    told: bool = False
+    cleared_at: datetime | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Pipeline and kind."""
+        return self.change.pipeline, self.change.kind
+
+    @property
+    def cleared(self) -> Change:
+        """Its end."""
+        first = self.change.message.splitlines()[0]
+        changes = {"began": False, "at": self.cleared_at, "message": f"cleared: {first}"}
+        return self.change.model_copy(update=changes)
 
 
-_SAME = ("job", "pipeline", "kind", "since", "message", "muted")
+class Open(BaseModel):
+    """What is open."""
+
+    model_config = ConfigDict(frozen=True)
+
+    entries: tuple[Entry, ...] = ()
+
+    def since(self) -> Mapping[tuple[str, str], datetime]:
+        """(pipeline, kind) -> since when, of the breaches that go on."""
+        return {entry.key: entry.change.since for entry in self.entries if entry.cleared_at is None}
+
+
+def records(lake: Lake) -> Records[Open]:
+    """What is open, with its history."""
+    return Records(lake, f"{CONTROL}/_monitor/open", Open)
+
+
+def after(before: Open, now: Mapping[tuple[str, str], Change], *, at: datetime) -> tuple[Open, tuple[Change, ...]]:
+    """What is open after a look, and what the look has changed.
+
+    Args:
+        before: what was open.
+        now: (pipeline, kind) -> the breaches that are.
+        at: the time of the look.
+    """
+    known = {entry.key: entry for entry in before.entries}
+    entries, changed = [], []
+    for key, change in now.items():
+        entry = known.get(key)
+        if entry is None or entry.cleared_at is not None:
+            changed.append(change)
+        # One whose end could not be told before it came back goes on for whoever was told of its begin.
+        entries.append(entry.model_copy(update={"cleared_at": None}) if entry else Entry(change=change))
+    for key, entry in known.items():
+        if key in now:
+            continue
+        ended = entry.model_copy(update={"cleared_at": entry.cleared_at or at})
+        if entry.cleared_at is None:
+            changed.append(ended.cleared)
+        if ended.told:
+            entries.append(ended)
+    return Open(entries=tuple(entries)), tuple(changed)
+
+
+def to_tell(state: Open, *, muted: Iterable[str]) -> tuple[Change, ...]:
+    """What nobody has been told yet. A mute puts off the begin of a breach; the end of one that was told is told."""
+    quiet = set(muted)
+    begun = [e.change for e in state.entries if e.cleared_at is None and not e.told and e.change.pipeline not in quiet]
+    return (*begun, *(entry.cleared for entry in state.entries if entry.cleared_at is not None))
+
+
+def told(state: Open, changes: Iterable[Change]) -> Open:
+    """The same after these have been told."""
+    keys = {(change.pipeline, change.kind) for change in changes}
+    left = (e for e in state.entries if e.cleared_at is None or e.key not in keys)
+    return Open(entries=tuple(e.model_copy(update={"told": True}) if e.key in keys else e for e in left))
 
 
 def record(lake: Lake, changes: Sequence[Change]) -> None:
-    """Appends what has changed."""
+    """Appends what has changed to `ops.alerts`."""
     if changes:
         rows = [
             {
-                **change.model_dump(include=set(_SAME)),
+                **change.model_dump(include={"job", "pipeline", "kind", "since", "message", "muted"}),
                 "told_at": change.at,
                 "event": "began" if change.began else "cleared",
             }
             for change in changes
         ]
         append_rows(lake, TABLE, pa.Table.from_pylist(rows, schema=_SCHEMA))
-
-
-def changes(
-    before: Iterable[tuple[tuple[str, str], Change]], now: dict[tuple[str, str], Change], *, at: datetime
-) -> tuple[Change, ...]:
-    """What has begun and what has cleared between two looks.
-
-    Args:
-        before: the breaches that were open.
-        now: those that are.
-        at: the time of the second look.
-    """
-    known = dict(before)
-    begun = [change for key, change in now.items() if key not in known]
-    cleared = [
-        change.model_copy(update={"began": False, "at": at, "message": f"cleared: {change.message.splitlines()[0]}"})
-        for key, change in known.items()
-        if key not in now
-    ]
-    return (*begun, *cleared)

@@ -63,6 +63,8 @@ class Seen:
         status: of its job's driver; None: no supervisor has looked yet.
         pulse: of that driver; None: none has spoken in the newest term.
         books: what the newest batches of its ledger do not agree on; empty where they balance.
+        newest_order: number of the job's newest order; a status of an older one knows nothing of it.
+        unreadable: why its table cannot be read; None where it can.
     """
 
     now: datetime
@@ -71,6 +73,13 @@ class Seen:
     status: Status | None
     pulse: Pulse | None
     books: tuple[str, ...] = ()
+    newest_order: int = 0
+    unreadable: str | None = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether a supervisor has seen what is ordered."""
+        return self.pipeline is not None or (self.status is not None and self.status.order >= self.newest_order)
 
     @property
     def pipeline(self) -> PipelinePulse | None:
@@ -89,6 +98,9 @@ def examine(seen: Seen) -> tuple[Breach, ...]:
         found += _slow(seen, pipeline)
     if pipeline is not None:
         found += _shares(seen, pipeline.figures)
+    if seen.unreadable is not None:
+        remedy = "see who else writes to it; what its pipeline says of it stands in the driver's log"
+        found.append(Breach("table-unreadable", f"Its table cannot be read: {seen.unreadable}", seen.now, remedy))
     if seen.books:
         found.append(
             Breach(
@@ -139,7 +151,7 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         kind = "checkpoint-failing" if _of_the_checkpoint(pipeline) else "not-running"
         remedy = f"mend what it says, then deploy `{name}` again"
         yield Breach(kind, f"It does not run: it {again}. {pipeline.error}", pipeline.since, remedy)
-    elif status is None:
+    elif status is None or not seen.taken:
         if seen.now - ordered > START:
             yield Breach(
                 "no-supervisor", "No supervisor has taken the order.", ordered, "start one: `tidemark supervise`"
@@ -156,10 +168,11 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
     elif seen.pulse is not None and seen.now - seen.pulse.at > STALE:
         what = f"Its driver gives no sign of life: the last is {span(seen.now - seen.pulse.at)} old."
         yield Breach("not-running", what, seen.pulse.at, "see whether a supervisor runs: `tidemark status`")
-    elif (pipeline is None or pipeline.progressed_at is None) and seen.now - ordered > START:
-        # A driver that was started again begins anew.
+    elif pipeline is None or pipeline.progressed_at is None:
+        # A driver that was started again begins anew, and its first batch may take as long as any.
         began = max(ordered, status.since, seen.pulse.started_at if seen.pulse else ordered)
-        if seen.now - began > START:
+        silence = seen.definition.alerts.max_silence
+        if silence is not None and seen.now - began > max(START, silence):
             yield Breach("no-progress", "It has not made any progress since it was started.", began, see)
 
 

@@ -1,6 +1,8 @@
 """One look at everything that is deployed: what is wrong, what has changed, which tables have moved. No JVM."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from deltalake.exceptions import DeltaError
@@ -8,7 +10,7 @@ from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control import alert_log, marks, mutes, orders
-from spark_jobs.control.alert_log import Change
+from spark_jobs.control.alert_log import Change, Open
 from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.health import Breach, Seen, examine, summary
 from spark_jobs.control.lease import last_holder
@@ -20,9 +22,11 @@ from spark_jobs.lake.health import refuse_vanished, trouble
 from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import discrepancies
 from spark_jobs.lake.records import Records
-from spark_jobs.lake.tables import open_table, row_count
+from spark_jobs.lake.tables import open_table
 from spark_jobs.lake.watermarks import published
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
+
+log = logging.getLogger("tidemark.monitor")
 
 _BATCHES_CHECKED = 20
 
@@ -74,7 +78,7 @@ class Look(BaseModel):
         at: when.
         reports: one for each deployed pipeline, by name.
         moves: tables with a new version.
-        changes: breaches that began or cleared; not those that are muted.
+        changes: what nobody has been told yet, see `told`: breaches that began or cleared; not those that are muted.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -121,26 +125,49 @@ def _refuse_bare(lake: Lake) -> None:
         )
 
 
+def told(lake: Lake, changes: Iterable[Change]) -> None:
+    """Notes that whoever is to be told of these has been. Until then each further look gives them again."""
+    known = alert_log.records(lake)
+    number, before = known.newest()
+    after = alert_log.told(before or Open(), changes)
+    if after != before:
+        known.append(number + 1, after)
+
+
 def _look(lake: Lake, *, now: datetime) -> Look:
     quiet = mutes.muted(lake, now=now)
+    known = alert_log.records(lake)
+    number, before = known.newest()
+    since = before.since() if before else {}
     reports, breaches, definitions = [], {}, []
-    for job, desired in orders.all_desired(lake).items():
+    wanted = orders.all_desired(lake)
+    running = {(job, name) for job, desired in wanted.items() for name in desired.running}
+    for job, desired in wanted.items():
         driver = job_now(lake, job)
+        newest_order = orders.records(lake, job).newest_number()
         for name, order in desired.pipelines.items():
-            if order.state == "stopped" and any(
-                name in other.running for other in orders.all_desired(lake).values() if other.job != job
-            ):
+            if order.state == "stopped" and any(other != job and one == name for other, one in running):
                 continue  # it has moved to another job
             try:
                 definition = order.parsed()
             except DefinitionError as error:
                 found: tuple[Breach, ...] = (_unreadable(error, now),)
-                told = "cannot be read"
+                summed_up = "cannot be read"
             else:
                 definitions.append(definition)
-                books = _books(lake, definition) if order.state == "running" else ()
-                seen = Seen(now, definition, order, driver.status, driver.pulse, books)
-                found, told = examine(seen), summary(seen)
+                books, trouble_with_table = _books(lake, definition) if order.state == "running" else ((), None)
+                seen = Seen(
+                    now,
+                    definition,
+                    order,
+                    driver.status,
+                    driver.pulse,
+                    books,
+                    newest_order=newest_order,
+                    unreadable=trouble_with_table,
+                )
+                found, summed_up = examine(seen), summary(seen)
+            found = tuple(replace(breach, since=since.get((name, breach.kind), breach.since)) for breach in found)
             for breach in found:
                 breaches[name, breach.kind] = _began(name, job, breach, now=now, muted=name in quiet)
             reports.append(
@@ -149,18 +176,24 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                     job=job,
                     healthy=not found,
                     muted=name in quiet,
-                    summary=told,
+                    summary=summed_up,
                     breaches=tuple(breach.text(now=now) for breach in found),
                 )
             )
-    changes = alert_log.changes(alert_log.open_breaches(lake).items(), breaches, at=now)
-    alert_log.record(lake, changes)
+    after, changed = alert_log.after(before or Open(), breaches, at=now)
+    try:
+        alert_log.record(lake, changed)
+    except (LakeUnavailableError, DeltaError) as error:
+        # Its history is less than that people are told; a lake that takes no writes at all ends the look below.
+        log.warning("%d changes are missing in %s: %s", len(changed), alert_log.TABLE, first_line(error))
+    if after != (before or Open()):
+        known.append(number + 1, after)
     marks.mark_look(lake, at=now)
     return Look(
         at=now,
         reports=tuple(sorted(reports, key=lambda report: report.pipeline)),
         moves=_moves(lake, definitions),
-        changes=tuple(change for change in changes if not change.muted and change.pipeline not in quiet),
+        changes=alert_log.to_tell(after, muted=quiet),
     )
 
 
@@ -181,17 +214,19 @@ def _unreadable(error: DefinitionError, now: datetime) -> Breach:
     return Breach("not-running", str(error).splitlines()[0], now, "deploy it again with this version of Tidemark")
 
 
-def _books(lake: Lake, definition: Definition) -> tuple[str, ...]:
-    """What the newest batches of a pipeline do not agree on."""
+def _books(lake: Lake, definition: Definition) -> tuple[tuple[str, ...], str | None]:
+    """What the newest batches of a pipeline do not agree on; and why its table cannot be read, if it cannot."""
     epoch = current_epoch(lake, definition.name)
     if epoch is None:
-        return ()
+        return (), None
     try:
         rows = newest_ledger_rows(lake, definition.sink.table, definition.name, epoch.number, _BATCHES_CHECKED)
     except MissingTableError:
-        return ()
+        return (), None
+    except LakeUnavailableError as error:
+        return (), str(error)
     windowed = isinstance(definition, Pipeline) and definition.aggregate.window is not None
-    return discrepancies(rows, windowed=windowed, from_the_start=False)
+    return discrepancies(rows, windowed=windowed, from_the_start=False), None
 
 
 def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:
@@ -199,15 +234,15 @@ def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:
     number, before = records.newest()
     seen = dict(before.seen) if before else {}
     moved = []
-    watermarks = published(lake) if definitions else {}
+    watermarks = _published(lake) if definitions else {}
     for definition in definitions:
         table = definition.sink.table
         try:
             opened = open_table(lake, table)
-        except MissingTableError:
-            continue
+        except (MissingTableError, LakeUnavailableError):
+            continue  # one that cannot be read is its pipeline's breach
         if opened.version() != seen.get(table):
-            rows, watermark = row_count(opened), watermarks.get(definition.name)
+            rows, watermark = opened.count(), watermarks.get(definition.name)
             if watermark is not None and watermark.timestamp() <= 0:
                 watermark = None  # no event has moved it yet
             moved.append(Move(table=table, version=opened.version(), rows=rows, watermark=watermark))
@@ -215,3 +250,10 @@ def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:
     if moved:
         records.append(number + 1, _Versions(seen=seen))
     return tuple(moved)
+
+
+def _published(lake: Lake) -> Mapping[str, datetime]:
+    try:
+        return published(lake)
+    except LakeUnavailableError:
+        return {}  # a damaged table of watermarks is told by the pipelines that write it

@@ -58,7 +58,7 @@ class Supervisor:
         say: tells a person what happens.
         clock: seconds that only grow.
         host: how the host calls itself.
-        active: whether it holds the lease.
+        active: whether it holds the lease, by its last look.
         restarts: job -> ends of its drivers that nobody asked for.
         alive: job that is to run -> whether its driver lives.
     """
@@ -74,16 +74,18 @@ class Supervisor:
     restarts: dict[str, int] = field(default_factory=dict)
     alive: dict[str, bool] = field(default_factory=dict)
     _watched: dict[str, _Watched] = field(default_factory=dict)
+    _troubles: dict[str, str] = field(default_factory=dict)
+    _held: bool = False
 
     def __post_init__(self) -> None:
         self._lease = Lease(self.lake, host=self.host, pid=os.getpid(), clock=self.clock)
 
     def run(self, stop: threading.Event, leave: threading.Event) -> None:
-        """Supervises until told to stop; then drains the drivers of this host, unless they are to be left.
+        """Supervises until told to stop; then drains the drivers of this host.
 
         Args:
-            stop: when set, drivers finish their batches, and the supervisor ends.
-            leave: when set as well, the drivers go on: another supervisor adopts them.
+            stop: when set, drivers finish their batches and end, and then the supervisor does.
+            leave: when set as well, it does not wait for them.
         """
         failed, told = 0, ""
         while not stop.wait(_LOOK_EVERY_S if failed == 0 else min(30.0, 2.0**failed)):
@@ -102,8 +104,8 @@ class Supervisor:
                 if why != told:
                     self.say(f"the lake {self.lake.uri} cannot be looked at ({why}); trying again")
                 told = why
-        if not leave.is_set():
-            self._drain_all(leave)
+                self.alive.clear()  # what was seen before says nothing any more
+        self._drain_all(leave)
         try:
             self._lease.release()
         except Exception as error:  # noqa: BLE001 (it runs out by itself)
@@ -111,18 +113,27 @@ class Supervisor:
 
     def look(self) -> None:
         """One look at everything: takes what steps are due."""
-        was, self.active = self.active, self._lease.hold()
+        was, self.active = self._held, False  # where the lake does not answer, it is not known to hold the lease
+        self.active = self._held = self._lease.hold()
         if self.active and not was:
             self.say(f"active on {self.lake.uri}")
         elif was and not self.active:
             self.say("another supervisor is active: standing by")
         if not self.active:
+            self.alive.clear()
             return
         for job in orders.jobs(self.lake):
             try:
                 self._look_at(job)
             except RecordTakenError:
                 continue  # another supervisor has just become active: the next look tells
+            except OSError as error:
+                # Of this host, such as a full disk for logs; the other jobs are looked after.
+                if self._troubles.get(job) != str(error):
+                    self.say(f"{job}: cannot be looked after on this host ({error}); trying again")
+                self._troubles[job] = str(error)
+            else:
+                self._troubles.pop(job, None)
 
     def _look_at(self, job: str) -> None:
         order, desired = orders.records(self.lake, job).newest()
@@ -220,14 +231,14 @@ class Supervisor:
 
     def _drain_all(self, leave: threading.Event) -> None:
         """Asks every driver of this host to finish, and kills only what has not after the time-out."""
-        drivers = self._drivers_here() if self.active else {}
+        drivers = self._drivers_here() if self._held else {}
         for job, beat in drivers.items():
             self.say(f"{job}: draining")
             terminate(beat.pid)
         deadline = self.clock() + _DRAIN_S
         while any(is_running(beat.pid, beat.pid_created) for beat in drivers.values()):
             if leave.is_set():
-                self.say("left running: " + ", ".join(drivers))
+                self.say("not waited for; they finish their batches and end: " + ", ".join(drivers))
                 return
             if self.clock() > deadline:
                 for beat in drivers.values():

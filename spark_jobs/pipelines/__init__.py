@@ -3,6 +3,13 @@
 Every module here defines one or more `Ingest` or `Pipeline` values at its top level; `registry()` finds them.
 """
 
-from spark_jobs.pipelines._registry import UnknownPipelineError, load_file, registry, resolve, with_sources
+from spark_jobs.pipelines._registry import (
+    UnknownPipelineError,
+    load_file,
+    registered_readers,
+    registry,
+    resolve,
+    with_sources,
+)
 
-__all__ = ["UnknownPipelineError", "load_file", "registry", "resolve", "with_sources"]
+__all__ = ["UnknownPipelineError", "load_file", "registered_readers", "registry", "resolve", "with_sources"]

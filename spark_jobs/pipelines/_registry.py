@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import pkgutil
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -60,13 +60,43 @@ def registry() -> MappingProxyType[str, Definition]:
     """Every definition of this folder by name, in order of name.
 
     Raises:
-        DefinitionError: if two have one name, or write to one table.
+        DefinitionError: if a file cannot be loaded, if two definitions have one name, or write to one table.
     """
-    package = importlib.import_module(__package__)
-    names = [info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_")]
-    modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
-    found = _by_name(definition for module in modules for definition in _definitions(module))
+    found = _by_name(definition for path in _files() for definition in _registered(path))
     return MappingProxyType(dict(sorted(found.items())))
+
+
+def registered_readers(skipped: Callable[[str], None]) -> tuple[Pipeline, ...]:
+    """The pipelines of this folder, without those of files that cannot be loaded: what runs does not end for them.
+
+    Args:
+        skipped: takes what is wrong with each such file.
+    """
+    found: list[Pipeline] = []
+    for path in _files():
+        try:
+            found += [each for each in _registered(path) if isinstance(each, Pipeline)]
+        except DefinitionError as error:
+            skipped(str(error))
+    return tuple({each.name: each for each in found}.values())
+
+
+def _files() -> list[Path]:
+    package = importlib.import_module(__package__)
+    return sorted(
+        Path(folder, f"{info.name}.py")
+        for folder in package.__path__
+        for info in pkgutil.iter_modules([folder])
+        if not info.name.startswith("_")
+    )
+
+
+def _registered(path: Path) -> tuple[Definition, ...]:
+    try:
+        return _definitions(importlib.import_module(f"{__package__}.{path.stem}"))
+    except Exception as error:
+        said = str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
+        raise DefinitionError(f"{_place(path, error)}: {said}") from error
 
 
 def load_file(path: Path) -> tuple[Definition, ...]:

@@ -25,7 +25,7 @@ from spark_jobs.control import orders, status, terms
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.awaiting import failed_generations, job_now
 from spark_jobs.control.launchers import LocalProcess
-from spark_jobs.control.monitor import Report, look
+from spark_jobs.control.monitor import Report, look, told
 from spark_jobs.control.pulse import PipelinePulse
 from spark_jobs.job.loop import Fence, JobDriver
 from spark_jobs.job.process import Heart
@@ -77,7 +77,7 @@ class Stage:
         running = status.Status(job=job, state="running", since=datetime.now(UTC), term=1, order=1)
         status.records(self.lake, job).append(1, running)
         self.gates[job] = Gate(self.lake, job, 1)
-        heart = Heart(self.lake, job, 1, None)
+        heart = Heart(self.lake, job, 1, None, self.gates[job])
         heart.driver = JobDriver(spark, self.lake, job, 1, fence=self.gates[job])
         thread = threading.Thread(target=self._run, args=(heart.driver,), name=job, daemon=True)
         thread.start()
@@ -130,6 +130,7 @@ class Stage:
 
     def look(self) -> None:
         seen = look(self.lake, now=datetime.now(UTC))
+        told(self.lake, seen.changes)
         self.told += seen.changes
         self.reports = {report.pipeline: report for report in seen.reports}
 
@@ -365,6 +366,7 @@ def test_an_order_that_nobody_takes_is_told_until_a_supervisor_does(tmp_path: Pa
     later = datetime.now(UTC) + timedelta(minutes=3)
     began = look(lake, now=later).changes
     assert [(change.kind, change.began) for change in began] == [("no-supervisor", True)]
+    told(lake, began)
     assert look(lake, now=later).changes == ()
 
     # What it starts here is no driver: that is of no account to whether somebody has taken the order.

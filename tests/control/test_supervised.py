@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders, terms
 from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
-from spark_jobs.control.monitor import look
+from spark_jobs.control.monitor import look, told
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Sink
 from tests.control import streams
@@ -36,6 +36,7 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
         silent = look(lake, now=datetime.now(UTC) + timedelta(minutes=1)).changes
         assert sorted((c.pipeline, c.kind, c.began) for c in silent) == [(name, "not-running", True) for name in NAMES]
         assert all("no sign of life" in change.message for change in silent)
+        told(lake, silent)
         until(lambda: (found := beat(lake)) and found.term == 2 and len(found.pipelines) == len(NAMES), first)
         heard = [change for change in look(lake, now=datetime.now(UTC)).changes if change.kind == "not-running"]
         assert sorted((c.pipeline, c.began) for c in heard) == [(name, False) for name in NAMES]

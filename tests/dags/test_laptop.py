@@ -15,10 +15,12 @@ import pytest
 from rich.console import Console
 
 from spark_jobs.console import laptop
+from spark_jobs.console.laptop import commands
 from spark_jobs.console.laptop.airflow import AirflowError
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control.launchers import is_running
 from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import TidemarkError
 from tests.dags.machine import until
 
 # A process that starts another in its session, says so, and stays.
@@ -99,6 +101,24 @@ def test_a_port_that_somebody_holds_is_named_and_nothing_is_started(
             laptop.up(console, console, Lake(str(tmp_path / "lake")))
     assert not (tmp_path / ".airflow/run").exists()
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_supervisor_that_has_ended_is_told_with_what_it_said_last(tmp_path: Path) -> None:
+    supervisor = Background("supervisor", home=tmp_path / "run", log=tmp_path / "supervisor.log")
+    ends = "print('error: cannot serve metrics on 127.0.0.1:9463'); raise SystemExit(1)"
+    supervisor.start([sys.executable, "-c", ends], environment=dict(os.environ))
+    until(lambda: not supervisor.runs(), 30, "its end")
+    with pytest.raises(TidemarkError) as refused:
+        commands._refuse_ended(supervisor)
+    told = str(refused.value)
+    assert told.startswith("supervisor has ended. It said last:\n    error: cannot serve metrics on 127.0.0.1:9463\n")
+    assert f"Its log: {supervisor.log}" in told
+    assert "TIDEMARK_METRICS_PORT=9563 make up" in told
+
+
+def test_a_supervisor_that_runs_is_not_complained_about(background: Background) -> None:
+    started(background, _FAMILY)
+    commands._refuse_ended(background)
 
 
 def test_what_runs_for_another_lake_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

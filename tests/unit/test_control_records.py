@@ -9,14 +9,15 @@ from pydantic import BaseModel
 from spark_jobs.control import alert_log, mutes, orders, terms
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.lease import LEASE_S, Lease, active_supervisor
-from spark_jobs.control.monitor import look
+from spark_jobs.control.monitor import look, told
 from spark_jobs.control.orders import NotDeployedError
 from spark_jobs.control.terms import FencedError
 from spark_jobs.job.loop import Fence
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError
 from spark_jobs.lake.records import Records, RecordTakenError
-from tests.builders import a_lake, a_pipeline, an_aggregate, an_ingest
+from spark_jobs.spec import Sink
+from tests.builders import a_lake, a_pipeline, an_aggregate, an_ingest, write
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -194,17 +195,75 @@ def a_change(pipeline="top", kind="late-share", **changes):
     return Change(**(parts | {"message": "11 of 100 were late\nmore"} | changes))
 
 
-def test_a_breach_is_told_when_it_begins_and_when_it_clears_and_not_in_between(tmp_path):
-    lake = a_lake(tmp_path)
-    told = []
-    for minute, breached in enumerate((False, True, True, False, True)):
+def history(*minutes, confirmed=True):
+    """For each minute, of (breached, muted): what is recorded and what is told; True where it began."""
+    state, recorded, told = alert_log.Open(), [], []
+    for minute, (breached, muted) in enumerate(minutes):
         at = NOW + timedelta(minutes=minute)
         now = {("top", "late-share"): a_change(at=at)} if breached else {}
-        changes = alert_log.changes(alert_log.open_breaches(lake).items(), now, at=at)
-        alert_log.record(lake, changes)
-        told.append([change.began for change in changes])
-    assert told == [[], [True], [], [False], [True]]
-    assert list(alert_log.open_breaches(lake)) == [("top", "late-share")]
+        state, changed = alert_log.after(state, now, at=at)
+        telling = alert_log.to_tell(state, muted=["top"] if muted else [])
+        recorded.append([change.began for change in changed])
+        told.append([change.began for change in telling])
+        if confirmed:
+            state = alert_log.told(state, telling)
+    return recorded, told
+
+
+WELL, BROKEN = (False, False), (True, False)
+WELL_MUTED, BROKEN_MUTED = (False, True), (True, True)
+
+
+def test_a_breach_is_told_when_it_begins_and_when_it_clears_and_not_in_between():
+    recorded, told = history(WELL, BROKEN, BROKEN, WELL, WELL, BROKEN)
+    assert recorded == told == [[], [True], [], [False], [], [True]]
+
+
+def test_what_begins_during_a_mute_is_told_when_the_mute_is_over_and_the_breach_is_not():
+    recorded, told = history(BROKEN_MUTED, BROKEN_MUTED, BROKEN, WELL)
+    assert recorded == [[True], [], [], [False]]
+    assert told == [[], [], [True], [False]]
+    assert history(BROKEN_MUTED, WELL_MUTED, WELL)[1] == [[], [], []]
+
+
+def test_the_end_of_what_was_told_is_told_during_a_mute_too():
+    assert history(BROKEN, BROKEN_MUTED, WELL_MUTED, WELL)[1] == [[True], [], [False], []]
+
+
+def test_what_could_not_be_told_is_given_again():
+    recorded, told = history(BROKEN, BROKEN, confirmed=False)
+    assert (recorded, told) == ([[True], []], [[True], [True]])
+
+
+def test_a_breach_keeps_the_time_since_when_it_is(tmp_path):
+    lake = a_lake(tmp_path)
+    orders.deploy(lake, [a_pipeline()], by="a test")
+    first = datetime.now(UTC) + timedelta(minutes=3)
+    since = {}
+    for minutes in (0, 30):
+        found = look(lake, now=first + timedelta(minutes=minutes))
+        (text,) = found.reports[0].breaches
+        since[minutes] = text.splitlines()[1]
+        told(lake, found.changes)
+    assert since[0].split("(")[0] == since[30].split("(")[0]
+    assert since[30].endswith("(33 minutes).")
+    assert [c.kind for c in found.changes] == []
+
+
+def test_a_table_that_cannot_be_read_is_the_trouble_of_its_pipeline_only(tmp_path):
+    lake = a_lake(tmp_path)
+    broken, well = a_pipeline(), a_pipeline(name="other", sink=Sink("gold.other"))
+    for each in (broken, well):
+        open_epoch(lake, each)
+        write(lake, each.sink.table, {"n": [1]})
+    orders.deploy(lake, [broken, well], by="a test")
+    (log,) = (tmp_path / "gold/hourly_sales/_delta_log").glob("*.json")
+    log.write_text("no log")
+    reports = {report.pipeline: report for report in look(lake, now=datetime.now(UTC)).reports}
+    assert reports["other"].healthy
+    (breach,) = reports["hourly_sales"].breaches
+    assert "gold.hourly_sales" in breach
+    assert "docs/runbook.md#table-unreadable" in breach
 
 
 def test_a_mute_ends_by_itself_or_when_it_is_taken_back(tmp_path):

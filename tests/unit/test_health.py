@@ -1,5 +1,6 @@
 """When a pipeline needs a person."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -176,6 +177,31 @@ def test_a_pipeline_may_take_two_minutes_to_start():
 def test_a_pipeline_of_an_older_generation_has_not_started_yet():
     assert kinds(seen(order={"generation": 2, "ordered_at": NOW})) == []
     assert kinds(seen(order={"generation": 2})) == ["no-progress"]
+
+
+def test_an_order_that_no_supervisor_has_taken_is_told_as_such_whatever_it_said_before():
+    stopped = {"state": "stopped", "order": 3, "since": EVER}
+    later = {"generation": 2, "ordered_at": NOW - timedelta(minutes=3)}
+    assert kinds(replace(seen(status=stopped, order=later), newest_order=4)) == ["no-supervisor"]
+    assert kinds(replace(seen(status=stopped, order=later), newest_order=3)) == ["not-running"]
+    assert kinds(replace(seen(status=stopped, order=later | {"ordered_at": NOW}), newest_order=4)) == []
+
+
+def test_without_a_limit_of_silence_a_start_may_take_for_ever():
+    fresh = {"progressed_at": None, "state": "starting"}
+    assert kinds(seen(pipeline=fresh, alerts=Alerts(max_silence=None))) == []
+    began = {"started_at": NOW - timedelta(minutes=9)}
+    assert kinds(seen(pipeline=fresh, pulse=began, alerts=Alerts(max_silence="10 minutes"))) == []
+    assert kinds(seen(pipeline=fresh, pulse=began, alerts=Alerts(max_silence="5 minutes"))) == ["no-progress"]
+
+
+def test_restarts_are_told_with_what_was_said_last():
+    failures = tuple(NOW - timedelta(minutes=minute) for minute in (9, 5, 1))
+    (breach,) = examine(seen(pipeline={"failures": failures, "error": "no space is left"}))
+    assert breach.what.endswith("It failed last at 11:59:00 UTC: no space is left")
+    ends = {"ends": failures, "last_lines": ("java: no heap",)}
+    (breach,) = examine(seen(status=ends))
+    assert breach.what.endswith("Its driver ended last at 11:59:00 UTC and said: java: no heap")
 
 
 def test_books_that_do_not_balance_are_told():

@@ -13,6 +13,7 @@ import yaml
 
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.job.prometheus import PulseCollector
+from spark_jobs.spec import Alerts
 from tests.services.process import REPOSITORY
 
 RULES: list[dict[str, Any]] = [
@@ -65,6 +66,23 @@ def test_every_rule_is_tried_by_the_rules_own_tests() -> None:
     tests = yaml.safe_load((REPOSITORY / "infra/prometheus/rules_test.yml").read_text())["tests"]
     tried = {case["alertname"] for test in tests for case in test.get("alert_rule_test", []) if case.get("exp_alerts")}
     assert tried == {rule["alert"] for rule in RULES}
+
+
+def test_no_limit_is_narrower_than_that_of_a_definition() -> None:
+    default = Alerts()
+    assert default.max_silence is not None
+    assert default.max_watermark_lag is not None
+    assert default.max_late_share is not None
+    limits = {
+        "NoProgress": default.max_silence.total_seconds(),
+        "WatermarkLag": default.max_watermark_lag.total_seconds(),
+        "LateShare": default.max_late_share,
+    }
+    rules = {rule["alert"]: rule for rule in RULES}
+    for alert, limit in limits.items():
+        found = re.search(r"> ([0-9.]+)", rules[alert]["expr"])
+        assert found is not None
+        assert float(found[1]) >= limit
 
 
 def test_every_panel_has_a_place_of_its_own() -> None:

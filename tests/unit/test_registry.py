@@ -7,7 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from spark_jobs.pipelines import UnknownPipelineError, load_file, registry, resolve
+import spark_jobs.pipelines
+from spark_jobs.pipelines import UnknownPipelineError, load_file, registered_readers, registry, resolve
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,17 @@ def test_every_registered_definition_is_known_by_its_own_name_in_order():
     for name, definition in registry().items():
         assert isinstance(definition, Ingest | Pipeline)
         assert definition.name == name
+
+
+def test_a_file_that_cannot_be_loaded_leaves_the_other_readers(a_file, monkeypatch):
+    """Drivers ask for them when they start: that somebody edits a file must not keep them from it."""
+    broken = a_file("import nosuchlib", "broken_one.py")
+    a_file(a_total("added"), "added_one.py")
+    monkeypatch.setattr(spark_jobs.pipelines, "__path__", [*spark_jobs.pipelines.__path__, str(broken.parent)])
+    told = []
+    names = {reader.name for reader in registered_readers(told.append)}
+    assert names == {"added", *(name for name, each in registry().items() if isinstance(each, Pipeline))}
+    assert told == [f"file {broken}, line 1: ModuleNotFoundError: No module named 'nosuchlib'"]
 
 
 def test_the_registry_cannot_be_changed():

@@ -86,8 +86,11 @@ def up(out: Console, err: Console, lake: Lake, *, began: float | None = None) ->
     api = Airflow(home, port)
     with times.measure(out, "Airflow answers"):
         _await(api.is_ready, processes[0], within_s=_READY_S)
+    _refuse_ended(processes[1])
     with times.measure(out, "the pipelines make progress"):
         code = _deploy(out, err, lake, api)
+    if code:
+        _refuse_ended(processes[1])  # where Airflow ran before, the supervisor had not come to its port yet
     _tell(out, times, api, home, lake)
     return code
 
@@ -218,8 +221,20 @@ def _await(holds: Callable[[], bool], process: Background, *, within_s: float) -
     while not holds():
         if not process.runs() or time.monotonic() > deadline:
             ended = "has ended" if not process.runs() else f"does not answer within {within_s:.0f} s"
-            raise AirflowError(f"{process.name} {ended}. It said last:\n{process.said_last()}\nIts log: {process.log}")
+            raise AirflowError(_said(process, ended))
         time.sleep(0.2)
+
+
+def _refuse_ended(supervisor: Background) -> None:
+    if not supervisor.runs():
+        raise TidemarkError(
+            f"{_said(supervisor, 'has ended')}\nNo stream is started without it. Mend what it says, then `make up` "
+            "again; where its port is in use: TIDEMARK_METRICS_PORT=9563 make up"
+        )
+
+
+def _said(process: Background, what: str) -> str:
+    return f"{process.name} {what}. It said last:\n{process.said_last()}\nIts log: {process.log}"
 
 
 def _deploy(out: Console, err: Console, lake: Lake, api: Airflow) -> int:

@@ -1,0 +1,42 @@
+"""Who is told of a breach, without an Airflow that runs."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from tidemark_dags import notifiers
+
+from tests.dags.receiver import listening
+
+
+def test_a_notifier_that_does_not_answer_keeps_neither_the_others_nor_the_monitor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(notifiers, "tell", lambda text, level=0: said.append(text))
+    monkeypatch.setattr(notifiers, "_ALL_S", 3)
+    entries = [{"kind": "webhook", "conn_id": name, "endpoint": "alerts"} for name in ("silent", "there")]
+    changes = [
+        {"pipeline": name, "job": "streams", "kind": "late-share", "began": True, "at": "", "message": "11 of 100"}
+        for name in ("a", "b", "c")
+    ]
+    with listening() as there:
+        # It takes connections and never answers.
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+            monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_NOTIFIERS", json.dumps(entries))
+            monkeypatch.setenv("AIRFLOW_CONN_SILENT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+            monkeypatch.setenv("AIRFLOW_CONN_THERE", there.address)
+            telling = threading.Thread(target=notifiers.notify, args=(changes, {}), daemon=True)
+            telling.start()
+            telling.join(timeout=60)
+            assert not telling.is_alive()
+            assert [body["pipeline"] for _, body in there.received] == ["a", "b", "c"]
+            assert "entry 0 (webhook): 3 of 3 changes could not be told (no answer within 3 s)" in " ".join(said)
+        for left in threading.enumerate():
+            if left.name.startswith("notifier"):
+                left.join(timeout=60)
