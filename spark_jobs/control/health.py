@@ -235,8 +235,9 @@ def _durations(seen: Seen, figures: Figures) -> Iterator[Breach]:
     if limits.backpressure_after is not None and since is not None and now - since > limits.backpressure_after:
         told = (
             f"It does not keep up: for {span(now - since)} its batches have been longer than its trigger's interval, "
-            f"or its backlog has not shrunk ({figures.rows_behind or 0:,} behind, {figures.input_rows_per_s or 0:,.0f} "
-            f"events/s read, {figures.processed_rows_per_s or 0:,.0f} events/s possible)."
+            f"or one has not ended while events waited, or its backlog has grown ({figures.rows_behind or 0:,} behind, "
+            f"{figures.input_rows_per_s or 0:,.0f} events/s read, {figures.processed_rows_per_s or 0:,.0f} events/s "
+            "possible)."
         )
         yield Breach("backpressure", told, since, "give it more cores, larger batches or a job of its own")
 

@@ -16,7 +16,6 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import LedgerRow
-from spark_jobs.spec.durations import duration_ms
 
 _SIZE_EVERY_S = 60.0
 
@@ -32,14 +31,17 @@ class Gauges:
     def __init__(self, lake: Lake, query: AnyQuery) -> None:
         self._lake = lake
         self._query = query
-        self._meter = Meter()
+        self._meter = Meter(query.definition.trigger_interval)
         self._lag = LagMeter(lake, query.definition, query.epoch.folder)
         self._measured: tuple[int, int | None] = (-1, None)
         self._before: LedgerRow | None = None
         self._size: tuple[float, int | None] = (0.0, None)
 
     def read(self) -> Figures:
-        """Measures now; takes milliseconds, and looks at the source only every few seconds."""
+        """Measures now; looks at the source only every few seconds, and takes as long as that needs to answer.
+
+        Only one thread may call this and `close`.
+        """
         query, now = self._query, datetime.now(UTC)
         counts = Counts(
             query.total_read,
@@ -54,15 +56,14 @@ class Gauges:
         known_id, known = (batch_id, row) if row else self._left
         progress: Mapping[str, Any] = query.query.lastProgress or {}
         lag = self._lag.measure(known.sources) if known else None
-        batch_ms = round(query.batch_seconds * 1000) if row else None
-        trigger_ms = duration_ms(query.definition.trigger_interval)
+        batch_seconds = query.batch_seconds if row else None
         recent = self._meter.recent
         return Figures(
             batch_id=known_id,
             epoch=query.epoch.number,
             input_rows_per_s=self._meter.input_rows_per_s,
             processed_rows_per_s=self._meter.processed_rows_per_s,
-            batch_ms=batch_ms,
+            batch_ms=round(batch_seconds * 1000) if batch_seconds is not None else None,
             phases_ms={name: int(ms) for name, ms in progress.get("durationMs", {}).items()},
             latency_ms=self._latency_ms(row, batch_id),
             watermark_ms=known.watermark_ms + known.grace_ms if known and known.watermark_ms else None,
@@ -80,7 +81,8 @@ class Gauges:
             rows_behind=lag.rows if lag else None,
             behind_ms=_age_ms(lag, now),
             backpressure_since=self._meter.press(
-                batch_too_long=bool(trigger_ms) and batch_ms is not None and batch_ms > trigger_ms,
+                batch_seconds=batch_seconds,
+                runs=not query.waits,
                 rows_behind=lag.rows if lag else None,
                 now=now,
             ),

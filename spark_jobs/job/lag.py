@@ -66,20 +66,25 @@ class LagMeter:
         """
         began = self._clock()
         if began >= self._due_at:
-            source = self._definition.source
-            if isinstance(self._definition, Pipeline):
-                self._known = self._behind_tables(sources)
-            elif isinstance(source, Files):
-                self._known = self._behind_files(source, sources)
-            elif isinstance(source, Kafka):
-                self._known = self._behind_kafka(source, sources)
-            self._due_at = self._clock() + max(10.0, 20 * (self._clock() - began))
+            try:
+                self._known = self._behind(sources)
+            finally:
+                # Also where it failed: a source that does not answer is asked no oftener than one that does.
+                self._due_at = self._clock() + max(10.0, 20 * (self._clock() - began))
         return self._known
 
     def close(self) -> None:
         """Leaves Kafka."""
         if self._consumer is not None:
             self._consumer.close()
+
+    def _behind(self, sources: Mapping[str, str]) -> Lag | None:
+        source = self._definition.source
+        if isinstance(source, Files):
+            return self._behind_files(source, sources)
+        if isinstance(source, Kafka):
+            return self._behind_kafka(source, sources)
+        return self._behind_tables(sources)
 
     # --- tables ---
 

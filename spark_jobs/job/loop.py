@@ -14,9 +14,11 @@ from spark_jobs.control import orders, terms
 from spark_jobs.control.pulse import Figures, PipelinePulse, State
 from spark_jobs.control.terms import FencedError
 from spark_jobs.engine.driver import Driver
+from spark_jobs.engine.failures import StoppedError
 from spark_jobs.job.figures import Gauges
 from spark_jobs.job.steps import Slot, after_failure, steps
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError
 from spark_jobs.lake.health import refuse_vanished
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
@@ -128,6 +130,7 @@ class JobDriver:
         self._wanted: Mapping[str, orders.Order] = {}
         self._looked_at = 0.0
         self._lock = threading.Lock()
+        self._over: list[Gauges] = []
         self._away = False
         self.alive_at = time.monotonic()
 
@@ -157,16 +160,9 @@ class JobDriver:
             stop.wait(_LOOK_EVERY_S) if not stop.is_set() else time.sleep(_LOOK_EVERY_S / 4)
 
     def pipelines(self) -> dict[str, PipelinePulse]:
-        """How each pipeline fares, measured now; called beside `run`, from another thread."""
-        found = {}
-        with self._lock:
-            running = dict(self._running)
-        for name, each in running.items():
-            if each.gauges is not None and each.state == "running":
-                # A query that ends at this moment answers no more: what was known of it stays.
-                with contextlib.suppress(Exception):
-                    each.figures = each.gauges.read()
-            found[name] = PipelinePulse(
+        """How each pipeline fares, with the figures that were measured last; asks nobody. Beside `run`."""
+        return {
+            name: PipelinePulse(
                 generation=each.generation,
                 state=each.state,
                 since=each.since,
@@ -177,7 +173,28 @@ class JobDriver:
                 next_try_at=each.next_try_at,
                 figures=each.figures,
             )
-        return found
+            for name, each in self._known().items()
+        }
+
+    def measure(self) -> None:
+        """Measures how each pipeline fares: asks sources and the lake, for as long as they need to answer.
+
+        Called beside `run`, always from the same thread.
+        """
+        # Closed here: while a source is asked through it, nobody else may.
+        while self._over:
+            with contextlib.suppress(Exception):
+                self._over.pop().close()
+        for each in self._known().values():
+            gauges = each.gauges
+            if gauges is not None and each.state in ("running", "stopping"):
+                # A query that ends at this moment answers no more: what was known of it stays.
+                with contextlib.suppress(Exception):
+                    each.figures = gauges.read()
+
+    def _known(self) -> dict[str, _Running]:
+        with self._lock:
+            return dict(self._running)
 
     def _look_at_the_lake(self) -> None:
         """Whether this driver may go on, and what is wanted; while the lake is away, what was wanted last."""
@@ -244,7 +261,8 @@ class JobDriver:
             if outcome is None or each.state in ("stopped", "failed", "retrying"):
                 continue
             if each.gauges is not None:
-                each.gauges.close()
+                self._over.append(each.gauges)
+                each.gauges = None
             if outcome.error is None:
                 log.info("%s: stopped", name)
                 each.become("stopped")
@@ -256,7 +274,10 @@ class JobDriver:
         error = self._lost_lake() or error
         each.failures = [*(at for at in each.failures if now - at < _REMEMBERED), now]
         each.error, each.error_kind = str(error), type(error).__name__
-        again = after_failure(error, each.failures, now=now, progressed=each.progressed_at is not None)
+        # Of the errors, only the unknown ones are judged by that; a lake that is away is not asked.
+        unknown = isinstance(error, StoppedError)
+        progressed = each.progressed_at is not None or (unknown and has_committed(self._lake, name))
+        again = after_failure(error, each.failures, now=now, progressed=progressed)
         each.next_try_at = again
         each.become("retrying" if again else "failed")
         told = f"tries again at {again:%H:%M:%S}" if again else "is not started again until it is deployed again"
@@ -286,3 +307,19 @@ class JobDriver:
             outcome = self._driver.outcomes.get(name)
             if outcome is not None and isinstance(outcome.error, FencedError) and each.state != "stopped":
                 raise outcome.error
+
+
+def has_committed(lake: Lake, pipeline: str) -> bool:
+    """Whether a pipeline has finished a batch of its current epoch, under whichever driver: Spark's log of commits.
+
+    Not from the ledger: beside heartbeats its newest row may stand hundreds of commits back.
+    """
+    try:
+        epoch = current_epoch(lake, pipeline)
+        entries = lake.store.list_with_delimiter(f"{epoch.folder}/commits/")["objects"] if epoch else ()
+    except Exception:
+        log.warning(
+            "%s: whether it has ever finished a batch is not known, and taken for granted", pipeline, exc_info=True
+        )
+        return True
+    return any(entry["path"].rsplit("/", 1)[-1].isdigit() for entry in entries)

@@ -28,7 +28,10 @@ _HANGS_AFTER_S = 300.0
 
 
 class Heart(threading.Thread):
-    """Gives a sign of life every two seconds.
+    """Gives a sign of life every two seconds, with the newest figures.
+
+    These are measured in a thread of their own: a source or a store that does not answer makes figures old, and does
+    not make a driver look dead.
 
     Args:
         lake: where.
@@ -43,6 +46,7 @@ class Heart(threading.Thread):
         self._lake = lake
         self._fence = fence
         self._ended = threading.Event()
+        self._measuring = threading.Thread(target=self._measure, name="figures", daemon=True)
         self.away = False
         self.driver: JobDriver | None = None
         self.newest = Pulse(
@@ -59,6 +63,7 @@ class Heart(threading.Thread):
 
     def run(self) -> None:
         """Beats until `end`."""
+        self._measuring.start()
         while True:
             if self.driver is None or time.monotonic() - self.driver.alive_at < _HANGS_AFTER_S:
                 self._beat(None)
@@ -69,11 +74,20 @@ class Heart(threading.Thread):
         """The last sign of life: says why there is none after it."""
         self._ended.set()
         self.join(timeout=10)
+        # What is being measured is told where it comes at once; it is not waited for where a source is slow.
+        self._measuring.join(timeout=PULSE_EVERY_S)
         self._beat(why)
 
     def serve(self, port: int | None) -> None:
         """Says where metrics are."""
         self.newest = self.newest.model_copy(update={"metrics_port": port})
+
+    def _measure(self) -> None:
+        while True:
+            if self.driver is not None:
+                self.driver.measure()
+            if self._ended.wait(PULSE_EVERY_S):
+                return
 
     def _beat(self, ending: str | None) -> None:
         changes: dict[str, Any] = {"at": datetime.now(UTC), "sequence": self.newest.sequence + 1, "ending": ending}

@@ -81,7 +81,7 @@ def after_failure(
         error: what stopped it.
         failures: when it failed before and now, in order.
         now: the time.
-        progressed: whether it has ever made progress since it was deployed.
+        progressed: whether it has ever made progress since it was deployed, or on its checkpoint before.
     """
     recent = sum(now - failure < WINDOW for failure in failures)
     pause = timedelta(seconds=min(2.0 ** max(0, recent - 1), _LONGEST_PAUSE_S))

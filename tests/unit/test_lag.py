@@ -4,6 +4,8 @@ import json
 import os
 from datetime import UTC, datetime
 
+import pytest
+
 from spark_jobs.job.lag import LagMeter, next_version, table_read
 from tests.builders import a_lake, a_pipeline, an_ingest, write
 
@@ -46,6 +48,23 @@ def test_a_reader_is_behind_by_the_rows_of_the_commits_that_it_has_not_read(tmp_
     clock.now += 10
     caught_up = meter.measure({source: offset(3)})
     assert (caught_up.rows, caught_up.oldest) == (0, None)
+
+
+def test_a_source_that_fails_is_asked_no_oftener_than_one_that_answers(tmp_path):
+    lake, clock = a_lake(tmp_path), Clock()
+    write(lake, "bronze.sales", {"quantity": [1, 2, 3]})
+    meter = LagMeter(lake, a_pipeline(), "_checkpoints/x/epoch-1", clock=clock)
+    read = {f"DeltaSource[file:{tmp_path}/bronze/sales]": offset(0)}
+    assert meter.measure(read).rows == 3
+
+    (tmp_path / "bronze/sales/_delta_log/00000000000000000000.json").write_text("{")
+    for _ in range(2):
+        clock.now += 10
+        with pytest.raises(json.JSONDecodeError):
+            meter.measure(read)
+        clock.now += 9
+        assert meter.measure(read).rows == 3
+        clock.now -= 9
 
 
 def test_an_ingest_is_behind_by_the_files_that_came_after_the_newest_it_has_planned(tmp_path):
