@@ -24,6 +24,9 @@ log = logging.getLogger("tidemark")
 
 AnyQuery = IngestQuery | PipelineQuery
 
+BESIDE = "beside"
+"""The point before something is written that belongs to no batch: a published watermark, a heartbeat."""
+
 _PUBLISH_EVERY_S = 30.0
 _POLL_S = 0.2
 
@@ -51,7 +54,8 @@ class Driver:
         definitions: what to run.
         readers: every pipeline that is known, so that a heartbeat reaches past the windows of all that read a table.
         on_tick: called a few times a second while queries run.
-        reached: told of each point of each batch; what it raises stops the pipeline.
+        reached: told of each point of each batch; what it raises stops the pipeline. Also told of `BESIDE`, where what
+            it raises only keeps from writing.
         warnings: what a person should know at the end, in words.
     """
 
@@ -215,6 +219,7 @@ class Driver:
             if row.watermark_ms == watermark_ms or (not at_once and time.monotonic() - when < _PUBLISH_EVERY_S):
                 continue
             try:
+                self.reached(BESIDE, query.latest_batch_id)
                 watermarks.publish(
                     self.lake,
                     pipeline=name,
@@ -257,6 +262,7 @@ class _IdleWatch:
                 self._last[name] = (query.latest_batch_id, now, now)
             elif (now - beaten) * 1000 >= limit_ms:
                 try:
+                    self._driver.reached(BESIDE, query.latest_batch_id)
                     query.beat(int((now - since) * 1000), self._driver.known_readers())
                 except Exception:
                     log.warning("no heartbeat for %s", query.definition.sink.table, exc_info=True)

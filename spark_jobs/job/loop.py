@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.control import orders, terms
 from spark_jobs.control.pulse import Figures, PipelinePulse, State
 from spark_jobs.control.terms import FencedError
-from spark_jobs.engine.driver import Driver
+from spark_jobs.engine.driver import BESIDE, Driver
 from spark_jobs.engine.failures import StoppedError
 from spark_jobs.job.figures import Gauges
 from spark_jobs.job.steps import Slot, after_failure, steps
@@ -74,7 +74,8 @@ class Fence:
             FencedError: if a newer term has begun.
             LakeUnavailableError: if the lake is gone.
         """
-        if time.monotonic() - self._asked_at >= _TERM_EVERY_S:
+        # Beside batches writes are rare, and nothing of a batch would hold them back.
+        if point == BESIDE or time.monotonic() - self._asked_at >= _TERM_EVERY_S:
             self.check_now()
 
     def check_now(self) -> None:

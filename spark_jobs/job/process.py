@@ -47,7 +47,7 @@ class Heart(threading.Thread):
         self._fence = fence
         self._ended = threading.Event()
         self._measuring = threading.Thread(target=self._measure, name="figures", daemon=True)
-        self.away = False
+        self._away = False
         self.driver: JobDriver | None = None
         self.newest = Pulse(
             job=job,
@@ -101,19 +101,20 @@ class Heart(threading.Thread):
             pulse.beat(self._lake, self.newest)
         except Exception:
             # The lake is away; the streams notice by themselves. Told once, not every two seconds.
-            if not self.away:
+            if not self._away:
                 log.warning("no sign of life can be written to %s", self._lake.uri, exc_info=True)
-            self.away = True
+            self._away = True
         else:
-            self.away = False
+            self._away = False
 
 
 class Recorder(threading.Thread):
     """Appends a row for each pipeline to `ops/metrics` every minute."""
 
-    def __init__(self, lake: Lake, heart: Heart) -> None:
+    def __init__(self, lake: Lake, heart: Heart, fence: Fence) -> None:
         super().__init__(name="metrics", daemon=True)
         self._lake = lake
+        self._fence = fence
         self._heart = heart
         self._ended = threading.Event()
 
@@ -122,7 +123,8 @@ class Recorder(threading.Thread):
         while not self._ended.wait(_METRICS_EVERY_S):
             rows = [_row(self._heart.newest, name, seen) for name, seen in self._heart.newest.pipelines.items()]
             try:
-                if rows and not self._heart.away:
+                if rows:
+                    self._fence.check_now()
                     metrics.publish(self._lake, rows)
             except Exception:
                 log.warning("a minute's metrics could not be written", exc_info=True)
@@ -164,7 +166,7 @@ def drive(
     if settings.metrics_port:
         collector = PulseCollector(lambda: heart.newest)
         heart.serve(serve(collector, first_port=settings.metrics_port + 1, address=settings.metrics_address))
-    recorder = Recorder(lake, heart)
+    recorder = Recorder(lake, heart, fence)
     recorder.start()
     began = time.monotonic()
     try:

@@ -261,7 +261,7 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     )
     @given(streams(), shapes())
     def holds(batches: list[model.Batch], chosen: dict[str, Shape]) -> None:
-        lake = Lake(str(tmp_path_factory.mktemp("lake"))).made()
+        lake = Lake(str(tmp_path_factory.mktemp("lake")))
         write(lake, batches)
         pipelines = {name: shape.pipeline(name) for name, shape in chosen.items()}
         run(spark, lake, list(pipelines.values()))
@@ -291,7 +291,7 @@ def test_of_several_tables_the_one_furthest_behind_decides_what_is_late(
     )
     @given(streams(batches_at_least=7), streams(START - 6000, source=1, batches_at_least=7), grid_windows())
     def holds(left: list[model.Batch], right: list[model.Batch], window: Window) -> None:
-        lake = Lake(str(tmp_path_factory.mktemp("lake"))).made()
+        lake = Lake(str(tmp_path_factory.mktemp("lake")))
         write(lake, left, tables[0])
         write(lake, right, tables[1])
         batches = [[*ours, *theirs] for ours, theirs in zip(left, right, strict=True)]
