@@ -104,10 +104,10 @@ def batches(lake: Lake, definition: Definition) -> int:
         return 0
 
 
-def read_all(lake: Lake, *, epoch: int = 1) -> bool:
+def read_all(lake: Lake, *, epoch: int = 1, readers: Sequence[Pipeline] = READERS) -> bool:
     """Whether the readers have read all of bronze."""
     events = sum(not row["_heartbeat"] for row in lakes.rows(lake, "bronze.sales"))
-    for reader in READERS:
+    for reader in readers:
         try:
             rows = ledger_rows(lake, reader.sink.table, reader.name, epoch)
         except LookupError:

@@ -139,16 +139,17 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_worker_was_killed(
             assert batches(lake, READERS[2]) == streams.FILES
 
             watching = supervisor(lake, logs, launcher)
-            deploy(lake)
-            until(lambda: batches(lake, READERS[0]) >= 2, watching)
+            top_products = READERS[0]
+            deploy(lake, [top_products])
+            until(lambda: batches(lake, top_products) >= 2, watching)
             assert len(workers.state()["activeapps"]) == 1
             workers.kill_worker()
-            assert batches(lake, READERS[0]) < streams.FILES
+            assert batches(lake, top_products) < streams.FILES
             workers.start_worker()
-            until(lambda: streams.read_all(lake), watching)
+            until(lambda: streams.read_all(lake, readers=[top_products]), watching)
             assert job_now(lake, JOB).status.ends == ()
 
-            orders.stop(lake, [reader.name for reader in READERS], by="a test")
+            orders.stop(lake, [top_products.name], by="a test")
             until(lambda: job_now(lake, JOB).status.state == "stopped", watching)
             assert [each.wait() for each in launcher.launched] == [0, 0]
     streams.close(lake, spark)
