@@ -126,6 +126,10 @@ def run(
         idle = parse_duration(idle_after) if idle_after else None
     except ValueError as error:
         raise DefinitionError(f"--idle-after: {error}") from None
+    if idle and not any(isinstance(d, Ingest) for d in definitions):
+        raise DefinitionError(
+            f"--idle-after {idle_after}: heartbeats come from ingests, and this run has none; add --with-sources"
+        )
     slow = [d.name for d in definitions if isinstance(d, Ingest) and idle is not None and idle <= d.trigger_interval]
     if slow:
         raise DefinitionError(f"--idle-after {idle_after}: {', '.join(slow)} reads no more often than that by itself")
@@ -154,16 +158,18 @@ def _pointed_at(definitions: Sequence[Definition], source: str) -> list[Definiti
     from spark_jobs.spec import Files, Kafka
 
     scheme, _, rest = source.partition("://")
+    old = ingests[0].source
     new: Files | Kafka
     if scheme == "kafka":
         servers, _, topic = rest.partition("/")
         if not servers or not topic:
             raise DefinitionError(f"--from: expected kafka://host:port/topic, got {source!r}")
-        new = Kafka(topic, bootstrap_servers=servers)
+        kept = old.model_dump(exclude={"kind", "topic", "bootstrap_servers"}) if isinstance(old, Kafka) else {}
+        new = Kafka(topic, bootstrap_servers=servers, **kept)
     else:
         path = source if "://" in source else str(Path(source).absolute())
-        old = ingests[0].source
-        new = Files.model_validate({**old.model_dump(), "path": path}) if isinstance(old, Files) else Files(path)
+        kept = old.model_dump(exclude={"kind", "path"}) if isinstance(old, Files) else {}
+        new = Files(path, **kept)
     return [d.model_copy(update={"source": new}) if d is ingests[0] else d for d in definitions]
 
 
@@ -191,10 +197,12 @@ def demo(
     seconds: Annotated[float, typer.Option(help="How long it runs.")] = 120.0,
 ) -> None:
     """Watch a simulated shop: pipelines live for two minutes, then results, late events and the ledger."""
-    from spark_jobs.console.demo import demonstrate
+    from spark_jobs.console.demo import PIPELINES, demonstrate
 
+    where = _lake(lake).made()
+    refuse_deployed(where, PIPELINES)
     with _interruptible() as stop:
-        raise typer.Exit(demonstrate(out, err, _lake(lake).made(), seconds=seconds, stop=stop))
+        raise typer.Exit(demonstrate(out, err, where, seconds=seconds, stop=stop))
 
 
 @app.command()
@@ -242,7 +250,7 @@ def simulate(
                 "malformed": malformed,
                 "future": future,
             },
-            rows=rows if rows or seconds or rate else 100_000,
+            rows=100_000 if (rows, seconds, rate) == (None, None, None) else rows,
             seconds=seconds,
             rows_per_file=rows_per_file,
             file_format=file_format,
@@ -272,6 +280,7 @@ def reset(
             f"reset {definition.name}: say what becomes of its rows so far, --keep-tables or --empty-tables. "
             "Nothing was changed."
         )
+    refuse_deployed(where, [definition.name])
     done = reset_pipeline(where, definition, empty_tables=not keep_tables)
     rows = "were emptied" if done.emptied else "keep their rows"
     out.print(

@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from rich.console import Console
 
 from spark_jobs.lake.kafka import check_credentials, client_options
-from spark_jobs.simulator import Disorder, Progress, Shop, SimulatorError, simulate_files, simulate_kafka
+from spark_jobs.simulator import Disorder, FileFormat, Progress, Shop, SimulatorError, simulate_files, simulate_kafka
 from spark_jobs.spec import DefinitionError
 
 
@@ -32,6 +32,10 @@ def simulate_shop(
         DefinitionError: for an option that makes no sense, or a target that cannot be used.
         KafkaSettingsError: if Kafka refuses the credentials of the environment.
     """
+    if file_format not in get_args(FileFormat):
+        raise DefinitionError(
+            f"--format: expected {', '.join(get_args(FileFormat))}, got {file_format!r}. Nothing was written."
+        )
     try:
         config = Shop(**shop, disorder=Disorder(**disorder))
         with out.status("") as status:

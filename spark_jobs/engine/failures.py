@@ -5,6 +5,7 @@ from spark_jobs.lake.errors import (
     ConcurrentDriverError,
     LakeUnavailableError,
     MissingTableError,
+    SourceUnavailableError,
     TidemarkError,
     first_line,
 )
@@ -14,6 +15,7 @@ from spark_jobs.lake.health import trouble
 _FENCED = (
     "CONCURRENT_STREAM_LOG_UPDATE",
     "Multiple streaming queries are concurrently using",
+    "Multiple streaming jobs detected",  # the log of the file source, which stands before that of offsets
     "FileAlreadyExistsException",
     "_LEGACY_ERROR_TEMP_2207",
 )
@@ -47,7 +49,15 @@ def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: st
             "next batch first. This driver has stopped; the other goes on. Nothing was written twice."
         )
     reason = "no space is left on its disk, or on that of Spark's temporary files" if _has(text, _FULL) else None
-    reason = reason or trouble(lake) or ("it cannot be reached" if _has(text, _UNREACHABLE) else None)
+    reason = reason or trouble(lake)
+    unreachable = _has(text, _UNREACHABLE)
+    if reason is None and unreachable and lake.on_s3:
+        reason = "it, or what the pipeline reads, cannot be reached"
+    if reason is None and unreachable:
+        return SourceUnavailableError(
+            f"pipeline `{pipeline}`: what it reads cannot be reached ({root_cause(error)}). {_WHOLE} Check its "
+            "address, the credentials and the permissions, then run the same command again."
+        )
     if reason is not None:
         return LakeUnavailableError(
             f"pipeline `{pipeline}`: the lake {lake.uri}: {reason} ({root_cause(error)}). {_WHOLE} Mend that, then run "

@@ -203,7 +203,11 @@ class IngestQuery(Query[Ingest]):
     def _committed(self, batch_id: int) -> LedgerRow | None:
         """The ledger row of a batch that bronze has already."""
         found = self.writer("result", self.definition.sink.table).find(self.stamp("result", batch_id, 0))
-        return found.ledger if found else None
+        if found is None:
+            return None
+        # A driver that was replaced may have committed it after this one had looked for the newest number.
+        self._next_seq = max(self._next_seq, found.next_seq or 0)
+        return found.ledger
 
     def _known_unreadable(self, batch_id: int) -> dict[str, str]:
         """The files that an interrupted attempt at this batch has set aside; they stay where they are."""

@@ -17,6 +17,12 @@ class LakeUnavailableError(TidemarkError):
     exit_code = 75
 
 
+class SourceUnavailableError(TidemarkError):
+    """What a pipeline reads cannot be reached; the lake can."""
+
+    exit_code = 75
+
+
 class MissingTableError(TidemarkError, LookupError):
     """A table that something reads does not exist yet."""
 

@@ -138,7 +138,7 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
 
     Raises:
         UnknownPipelineError: for a name that is neither.
-        DefinitionError: if two have one name, or write to one table.
+        DefinitionError: if two have one name, or write to one table, or one to the table of a registered pipeline.
     """
     resolved: list[Definition] = []
     for name in dict.fromkeys(names):
@@ -153,7 +153,20 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
             resolved += [found[one]] if one else found.values()
         else:
             raise UnknownPipelineError(name, registry())
+    _refuse_taken_tables(resolved)
     return tuple(_by_name(resolved).values())
+
+
+def _refuse_taken_tables(definitions: Iterable[Definition]) -> None:
+    """A copied file whose sink was not renamed would write into the table of the one that it was copied from."""
+    owners = {each.sink.table: each.name for each in registry().values()}
+    for definition in definitions:
+        owner = owners.get(definition.sink.table, definition.name)
+        if owner != definition.name:
+            raise DefinitionError(
+                f"pipeline `{definition.name}`: writes {definition.sink.table}, which is the table of `{owner}`. "
+                "Nothing was started. Name another sink."
+            )
 
 
 def with_sources(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
@@ -164,8 +177,10 @@ def with_sources(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
     """
     wanted = tuple(definitions)
     read = {table.name for each in wanted if isinstance(each, Pipeline) for table in each.tables}
-    ingests = [each for each in registry().values() if isinstance(each, Ingest) and each.sink.table in read]
-    missing = read - {each.sink.table for each in (*ingests, *wanted)}
+    own = {each.sink.table for each in wanted}
+    needed = read - own
+    ingests = [each for each in registry().values() if isinstance(each, Ingest) and each.sink.table in needed]
+    missing = needed - {each.sink.table for each in ingests}
     if missing:
         raise DefinitionError(f"with sources: no registered ingest writes {', '.join(sorted(missing))}")
     return tuple({each.name: each for each in (*ingests, *wanted)}.values())

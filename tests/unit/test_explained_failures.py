@@ -11,6 +11,7 @@ from spark_jobs.lake.errors import (
     LakeUnavailableError,
     LedgerError,
     MissingTableError,
+    SourceUnavailableError,
     TidemarkError,
 )
 
@@ -66,6 +67,21 @@ def test_a_lake_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
         assert isinstance(found, LakeUnavailableError)
         assert "the folder is gone" in str(found)
         assert str(error) in str(found)
+
+
+def test_a_source_that_cannot_be_reached_is_not_told_as_the_lake(lake: Lake) -> None:
+    found = told(RuntimeError("Caused by: java.net.UnknownHostException: broker1: Name or service not known"), lake)
+    assert isinstance(found, SourceUnavailableError)
+    assert found.exit_code == 75
+    assert lake.uri not in str(found)
+    assert "what it reads cannot be reached (UnknownHostException: broker1" in str(found)
+    on_s3 = told(RuntimeError("Caused by: java.net.ConnectException: Connection refused"), Lake("s3a://bucket/lake"))
+    assert isinstance(on_s3, LakeUnavailableError)
+
+
+def test_a_driver_that_meets_another_in_the_log_of_files_says_so(lake: Lake) -> None:
+    said = "IllegalStateException: Concurrent update to the log. Multiple streaming jobs detected for 3"
+    assert isinstance(told(RuntimeError(said), lake), ConcurrentDriverError)
 
 
 def test_what_tidemark_raised_stays_as_it_is(lake: Lake) -> None:

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 import spark_jobs.pipelines
-from spark_jobs.pipelines import UnknownPipelineError, load_file, registered_readers, registry, resolve
+from spark_jobs.pipelines import UnknownPipelineError, load_file, registered_readers, registry, resolve, with_sources
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
 ROOT = Path(__file__).parents[2]
@@ -149,10 +149,18 @@ def test_two_pipelines_of_one_name_are_refused(a_file):
         resolve([str(one), str(other)])
 
 
-def test_a_file_may_not_write_to_the_table_of_a_registered_pipeline_that_runs_beside_it(a_file):
+@pytest.mark.parametrize("beside", [[], ["top_products"]])
+def test_a_file_may_not_write_to_the_table_of_a_registered_pipeline(a_file, beside):
     path = a_file(a_total(table="gold.top_products"))
-    with pytest.raises(DefinitionError, match=r"both write gold\.top_products"):
-        resolve(["top_products", str(path)])
+    with pytest.raises(DefinitionError, match=r"`totals`: writes gold\.top_products, .* table of `top_products`"):
+        resolve([*beside, str(path)])
+
+
+def test_of_two_ingests_that_could_fill_a_table_the_one_that_was_named_does():
+    mine = registry()["ingest_sales"].model_copy(update={"name": "my_ingest"})
+    names = [each.name for each in with_sources([mine, registry()["top_products"]])]
+    assert names == ["my_ingest", "top_products"]
+    assert [each.name for each in with_sources([registry()["top_products"]])] == ["ingest_sales", "top_products"]
 
 
 @pytest.mark.parametrize(
