@@ -170,6 +170,26 @@ def test_an_ingest_that_fails_goes_on_as_if_it_had_not(
     assert [len(rows) for rows in tables[0].values()] == [8, 4]
 
 
+class _LookedBefore(IngestQuery):
+    """An ingest that has looked for the newest number of bronze before batch 1 of another driver landed there."""
+
+    def create_tables(self) -> None:
+        super().create_tables()
+        self._next_seq = 2
+
+
+def test_after_a_take_over_no_number_of_bronze_is_given_twice(
+    spark: SparkSession, tmp_path: Path, landing: Path
+) -> None:
+    lake, definition = Lake(str(tmp_path / "lake")).made(), an_ingest(landing)
+    replaced = IngestQuery(spark, lake, definition, reached=failing_at("result_committed", 1, 1))
+    with pytest.raises(Exception, match="result_committed"):
+        replaced.start(until_caught_up=True).awaitTermination()
+    _LookedBefore(spark, lake, definition).start(until_caught_up=True).awaitTermination()
+    numbers = [row["_ingest_seq"] for row in lakes.rows(lake, "bronze.sales")]
+    assert sorted(numbers) == list(range(8))
+
+
 @pytest.fixture
 def landing(tmp_path: Path) -> Path:
     folder = tmp_path / "landing"
