@@ -20,6 +20,8 @@ VARIABLE = "tidemark_notifiers"
 AWAY = "tidemark_lake_away_since"
 """The Airflow variable that says since when the lake is away: what concerns the lake cannot be noted in the lake."""
 
+_MORE = "More: docs/runbook.md#lake-away"
+
 _TIMEOUT_S = 10
 _ALL_S = 45
 
@@ -90,8 +92,8 @@ def notify_lake_away(lake: str, said: str, at: datetime, context: Any) -> None:
     from airflow.sdk import Variable
 
     if Variable.get(AWAY, default=None) is None:
-        Variable.set(AWAY, at.isoformat(), description=f"since when {lake} cannot be used")
         notify([_lake_change(began=True, at=at, since=at.isoformat(), said=f"{said}\n{_MORE}")], context)
+        Variable.set(AWAY, at.isoformat(), description=f"since when {lake} cannot be used")
 
 
 def notify_lake_back(lake: str, at: datetime, context: Any) -> None:
@@ -100,16 +102,13 @@ def notify_lake_back(lake: str, at: datetime, context: Any) -> None:
 
     since = Variable.get(AWAY, default=None)
     if since is not None:
-        Variable.delete(AWAY)
         notify([_lake_change(began=False, at=at, since=since, said=f"cleared: lake {lake} can be used again")], context)
+        Variable.delete(AWAY)
 
 
 def _lake_change(*, began: bool, at: datetime, since: str, said: str) -> dict[str, Any]:
     every = {"pipeline": "every pipeline", "job": "", "kind": "lake-away", "muted": False}
     return {**every, "began": began, "at": at.isoformat(), "since": since, "message": said}
-
-
-_MORE = "More: docs/runbook.md#lake-away"
 
 
 def _configured() -> list[Any]:
