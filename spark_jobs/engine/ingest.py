@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -17,8 +18,8 @@ from spark_jobs.engine.files import FileBatch, file_names, planned_files
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
 from spark_jobs.engine.progress import BatchBounds
-from spark_jobs.engine.query import Query
-from spark_jobs.lake import tables
+from spark_jobs.engine.query import Query, Reached, unobserved
+from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.ledger import WARNING, LedgerRow
@@ -125,6 +126,9 @@ class _Census:
 class IngestQuery(Query[Ingest]):
     """Appends every good row to bronze and every other one, with the reason and its text, to the quarantine."""
 
+    def __init__(self, spark: SparkSession, lake: Lake, definition: Ingest, *, reached: Reached = unobserved) -> None:
+        super().__init__(_lenient(spark), lake, definition, reached=reached)
+
     def create_tables(self) -> None:
         """Bronze and its quarantine."""
         table = self.definition.sink.table
@@ -148,13 +152,17 @@ class IngestQuery(Query[Ingest]):
         table, latest = self.definition.sink.table, self.latest_batch_id
         if self._fronts is None or self._fronts[0] != latest:
             times = heartbeats.event_times(table, (self.definition,), readers)
-            self._fronts = latest, self._heartbeats.fronts(table, times)
+            # The columns, not the readers' expressions over them: so none is moved further than any other.
+            read = sorted({*chain(*self._heartbeats.clocks(table, times).values())})
+            self._fronts = latest, self._heartbeats.fronts(table, read)
         fronts = self._fronts[1]
-        at_ms = {sql: front.event_ms + idle_ms for sql, front in fronts.items() if front.event_ms is not None}
-        at_ms = {sql: ms for sql, ms in at_ms.items() if ms > (fronts[sql].heartbeat_ms or ms - 1)}
+        at_ms = {column: front.event_ms + idle_ms for column, front in fronts.items() if front.event_ms is not None}
+        at_ms = {column: ms for column, ms in at_ms.items() if ms > (fronts[column].heartbeat_ms or ms - 1)}
         if at_ms and latest == self.latest_batch_id:
             self._heartbeats.beat(table, at_ms)
-            beaten = {sql: Front(front.event_ms, at_ms.get(sql, front.heartbeat_ms)) for sql, front in fronts.items()}
+            beaten = {
+                name: Front(front.event_ms, at_ms.get(name, front.heartbeat_ms)) for name, front in fronts.items()
+            }
             self._fronts = latest, beaten
 
     def plan(self) -> DataFrame:
@@ -396,3 +404,13 @@ class IngestQuery(Query[Ingest]):
             *place,
         )
         return found_bad.unionByName(files)
+
+
+def _lenient(spark: SparkSession) -> SparkSession:
+    """A session in which what cannot be computed is null, as a rule takes it: an error would stop the stream at a row.
+
+    Pipelines keep Spark's default, which stops: a null in their result would be a wrong one that nobody notices.
+    """
+    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    return session

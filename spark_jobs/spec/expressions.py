@@ -89,6 +89,19 @@ _AGGREGATE_NAMES = {
     "try_sum",
 }
 
+# Functions that raise at a value they do not accept, also where casts and divisions give null -> what does not.
+_RAISING = {
+    "aes_decrypt": "use try_aes_decrypt",
+    "assert_true": "write the condition alone, with on_failure='fail' if the stream is to stop",
+    "parse_json": "use try_parse_json",
+    "raise_error": "write the condition alone, with on_failure='fail' if the stream is to stop",
+    "to_binary": "use try_to_binary",
+    "to_number": "use try_to_number",
+    "url_decode": "use try_url_decode",
+    "validate_utf8": "use try_validate_utf8",
+    "variant_get": "use try_variant_get",
+}
+
 
 @cache
 def parse(sql: str) -> exp.Expr:
@@ -187,6 +200,12 @@ def _above(node: exp.Expr) -> Iterator[exp.Expr]:
 def to_duckdb(sql: str) -> str:
     """The same expression in DuckDB's dialect."""
     return parse(sql).sql(dialect="duckdb")
+
+
+def raising_function(sql: str) -> tuple[str, str] | None:
+    """The first function of the expression that raises at some values even with ANSI mode off, and what to use."""
+    found = (_name(node) for node in parse(sql).find_all(exp.Func))
+    return next(((name, _RAISING[name]) for name in found if name in _RAISING), None)
 
 
 def _check_scalar(sql: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from spark_jobs.spec.base import Spec
-from spark_jobs.spec.expressions import Condition
+from spark_jobs.spec.expressions import Condition, raising_function
 
 OnFailure = Literal["quarantine", "warn", "fail"]
 """What becomes of a row that breaks a rule: set aside, let through and counted, or the stream stops."""
@@ -123,7 +123,11 @@ class OneOf(_Rule):
 
 
 class Satisfies(_Rule):
-    """A condition of one's own over the columns of the row."""
+    """A condition of one's own over the columns of the row.
+
+    What cannot be computed for a row, as `CAST('n/a' AS INT)`, is null, and so is usually the condition: it holds.
+    `coalesce(CAST(quantity AS INT) > 0, false)` sets such rows aside.
+    """
 
     kind: Literal["satisfies"] = "satisfies"
     rule_name: str
@@ -138,6 +142,14 @@ class Satisfies(_Rule):
                 f"{sorted(RESERVED_REASONS)}, which are Tidemark's own)"
             )
         return rule_name
+
+    @field_validator("sql")
+    @classmethod
+    def _never_raises(cls, sql: str) -> str:
+        if found := raising_function(sql):
+            name, way_out = found
+            raise ValueError(f"{name}() stops the stream at a row that it does not accept, got {sql!r}: {way_out}")
+        return sql
 
     def __init__(self, rule_name: str, sql: str, **options: Any) -> None:
         super().__init__(rule_name=rule_name, sql=sql, **options)

@@ -580,6 +580,43 @@ def test_broken_compression_is_set_aside_and_bytes_that_are_no_text_stay_readabl
     assert_books_balance(lake, definition, read=5000 + 3 + 3)
 
 
+def test_a_row_for_which_a_rule_cannot_be_computed_stops_nothing(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    definition = an_ingest(
+        landing,
+        rules=(
+            Satisfies("positive", "CAST(k AS INT) > 0"),
+            Satisfies("below ten", "10 / v > 1 AND k < 10"),
+            Satisfies("a number", "coalesce(CAST(k AS INT) < 9, k = 'as is')"),
+            Satisfies("no seven", "k % v <> 7 OR to_timestamp(k) < t", on_failure="fail"),
+            Satisfies("counted", "CAST(price AS TINYINT) > 0", on_failure="warn"),
+        ),
+    )
+    verdicts = [
+        ("1", 2, None),
+        ("as is", 2, None),
+        ("1", 0, None),
+        ("0", 2, "positive"),
+        ("1", 11, "below ten"),
+        ("9", 2, "a number"),
+        ("n/a", 0, "a number"),
+        ("99999999999", 2, "a number"),
+        ("", 1, "a number"),
+    ]
+    rows = [json.dumps({"k": k, "v": v, "price": 999.5, "t": "2026-01-01T00:00:00Z"}) for k, v, _ in verdicts]
+    write(landing / "1.json", "\n".join(rows))
+
+    run(spark, lake, definition)
+
+    assert [(row["k"], row["v"]) for row in bronze(lake)] == [(k, v) for k, v, reason in verdicts if reason is None]
+    assert [(row["reason"], row["raw"]) for row in quarantine(lake)] == [
+        (reason, raw) for (_, _, reason), raw in zip(verdicts, rows, strict=True) if reason is not None
+    ]
+    assert_books_balance(lake, definition, read=len(verdicts))
+
+
 def test_a_rule_that_must_hold_stops_the_stream_and_nothing_is_written_until_the_input_is_mended(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:

@@ -411,6 +411,11 @@ def a_rule_that_is_a_number():
     Satisfies("some", "quantity + 1")
 
 
+@refused("Satisfies: sql: to_number() stops the stream at a row", 'got "to_number(sale_id', "use try_to_number")
+def a_rule_that_raises():
+    Satisfies("a number", "to_number(sale_id, '999') > 0")
+
+
 @refused("Satisfies: rule_name: ", "got ''")
 def a_rule_without_a_name():
     Satisfies("", "quantity > 1")
