@@ -1,10 +1,10 @@
 """Heartbeats: flagged bronze rows that move the watermark when no event does."""
 
-import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import chain, count
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -84,40 +84,55 @@ class Heartbeats:
     spark: SparkSession
     lake: Lake
     sender: str = field(default_factory=lambda: f"heartbeat-{uuid.uuid4()}")
-    numbers: Iterator[int] = field(default_factory=itertools.count)
+    numbers: Iterator[int] = field(default_factory=count)
 
-    def fronts(self, table: str, times: Iterable[str]) -> dict[str, Front]:
-        """How far a table is, by each of these expressions that it has the columns for."""
+    def clocks(self, table: str, times: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Which timestamps of a table each of these expressions reads, for those that it has the columns for."""
         bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
+        names = {field.name.casefold(): field for field in bronze.schema}
+        read = {sql: {name.casefold() for name in columns(sql)} for sql in times}
         # What a reader goes by that this table lacks is for the reader's own start to tell.
-        known = [sql for sql in times if columns(sql) <= set(bronze.columns)]
-        if not known:
+        return {
+            sql: tuple(
+                sorted(
+                    names[name].name
+                    for name in found
+                    if isinstance(names[name].dataType, TimestampType | TimestampNTZType)
+                )
+            )
+            for sql, found in read.items()
+            if found <= names.keys()
+        }
+
+    def fronts(self, table: str, times: Collection[str]) -> dict[str, Front]:
+        """How far a table is by each of these expressions over its columns."""
+        if not times:
             return {}
+        bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
+        # A column's name may need quotes as an expression.
+        read = [F.col(sql) if sql in bronze.columns else F.expr(sql) for sql in times]
         newest = [
-            F.max(F.when(F.col("_heartbeat") == beat, F.unix_micros(F.expr(f"CAST({sql} AS TIMESTAMP)"))))
-            for sql in known
+            F.max(F.when(F.col("_heartbeat") == beat, F.unix_micros(time.cast("timestamp"))))
+            for time in read
             for beat in (False, True)
         ]
         found = [None if us is None else -(-us // 1000) for us in bronze.agg(*newest).collect()[0]]
-        return {sql: Front(*found[2 * index : 2 * index + 2]) for index, sql in enumerate(known)}
+        return {sql: Front(*found[2 * index : 2 * index + 2]) for index, sql in enumerate(times)}
 
     def beat(self, table: str, at_ms: Mapping[str, int]) -> None:
-        """Appends a heartbeat: in each timestamp that an expression reads, the time that it is to have.
+        """Appends a heartbeat.
 
         Args:
             table: a bronze table.
-            at_ms: expression -> milliseconds since 1970; not empty.
+            at_ms: timestamp column -> milliseconds since 1970; not empty.
         """
         bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
         values = {
             "_event_id": F.lit(f"heartbeat-{uuid.uuid5(uuid.NAMESPACE_OID, f'{table}/{sorted(at_ms.items())}')}"),
             "_ingest_time": F.current_timestamp(),
             "_heartbeat": F.lit(True),
+            **{name: F.timestamp_millis(F.lit(ms)) for name, ms in at_ms.items()},
         }
-        for column in bronze.schema:
-            wanted = [ms for sql, ms in at_ms.items() if column.name in columns(sql)]
-            if wanted and isinstance(column.dataType, TimestampType | TimestampNTZType):
-                values[column.name] = F.timestamp_millis(F.lit(max(wanted)))
         row = self.spark.range(1).select(
             *(values.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in bronze.schema)
         )
@@ -134,14 +149,20 @@ class Heartbeats:
             readers: every pipeline that reads one of them.
         """
         times = {name: event_times(name, ingests, readers) for name in names if tables.exists(self.lake, name)}
-        fronts = {name: self.fronts(name, times[name]) for name in times}
+        clocks = {name: self.clocks(name, times[name]) for name in times}
+        fronts = {name: self.fronts(name, sorted({*read, *chain(*read.values())})) for name, read in clocks.items()}
         for name, of_table in fronts.items():
-            at_ms = {}
-            for sql, front in of_table.items():
-                newest = self._newest_together(name, sql, fronts, readers)
+            at_ms: dict[str, int] = {}
+            for sql, read in clocks[name].items():
+                front, newest = of_table[sql], self._newest_together(name, sql, fronts, readers)
                 target = None if newest is None else newest + duration_ms(times[name][sql]) + 1
-                if target is not None and (front.heartbeat_ms is None or front.heartbeat_ms < target):
-                    at_ms[sql] = target
+                if target is None or (front.heartbeat_ms is not None and front.heartbeat_ms >= target):
+                    continue
+                for column in read:
+                    own = of_table[column].event_ms
+                    # The reader's time may lie at a distance from the column's: both move by as much.
+                    at = target if own is None or front.event_ms is None else own + target - front.event_ms
+                    at_ms[column] = max(at, at_ms.get(column, at))
             if at_ms:
                 self.beat(name, at_ms)
 

@@ -195,6 +195,31 @@ def test_readers_that_go_by_other_times_are_closed_by_those(spark: SparkSession,
         lakes.assert_balanced(lake, definition)
 
 
+def test_a_reader_whose_time_is_computed_moves_no_other_one(spark: SparkSession, lake: Lake) -> None:
+    """By another spelling of the column, and at a distance from it."""
+    land(lake, 0, minute=1)
+    delivered = Table("bronze.events", select={"k": "k", "at": "T + INTERVAL 2 HOURS"})
+    later = a_count("later").model_copy(update={"source": delivered, "event_time": "at"})
+    spelled = a_count("spelled").model_copy(update={"event_time": "T"})
+    query = IngestQuery(spark, lake, an_ingest())
+    query.start(until_caught_up=True).awaitTermination()
+
+    query.beat(60_000, [a_count(), later, spelled])
+
+    def beats() -> list[datetime]:
+        return sorted(row["t"] for row in lakes.rows(lake, "bronze.events") if row["_heartbeat"])
+
+    newest = max(row["t"] for row in lakes.rows(lake, "bronze.events") if not row["_heartbeat"])
+    assert [beat - newest for beat in beats()] == [timedelta(minutes=1)]
+
+    readers = [later, spelled]
+    assert failures(dict(Driver(spark, lake, readers).run_until_caught_up(close=True))) == {}
+    assert timedelta(0) < beats()[-1] - newest < timedelta(hours=1)
+    assert sum(row["events"] for row in lakes.rows(lake, "gold.later")) == 3
+    assert {row["window_start"].hour for row in lakes.rows(lake, "gold.later")} == {2}
+    assert sum(row["events"] for row in lakes.rows(lake, "gold.spelled")) == 3
+
+
 def test_an_ingest_that_is_busy_does_not_wait_for_input(spark: SparkSession, lake: Lake) -> None:
     land(lake, 0)
     seen: list[bool] = []
