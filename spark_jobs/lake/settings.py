@@ -15,7 +15,7 @@ class Settings(BaseSettings):
         master: the Spark master.
         driver_memory: heap of the driver's JVM.
         executor_memory: heap of each executor's JVM, on a cluster.
-        java_options: further options of the driver's JVM, with blanks between them.
+        java_options: further options of the JVMs of driver and executors, with blanks between them.
         shuffle_partitions: state partitions of a new checkpoint; frozen into it at its first batch.
         host: how this host calls itself in the lake's control objects; empty: its network name.
         metrics_port: where the supervisor serves metrics; drivers take the next free ports. 0: no metrics.

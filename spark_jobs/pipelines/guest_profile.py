@@ -26,4 +26,5 @@ guest_profile = Pipeline(
         ),
     ),
     sink=Sink("gold.guest_profile", mode="update"),
+    trigger_interval="5 seconds",
 )

@@ -21,4 +21,5 @@ page_sessions = Pipeline(
         ),
     ),
     sink=Sink("gold.page_sessions"),
+    trigger_interval="5 seconds",
 )

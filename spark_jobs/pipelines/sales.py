@@ -16,4 +16,5 @@ ingest_sales = Ingest(
     event_id="sale_id",
     rules=(NotNull("product_id"), Between("quantity", min=1), Between("unit_price", min=0)),
     sink=Sink("bronze.sales"),
+    trigger_interval="5 seconds",
 )

@@ -16,4 +16,5 @@ shop_totals = Pipeline(
         ),
     ),
     sink=Sink("gold.shop_totals", mode="update"),
+    trigger_interval="5 seconds",
 )

@@ -16,4 +16,5 @@ top_products = Pipeline(
         TopN(10, order_by="units DESC, product_id"),
     ),
     sink=Sink("gold.top_products"),
+    trigger_interval="5 seconds",
 )

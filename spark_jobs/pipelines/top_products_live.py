@@ -16,4 +16,5 @@ top_products_live = Pipeline(
         TopN(10, order_by="units DESC, product_id"),
     ),
     sink=Sink("gold.top_products_live", mode="update"),
+    trigger_interval="5 seconds",
 )

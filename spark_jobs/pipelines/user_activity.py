@@ -9,4 +9,5 @@ user_activity = Pipeline(
     watermark=Watermark(delay="10 seconds", grace="1 minute", late=Late.SIDE_OUTPUT),
     steps=(Aggregate(window=Tumbling("5 minutes"), by=("user_id",), measures={"events": "count(*)"}),),
     sink=Sink("gold.user_activity"),
+    trigger_interval="5 seconds",
 )
