@@ -1,10 +1,12 @@
 """Runs pipelines in this process, with live progress and a plain account at the end."""
 
 import contextlib
+import getpass
 import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +24,8 @@ from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Definition, Pipeline
+
+_KEEP_LOGS_S = 30 * 86_400
 
 
 def run_pipelines(
@@ -68,8 +72,12 @@ def report_failures(err: Console, outcomes: Mapping[str, Outcome]) -> int:
 
 
 def _log_file() -> Path:
-    folder = Path(tempfile.gettempdir()) / "tidemark"
-    folder.mkdir(exist_ok=True)
+    # One folder for each user of the host: nobody may write into that of another one.
+    folder = Path(tempfile.gettempdir()) / f"tidemark-{getpass.getuser()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for old in folder.glob("driver-*.log"):
+        if time.time() - old.stat().st_mtime > _KEEP_LOGS_S:
+            old.unlink(missing_ok=True)
     return folder / f"driver-{os.getpid()}.log"
 
 
