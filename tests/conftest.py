@@ -3,13 +3,15 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
-from spark_jobs.engine.session import build_session
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Drivers live for seconds here: the second, thorough compiler of Java costs a quarter of their time and pays back
 # nothing.
@@ -17,7 +19,10 @@ os.environ.setdefault("TIDEMARK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    # Here: most tests that need no session need not import PySpark either.
+    from spark_jobs.engine.session import build_session
+
     lake = Lake(str(tmp_path_factory.mktemp("session"))).made()
     session = build_session(lake, settings=Settings(master="local[2]", shuffle_partitions=2))
     # Batches of a few rows: to compile each plan takes longer than to interpret it. Drivers that run in a process of

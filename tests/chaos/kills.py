@@ -265,7 +265,8 @@ def _await_progress(driver: subprocess.Popen[bytes], lake: Lake, before: int) ->
             return True
         if time.monotonic() > deadline:
             raise TimeoutError(f"the driver has committed nothing for {_STUCK_S:.0f} s; newest: {_newest(lake)}")
-        time.sleep(0.05)
+        # Seldom: to list a lake costs the driver its processor.
+        time.sleep(0.25)
     return False
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -28,15 +29,17 @@ TABLE, VERSION = "gold.top_products", "4"
 
 
 @contextmanager
-def a_lake(kind: str, folder: Path) -> Iterator[Lake]:
+def a_lake(kind: str, folder: Path, spark: SparkSession) -> Iterator[Lake]:
     if kind == "folder":
         yield Lake(str(folder / "lake")).made()
         return
     if minio_binary() is None:
         leave_out("no minio binary: `make setup-tests` builds one where Go is installed")
     with start_minio(folder / "minio") as minio, patch.dict(os.environ, minio.environment()):
-        minio.create_bucket("zombies")
-        yield Lake("s3a://zombies/lake")
+        bucket = f"zombies-{urlsplit(minio.endpoint).port}"
+        minio.create_bucket(bucket)
+        minio.let_in(spark, bucket)
+        yield Lake(f"s3a://{bucket}/lake")
 
 
 def is_asleep(pid: int) -> bool:
@@ -56,7 +59,7 @@ def test_a_driver_that_wakes_in_the_middle_of_a_commit_after_it_was_replaced_cha
     kind: str, with_reset: bool, bronze: Lake, undisturbed: dict[str, Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     asleep = WatchedLauncher(LocalProcess(ZOMBIE), {"ZOMBIE_TABLE": TABLE, "ZOMBIE_VERSION": VERSION})
-    with a_lake(kind, tmp_path) as lake, launching(asleep), launching(WatchedLauncher()) as awake:
+    with a_lake(kind, tmp_path, spark) as lake, launching(asleep), launching(WatchedLauncher()) as awake:
         streams.copy_bronze(bronze, lake)
         deploy(lake)
         here = supervisor(lake, tmp_path / "here", asleep, host="here")

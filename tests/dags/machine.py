@@ -125,7 +125,7 @@ def until(look: Callable[[], T | None], within_s: float, what: str) -> T:
     deadline = time.monotonic() + within_s
     while not (found := look()):
         assert time.monotonic() < deadline, f"expected {what} within {within_s:.0f} s"
-        time.sleep(0.2)
+        time.sleep(0.5)
     return found
 
 

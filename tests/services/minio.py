@@ -14,6 +14,7 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
+from pyspark.sql import SparkSession
 
 from tests.services.process import REPOSITORY, ServiceError, free_port, running
 
@@ -67,6 +68,12 @@ class Minio:
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_REGION": REGION,
         }
+
+    def let_in(self, spark: SparkSession, bucket: str) -> None:
+        """Tell a session that was there before of a bucket; it keeps what it knows, so no other may have that name."""
+        known = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+        for name, value in self.hadoop_settings().items():
+            known.set(name.replace("fs.s3a.", f"fs.s3a.bucket.{bucket}."), value)
 
     def hadoop_settings(self, endpoint: str | None = None) -> dict[str, str]:
         """Return what S3A needs to know, as Hadoop settings (without ``spark.hadoop.``)."""

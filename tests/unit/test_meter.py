@@ -92,15 +92,17 @@ TOLD_AFTER_S = 300
 LEVELS = st.integers(0, 100_000)
 SEEDS = st.integers(0, 10**6)
 
+# An example is an hour or more of looks.
+hours = settings(max_examples=15)
 # What holds of noise holds nearly always, not always: the same noise is tried each time.
-same_each_time = settings(derandomize=True)
+same_each_time = settings(hours, derandomize=True)
 
 
 @same_each_time
 @given(seed=SEEDS, level=LEVELS)
 def test_a_backlog_that_goes_up_and_down_without_a_trend_is_no_pressure(seed, level):
     up_to = noise(seed)
-    assert max(looks(level + up_to() for _ in range(1000))) < TOLD_AFTER_S
+    assert max(looks(level + up_to() for _ in range(300))) < TOLD_AFTER_S
 
 
 @same_each_time
@@ -112,9 +114,10 @@ def test_more_traffic_than_before_is_no_pressure_as_long_as_the_backlog_does_not
 
 
 @pytest.mark.parametrize("seconds", [10, 60, 600])
+@hours
 @given(rate=st.integers(1, 1000))
 def test_what_arrives_between_two_triggers_is_no_pressure(seconds, rate):
-    sawtooth = (10 * rate * (look % (seconds // 10)) for look in range(1000))
+    sawtooth = (10 * rate * (look % (seconds // 10)) for look in range(300))
     meter = a_meter(seconds=seconds)
     assert max(looks(sawtooth, meter=meter, batch_every=seconds // 10)) < TOLD_AFTER_S
 
@@ -143,6 +146,7 @@ def test_a_large_backlog_that_is_worked_off_is_no_pressure(seed, step):
     assert max(looks(max(0, 100_000 - step * look + up_to()) for look in range(500))) < TOLD_AFTER_S
 
 
+@hours
 @given(step=st.integers(1, 1000))
 def test_nor_is_one_that_came_at_once(step):
     backlog = [0] * 100 + [max(0, 100_000 - step * look) for look in range(500)]
