@@ -54,9 +54,8 @@ run: setup ## a simulated shop, live for two minutes in the terminal, without Ai
 
 test: setup-tests lint ## lint, types and all tests: README's second command
 	@$(PY) -m pytest tests/unit -q -n 2
-	@$(PY) -m pytest tests --ignore tests/unit -m "not outside_data and not long and not alone" \
-	  -n 2 --dist loadfile --no-loadscope-reorder
-	@$(PY) -m pytest tests/control tests/dags -m "alone and not long"
+	@$(PY) -m pytest tests/spark tests/services -q -m "not outside_data and not long" -n 2 --dist loadfile
+	@$(PY) -m pytest tests --ignore tests/unit --ignore tests/spark --ignore tests/services -m "not outside_data and not long"
 
 lint: .venv/.ready ## format, lint, types, layers
 	@ruff format --check --quiet .

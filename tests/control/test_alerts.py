@@ -40,8 +40,6 @@ from tests.control import streams
 from tests.control.streams import WatchedLauncher
 from tests.lakes import TIMESTAMP, Bronze
 
-pytestmark = pytest.mark.alone
-
 COLUMNS = {"product_id": pa.string(), "quantity": pa.int64(), "sold_at": TIMESTAMP}
 PATIENCE_S = 240.0
 HOLDS = "held"

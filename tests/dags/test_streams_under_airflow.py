@@ -21,8 +21,6 @@ from spark_jobs.pipelines import registry
 from tests.dags.machine import Machine, machine, until
 from tests.dags.receiver import Mailbox, Receiver, listening, mailbox
 
-pytestmark = pytest.mark.alone
-
 DEMO = {"ingest_sales", "top_products", "top_products_live", "shop_totals"}
 
 

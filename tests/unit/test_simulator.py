@@ -104,6 +104,14 @@ class FakeClock:
             self.on_wait(self.waits)
 
 
+@pytest.fixture(scope="module")
+def rough(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """6,000 sales of a rough shop, and the truth about them."""
+    folder = tmp_path_factory.mktemp("rough")
+    emit(folder, shop(disorder=ROUGH), rows=6_000)
+    return folder
+
+
 class TestDeterminism:
     def test_the_same_seed_gives_the_same_bytes(self, tmp_path):
         for folder in ("a", "b"):
@@ -119,8 +127,8 @@ class TestDeterminism:
         assert lines(tmp_path / "a") != lines(tmp_path / "b")
 
     def test_the_cut_of_the_files_does_not_change_the_rows(self, tmp_path):
-        emit(tmp_path / "a", shop(disorder=ROUGH), rows_per_file=37)
-        emit(tmp_path / "b", shop(disorder=ROUGH), rows_per_file=2_000)
+        emit(tmp_path / "a", shop(disorder=ROUGH), rows=1_000, rows_per_file=37)
+        emit(tmp_path / "b", shop(disorder=ROUGH), rows=1_000, rows_per_file=1_000)
         assert lines(tmp_path / "a") == lines(tmp_path / "b")
 
     def test_the_pace_of_the_clock_does_not_change_the_rows(self, tmp_path):
@@ -139,9 +147,8 @@ class TestDeterminism:
 
 
 class TestShares:
-    def test_they_are_within_binomial_bounds(self, tmp_path):
-        emit(tmp_path, shop(disorder=ROUGH), rows=6_000)
-        rows = truth(tmp_path)
+    def test_they_are_within_binomial_bounds(self, rough):
+        rows = truth(rough)
         originals = [row for row in rows if row.duplicate_of is None]
         counts = Counter(row.arrival for row in originals)
         shares = {
@@ -173,9 +180,8 @@ class TestShares:
 
 
 class TestArrival:
-    def test_disorder_is_bounded_and_lateness_begins_beyond_it(self, tmp_path):
-        emit(tmp_path, shop(disorder=ROUGH), rows=4_000)
-        for row in truth(tmp_path):
+    def test_disorder_is_bounded_and_lateness_begins_beyond_it(self, rough):
+        for row in truth(rough):
             delay_ms = ms(row.arrival_time) - ms(row.event_time)
             match row.arrival:
                 case "ordered":
@@ -186,10 +192,9 @@ class TestArrival:
                     assert 600_000 < delay_ms <= 7_200_000
             assert row.behind_ms <= delay_ms
 
-    def test_rows_come_in_the_order_of_their_arrival(self, tmp_path):
-        emit(tmp_path, shop(disorder=ROUGH))
-        rows = truth(tmp_path)
-        assert [row.index for row in rows] == list(range(2_000))
+    def test_rows_come_in_the_order_of_their_arrival(self, rough):
+        rows = truth(rough)
+        assert [row.index for row in rows] == list(range(6_000))
         assert [row.arrival_time for row in rows] == sorted(row.arrival_time for row in rows)
 
     def test_late_rows_are_really_behind(self, tmp_path):
@@ -201,9 +206,8 @@ class TestArrival:
         assert all(row.behind_ms > 590_000 for row in still_running)
         assert all(row.behind_ms <= 90_000 for row in rows if row.arrival != "late")
 
-    def test_a_copy_has_the_same_bytes_and_comes_later(self, tmp_path):
-        emit(tmp_path, shop(disorder=ROUGH))
-        text, rows = lines(tmp_path), truth(tmp_path)
+    def test_a_copy_has_the_same_bytes_and_comes_later(self, rough):
+        text, rows = lines(rough), truth(rough)
         copies = [row for row in rows if row.duplicate_of is not None]
         assert len(copies) > 100
         for copy in copies:
