@@ -204,17 +204,17 @@ def test_a_reader_whose_time_is_computed_moves_no_other_one(spark: SparkSession,
     query = IngestQuery(spark, lake, an_ingest())
     query.start(until_caught_up=True).awaitTermination()
 
-    query.beat(60_000, [a_count(), later, spelled])
+    query.beat(5_000, [a_count(), later, spelled])
 
     def beats() -> list[datetime]:
         return sorted(row["t"] for row in lakes.rows(lake, "bronze.events") if row["_heartbeat"])
 
     newest = max(row["t"] for row in lakes.rows(lake, "bronze.events") if not row["_heartbeat"])
-    assert [beat - newest for beat in beats()] == [timedelta(minutes=1)]
+    assert [beat - newest for beat in beats()] == [timedelta(seconds=5)]
 
     readers = [later, spelled]
     assert failures(dict(Driver(spark, lake, readers).run_until_caught_up(close=True))) == {}
-    assert timedelta(0) < beats()[-1] - newest < timedelta(hours=1)
+    assert timedelta(seconds=5) < beats()[-1] - newest < timedelta(minutes=1)
     assert sum(row["events"] for row in lakes.rows(lake, "gold.later")) == 3
     assert {row["window_start"].hour for row in lakes.rows(lake, "gold.later")} == {2}
     assert sum(row["events"] for row in lakes.rows(lake, "gold.spelled")) == 3
