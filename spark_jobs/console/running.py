@@ -1,7 +1,6 @@
 """Runs pipelines in this process, with live progress and a plain account at the end."""
 
 import contextlib
-import getpass
 import os
 import signal
 import tempfile
@@ -72,12 +71,13 @@ def report_failures(err: Console, outcomes: Mapping[str, Outcome]) -> int:
 
 
 def _log_file() -> Path:
-    # One folder for each user of the host: nobody may write into that of another one.
-    folder = Path(tempfile.gettempdir()) / f"tidemark-{getpass.getuser()}"
+    # One folder for each user of the host, by number: in a container a user may have no name.
+    folder = Path(tempfile.gettempdir()) / f"tidemark-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for old in folder.glob("driver-*.log"):
-        if time.time() - old.stat().st_mtime > _KEEP_LOGS_S:
-            old.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another one was quicker
+            if time.time() - old.stat().st_mtime > _KEEP_LOGS_S:
+                old.unlink()
     return folder / f"driver-{os.getpid()}.log"
 
 

@@ -88,7 +88,8 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
     else:
         found["spark.jars"] = ",".join(jars())
         found["spark.executor.memory"] = settings.executor_memory
-        found["spark.executor.extraJavaOptions"] = settings.java_options
+        if settings.java_options:
+            found["spark.executor.extraJavaOptions"] = settings.java_options
     if lake.on_s3:
         s3 = S3Settings()
         found["spark.hadoop.fs.s3a.endpoint.region"] = s3.region
