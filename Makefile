@@ -71,7 +71,8 @@ unit: .venv/.ready ## the tests that need no JVM
 	@$(PY) -m pytest tests/unit -n 2
 
 verify: setup ## DATA=folder CASES=folder: the tests that read data from outside the repository
-	@TIDEMARK_DATA="$(DATA)" TIDEMARK_CASES="$(CASES)" $(PY) -m pytest tests -m outside_data
+	@TIDEMARK_DATA="$(DATA)" TIDEMARK_CASES="$(CASES)" TIDEMARK_SHUFFLE_PARTITIONS=1 \
+	  $(PY) -m pytest tests/spark -m outside_data -n 2 --dist loadfile
 
 cases: setup ## FILE=cases.json: run window cases of other engines
 	@$(PY) -m tests.cases "$(FILE)"

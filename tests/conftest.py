@@ -1,6 +1,5 @@
 """One Spark session for all tests that need one."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,13 +8,14 @@ import pytest
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
+from tests.settings import suit_short_lives
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Drivers live for seconds here: the second, thorough compiler of Java costs a quarter of their time and pays back
-# nothing.
-os.environ.setdefault("TIDEMARK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    from tests.calm import CalmRun
+
+suit_short_lives()
 
 
 @pytest.fixture(scope="session")
@@ -24,13 +24,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     from spark_jobs.engine.session import build_session
 
     lake = Lake(str(tmp_path_factory.mktemp("session"))).made()
-    session = build_session(lake, settings=Settings(master="local[2]", shuffle_partitions=2))
+    session = build_session(lake, settings=Settings(master="local[2]"))
     # Batches of a few rows: to compile each plan takes longer than to interpret it. Drivers that run in a process of
     # their own, as those that are killed, compile as they do for users.
     session.conf.set("spark.sql.codegen.wholeStage", "false")
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def calm(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "CalmRun":
+    """What nobody disturbed, for all tests that disturb."""
+    from tests.calm import calm_run
+
+    return calm_run(spark, tmp_path_factory.mktemp("calm"))
 
 
 @pytest.fixture

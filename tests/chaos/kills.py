@@ -30,12 +30,14 @@ from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.reset import tables_of
 from spark_jobs.simulator import Disorder, Shop, simulate_files
-from spark_jobs.spec import Ingest, Pipeline
+from spark_jobs.spec import Definition, Ingest, Pipeline
 from tests import lakes
 from tests.chaos import pipelines
 from tests.services.minio import start_minio
+from tests.settings import suit_short_lives
 
 DEFINITIONS = tuple(value for value in vars(pipelines).values() if isinstance(value, Ingest | Pipeline))
+READERS = tuple(each for each in DEFINITIONS if isinstance(each, Pipeline))
 PIPELINES_FILE = str(Path(pipelines.__file__))
 # A driver that makes no progress for so long has not survived its predecessor's death.
 _STUCK_S = 180.0
@@ -80,14 +82,8 @@ def simulate(landing: Path, *, files: int, rows_per_file: int) -> None:
         os.utime(path, (1_767_225_600 + number, 1_767_225_600 + number))
 
 
-def ingest_command(lake: Lake) -> list[str]:
-    """A driver that reads all of the input into bronze, then ends."""
-    ingests = [f"{PIPELINES_FILE}:{each.name}" for each in DEFINITIONS if isinstance(each, Ingest)]
-    return [sys.executable, "-m", "spark_jobs.cli", "run", *ingests, "--lake", lake.uri, "--until-caught-up"]
-
-
 def command(lake: Lake) -> list[str]:
-    """A driver that does all the work there is, then ends."""
+    """A driver that does all the work there is, first the ingest, then the pipelines, and then ends."""
     program = [sys.executable, "-m", "spark_jobs.cli", "run", PIPELINES_FILE]
     return [*program, "--lake", lake.uri, "--until-caught-up", "--close"]
 
@@ -161,8 +157,8 @@ def run_killed(
 ) -> Round:
     """Kills the driver again and again, each time a random moment after it has begun to commit.
 
-    A quarter of the kills meets the ingest; it is then left to finish, and the others meet the pipelines, all of which
-    run at once.
+    A quarter of the kills comes as soon as anything is committed, which is the ingest's until it is done; the others
+    come when the pipelines commit, all of which run at once.
 
     Args:
         lake: with its input in place.
@@ -173,16 +169,16 @@ def run_killed(
         calm_by: where given, tables are held against a calm run of the same batches if a kill has changed their cut.
     """
     chance, result, began = random.Random(seed), Round(seed), time.monotonic()
-    phases = (("ingest", ingest_command(lake), max(1, most_kills // 4)), ("pipelines", command(lake), most_kills))
-    for phase, program, most in phases:
-        for moment in _kill_again_and_again(program, lake, environment, chance, most - result.kills):
-            result.moments.append(f"{phase}: {moment}")
+    program = command(lake)
+    for watched, most in ((DEFINITIONS, max(1, most_kills // 4)), (READERS, most_kills)):
+        for moment in _kill_again_and_again(program, lake, environment, chance, watched, most - result.kills):
+            result.moments.append(moment)
             result.kills += 1
-        run = subprocess.run(program, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-        if run.returncode:
-            said = f"{run.stdout[-500:]} {run.stderr[-1500:]}"
-            result.differing.append(f"a run that was not killed failed with {run.returncode}: {said}")
-            return result
+    run = subprocess.run(program, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    if run.returncode:
+        said = f"{run.stdout[-500:]} {run.stderr[-1500:]}"
+        result.differing.append(f"a run that was not killed failed with {run.returncode}: {said}")
+        return result
     found, batches = contents(lake), batches_of_ingest(lake)
     if calm_by is not None and set(batches) != {1}:
         result.own_batches, expected = batches, calm_by(batches)
@@ -193,13 +189,27 @@ def run_killed(
 
 
 def _kill_again_and_again(
-    program: list[str], lake: Lake, environment: Mapping[str, str], chance: random.Random, most: int
+    program: list[str],
+    lake: Lake,
+    environment: Mapping[str, str],
+    chance: random.Random,
+    watched: Sequence[Definition],
+    most: int,
 ) -> Iterator[str]:
-    """Until as many have been killed, or one has ended before; gives the newest file of the lake at each death."""
+    """Until as many have been killed, or one has ended before; gives what ran and the lake's newest file at each death.
+
+    Args:
+        program: the driver's command.
+        lake: that it works on.
+        environment: of the driver.
+        chance: that picks the moments.
+        watched: the moment of death comes after one of these has committed something.
+        most: kills.
+    """
     for _ in range(most):
         with _driver(program, environment) as driver:
-            before = _progress(lake)
-            if not _await_progress(driver, lake, before):
+            before = _progress(lake, watched)
+            if not _await_progress(driver, lake, watched, before):
                 _refuse_failure(driver)
                 return
             # The moment of death: anywhere in the next batches.
@@ -207,9 +217,9 @@ def _kill_again_and_again(
                 driver.wait(chance.uniform(0.0, 2.5))
                 _refuse_failure(driver)
                 return
-            newest = _newest(lake)
+            moment = f"{'pipelines' if _progress(lake, READERS) else 'ingest'}: {_newest(lake)}"
             _kill(driver)
-            yield newest
+            yield moment
 
 
 def _refuse_failure(driver: subprocess.Popen[bytes]) -> None:
@@ -246,10 +256,13 @@ def _kill(driver: subprocess.Popen[bytes]) -> None:
     driver.wait()
 
 
-def _progress(lake: Lake) -> int:
-    """How many commits and log entries there are in the lake."""
-    marks = ("/_delta_log/", "/offsets/", "/commits/")
-    return sum(any(mark in f"/{item['path']}" for mark in marks) for item in lake.store.list().collect())
+def _progress(lake: Lake, definitions: Sequence[Definition]) -> int:
+    """How many commits and log entries of these pipelines there are in the lake."""
+    checkpoints = [f"_checkpoints/{each.name}/" for each in definitions]
+    logs = [f"{table.replace('.', '/')}/_delta_log/" for each in definitions for table in tables_of(each)]
+    places, marks = (*checkpoints, *logs), ("/_delta_log/", "/offsets/", "/commits/")
+    paths = [str(item["path"]) for item in lake.store.list().collect()]
+    return sum(path.startswith(places) and any(mark in path for mark in marks) for path in paths)
 
 
 def _newest(lake: Lake) -> str:
@@ -257,11 +270,11 @@ def _newest(lake: Lake) -> str:
     return str(items[-1]["path"]) if items else ""
 
 
-def _await_progress(driver: subprocess.Popen[bytes], lake: Lake, before: int) -> bool:
-    """Waits until the driver commits something; False where it ends without."""
+def _await_progress(driver: subprocess.Popen[bytes], lake: Lake, watched: Sequence[Definition], before: int) -> bool:
+    """Waits until the driver commits something for one of these; False where it ends without."""
     deadline = time.monotonic() + _STUCK_S
     while driver.poll() is None:
-        if _progress(lake) > before:
+        if _progress(lake, watched) > before:
             return True
         if time.monotonic() > deadline:
             raise TimeoutError(f"the driver has committed nothing for {_STUCK_S:.0f} s; newest: {_newest(lake)}")
@@ -310,6 +323,7 @@ def main() -> int:
     parser.add_argument("--lake", choices=("folder", "minio"), default="folder")
     parser.add_argument("--root", type=Path, default=Path(".cache/chaos"))
     options = parser.parse_args()
+    suit_short_lives()
     root = options.root.absolute() / f"{options.lake}-{options.seed}"
     journal = root.with_suffix(".jsonl")
     root.mkdir(parents=True, exist_ok=True)

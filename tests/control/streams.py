@@ -23,11 +23,10 @@ from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import tables_of
 from spark_jobs.spec import Definition, Pipeline
 from tests import lakes
-from tests.chaos import kills, pipelines
+from tests.chaos import pipelines
 
 READERS: tuple[Pipeline, ...] = (pipelines.top_products, pipelines.top_products_live, pipelines.shop_totals)
 JOB = READERS[0].job
-FILES = 6
 PATIENCE = timedelta(minutes=5)
 
 
@@ -122,16 +121,6 @@ def read_all(lake: Lake, *, epoch: int = 1, readers: Sequence[Pipeline] = READER
     return True
 
 
-def with_bronze(folder: Path, spark: SparkSession) -> Lake:
-    """A folder lake whose bronze table is complete: one file a batch, and nothing that reads it has begun."""
-    landing = folder / "input"
-    kills.simulate(landing, files=FILES, rows_per_file=300)
-    lake = Lake(str(folder / "lake")).made()
-    kills.put_input(lake, landing)
-    lakes.run_all(spark, lake, [pipelines.ingest_sales], close=False)
-    return lake
-
-
 def copy_bronze(source: Lake, target: Lake) -> None:
     """Puts the bronze table of one lake into another."""
     if not target.on_s3:
@@ -142,17 +131,17 @@ def copy_bronze(source: Lake, target: Lake) -> None:
             target.store.put(str(path.relative_to(source.uri)), path.read_bytes())
 
 
-def close(lake: Lake, spark: SparkSession) -> None:
+def close(lake: Lake, spark: SparkSession, readers: Sequence[Pipeline] = READERS) -> None:
     """Finishes the input, by hand: every window of the readers becomes final."""
-    lakes.run_all(spark, lake, READERS, close=True)
+    lakes.run_all(spark, lake, readers, close=True)
 
 
-def results(lake: Lake) -> dict[str, Any]:
+def results(lake: Lake, readers: Sequence[Pipeline] = READERS) -> dict[str, Any]:
     """The rows of every table that the readers write, less what a repeated run or a reset may change."""
     hidden = ("_source", "_epoch", "epoch")
     return {
         table: lakes.comparable(lakes.rows(lake, table), without=hidden)
-        for reader in READERS
+        for reader in readers
         for table in tables_of(reader)
     }
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import job_now
@@ -22,6 +21,7 @@ from spark_jobs.control.launchers import SparkSubmit, Task
 from spark_jobs.engine.spark_settings import spark_settings
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
+from tests.calm import FILES, CalmRun
 from tests.chaos import kills
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, batches, deploy, launching, supervisor, until
@@ -121,36 +121,38 @@ def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
 
 
 def test_tables_are_those_of_an_undisturbed_run_after_a_worker_was_killed(
-    bronze: Lake, undisturbed: dict[str, Any], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake, logs = Lake(str(tmp_path / "lake")).made(), tmp_path / "logs"
-    streams.copy_bronze(bronze, lake)
+    lake, logs, readers = Lake(str(tmp_path / "lake")).made(), tmp_path / "logs", READERS[:1]
+    streams.copy_bronze(calm.bronze, lake)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", "1g")
     monkeypatch.setenv("TIDEMARK_EXECUTOR_MEMORY", "512m")
     with cluster(tmp_path, workers=2) as workers:
         submit = SparkSubmit(workers.address, spark_settings(lake, Settings(master=workers.address)))
         with launching(WatchedLauncher(submit)) as launcher:
-            # A finite job goes through the same launcher; what it has read, the stream will not read again.
-            totals = f"{kills.PIPELINES_FILE}:{READERS[2].name}"
-            arguments = ("run", totals, "--lake", lake.uri, "--until-caught-up")
-            batch = launcher.launch(Task("totals", arguments, logs / "batch.log"))
-            assert batch.wait() == 0, batch.log.read_text()
-            assert batches(lake, READERS[2]) == streams.FILES
-
-            watching = supervisor(lake, logs, launcher)
-            top_products = READERS[0]
-            deploy(lake, [top_products])
-            until(lambda: batches(lake, top_products) >= 2, watching)
+            watching, reader = supervisor(lake, logs, launcher), readers[0]
+            deploy(lake, readers)
+            until(lambda: batches(lake, reader) >= 2, watching)
             assert len(workers.state()["activeapps"]) == 1
             workers.kill_worker()
-            assert batches(lake, top_products) < streams.FILES
+            assert batches(lake, reader) < FILES
             workers.start_worker()
-            until(lambda: streams.read_all(lake, readers=[top_products]), watching)
+            until(lambda: streams.read_all(lake, readers=readers), watching)
             assert job_now(lake, JOB).status.ends == ()
-
-            orders.stop(lake, [top_products.name], by="a test")
+            orders.stop(lake, [reader.name], by="a test")
             until(lambda: job_now(lake, JOB).status.state == "stopped", watching)
+
+            # A finite job goes through the same launcher.
+            program = (
+                "run",
+                f"{kills.PIPELINES_FILE}:{reader.name}",
+                "--lake",
+                lake.uri,
+                "--until-caught-up",
+                "--close",
+            )
+            finite = launcher.launch(Task("close", program, logs / "close.log"))
+            assert finite.wait() == 0, finite.log.read_text()
             assert [each.wait() for each in launcher.launched] == [0, 0]
-    streams.close(lake, spark)
-    assert streams.results(lake) == undisturbed
+    assert streams.results(lake, readers) == streams.results(calm.lake, readers)

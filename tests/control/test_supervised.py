@@ -4,7 +4,6 @@ import os
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,20 +13,22 @@ from spark_jobs.control.awaiting import DeployError, await_running, failed_gener
 from spark_jobs.control.monitor import look, told
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Sink
+from tests.calm import CalmRun
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, batches, beat, deploy, launching, supervisor, until
 
-NAMES = sorted(reader.name for reader in READERS)
+TWO = READERS[:2]
+NAMES = sorted(reader.name for reader in TWO)
 
 
 def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_were_killed(
-    bronze: Lake, undisturbed: dict[str, Any], spark: SparkSession, tmp_path: Path
+    calm: CalmRun, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake, logs = Lake(str(tmp_path / "lake")).made(), tmp_path / "logs"
-    streams.copy_bronze(bronze, lake)
+    streams.copy_bronze(calm.bronze, lake)
     with launching(WatchedLauncher()) as launcher:
         first = supervisor(lake, logs, launcher)
-        deploy(lake)
+        deploy(lake, TWO)
         until(lambda: batches(lake, READERS[0]) >= 2, first)
 
         # A driver that is killed comes back, in the next term.
@@ -51,7 +52,7 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
         assert not second.active
         clock.passed += 60
         until(lambda: second.active, second)
-        until(lambda: streams.read_all(lake), second)
+        until(lambda: streams.read_all(lake, readers=TWO), second)
         assert terms.records(lake, JOB).newest_number() == 2
         assert [each.exit_code() is None for each in launcher.launched] == [False, True]
 
@@ -64,19 +65,19 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
 
         # What is ordered again as it runs changes nothing.
         before = orders.records(lake, JOB).newest_number()
-        assert not any(ordered.changed for ordered in deploy(lake))
+        assert not any(ordered.changed for ordered in deploy(lake, TWO))
         assert orders.records(lake, JOB).newest_number() == before
 
-        orders.stop(lake, [reader.name for reader in READERS], by="a test")
+        orders.stop(lake, NAMES, by="a test")
         until(lambda: job_now(lake, JOB).status.state == "stopped", second)
         assert launcher.launched[1].exit_code() == 0
-    streams.close(lake, spark)
-    assert streams.results(lake) == undisturbed
+    streams.close(lake, spark, TWO)
+    assert streams.results(lake, TWO) == streams.results(calm.lake, TWO)
 
 
-def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(bronze: Lake, tmp_path: Path) -> None:
+def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(calm: CalmRun, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake")).made()
-    streams.copy_bronze(bronze, lake)
+    streams.copy_bronze(calm.bronze, lake)
     broken = READERS[0].model_copy(update={"name": "broken", "event_time": "shipped_at", "sink": Sink("gold.broken")})
     totals = READERS[2]
     with launching(WatchedLauncher()) as launcher:
@@ -98,9 +99,9 @@ def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(bron
         assert terms.records(lake, JOB).newest_number() == 1
 
 
-def test_a_driver_that_cannot_start_is_given_up_and_says_why(bronze: Lake, tmp_path: Path) -> None:
+def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake")).made()
-    streams.copy_bronze(bronze, lake)
+    streams.copy_bronze(calm.bronze, lake)
     clock = streams.Clock()
     with launching(WatchedLauncher(environment={"TIDEMARK_DRIVER_MEMORY": "2 parsecs"})) as launcher:
         watching = supervisor(lake, tmp_path / "logs", launcher)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
@@ -19,6 +18,8 @@ from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.launchers import LocalProcess
 from spark_jobs.lake import Lake
 from spark_jobs.lake.reset import reset
+from spark_jobs.spec import Pipeline
+from tests.calm import CalmRun
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, beat, deploy, launching, supervisor, until
 from tests.services.minio import minio_binary, start_minio
@@ -46,22 +47,26 @@ def is_asleep(pid: int) -> bool:
     return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
+ONE, ALL = READERS[:1], READERS
+
+
 @pytest.mark.parametrize(
-    ("kind", "with_reset"),
+    ("kind", "with_reset", "readers"),
     [
-        ("folder", False),
-        ("minio", True),
-        pytest.param("folder", True, marks=pytest.mark.long),
-        pytest.param("minio", False, marks=pytest.mark.long),
+        pytest.param("folder", False, ONE, id="folder"),
+        pytest.param("minio", True, ONE, id="minio-reset"),
+        pytest.param("folder", True, ALL, id="folder-reset-all", marks=pytest.mark.long),
+        pytest.param("minio", False, ALL, id="minio-all", marks=pytest.mark.long),
     ],
 )
 def test_a_driver_that_wakes_in_the_middle_of_a_commit_after_it_was_replaced_changes_nothing(
-    kind: str, with_reset: bool, bronze: Lake, undisturbed: dict[str, Any], spark: SparkSession, tmp_path: Path
+    kind: str, with_reset: bool, readers: tuple[Pipeline, ...], calm: CalmRun, spark: SparkSession, tmp_path: Path
 ) -> None:
+    names = [reader.name for reader in readers]
     asleep = WatchedLauncher(LocalProcess(ZOMBIE), {"ZOMBIE_TABLE": TABLE, "ZOMBIE_VERSION": VERSION})
     with a_lake(kind, tmp_path, spark) as lake, launching(asleep), launching(WatchedLauncher()) as awake:
-        streams.copy_bronze(bronze, lake)
-        deploy(lake)
+        streams.copy_bronze(calm.bronze, lake)
+        deploy(lake, readers)
         here = supervisor(lake, tmp_path / "here", asleep, host="here")
         until(lambda: asleep.launched, here)
         zombie = asleep.launched[0]
@@ -76,18 +81,18 @@ def test_a_driver_that_wakes_in_the_middle_of_a_commit_after_it_was_replaced_cha
         clock.passed += 60
         until(lambda: (found := beat(lake)) and found.term == 2 and found.host == "there", there)
         if with_reset:
-            orders.stop(lake, [reader.name for reader in READERS], by="a test")
+            orders.stop(lake, names, by="a test")
             until(lambda: job_now(lake, JOB).status.state == "stopped", there)
-            for reader in READERS:
+            for reader in readers:
                 reset(lake, reader, empty_tables=True)
-            deploy(lake)
-        until(lambda: streams.read_all(lake, epoch=2 if with_reset else 1), there)
+            deploy(lake, readers)
+        until(lambda: streams.read_all(lake, epoch=2 if with_reset else 1, readers=readers), there)
 
         os.killpg(zombie.process.pid, signal.SIGCONT)
         assert until(lambda: zombie.exit_code()) == terms.FencedError.exit_code
         assert terms.records(lake, JOB).newest_number() == (3 if with_reset else 2)
 
-        orders.stop(lake, [reader.name for reader in READERS], by="a test")
+        orders.stop(lake, names, by="a test")
         until(lambda: job_now(lake, JOB).status.state == "stopped", there)
-        streams.close(lake, spark)
-        assert streams.results(lake) == undisturbed
+        streams.close(lake, spark, readers)
+        assert streams.results(lake, readers) == streams.results(calm.lake, readers)

@@ -140,7 +140,7 @@ def machine(folder: Path, *, notifiers: list[Mapping[str, Any]], connections: Ma
         "TIDEMARK_AIRFLOW_PORT": str(free_port()),
         "TIDEMARK_METRICS_PORT": "0",
         "TIDEMARK_DRIVER_MEMORY": "1g",
-        "TIDEMARK_SHUFFLE_PARTITIONS": "2",
+        "TIDEMARK_SHUFFLE_PARTITIONS": "1",
         "AIRFLOW_VAR_TIDEMARK_NOTIFIERS": json.dumps(notifiers),
         **{f"AIRFLOW_CONN_{name.upper()}": address for name, address in connections.items()},
     }

@@ -118,6 +118,8 @@ def test_a_killed_driver_comes_back_and_the_monitor_tells_of_the_restart(here: M
 def test_streams_outlive_airflow(here: Machine) -> None:
     before = here.pulse()
     assert before is not None
+    # Between two looks: one that dies with Airflow holds up the next for a minute.
+    until(lambda: not _looking(here), 120, "the end of the monitor's run")
     assert "killed" in here.airflow.stop(within_s=0, everyone=True)
     read = _read(here, "shop_totals")
     until(lambda: _read(here, "shop_totals") > read, 120, "further events in the ledger")
@@ -250,6 +252,10 @@ def _running_since(here: Machine, term: int, *, at: datetime | None = None) -> b
         one.state == "running" and one.progressed_at is not None and (at is None or one.progressed_at > at)
         for one in seen
     )
+
+
+def _looking(here: Machine) -> bool:
+    return bool(here.api.get("dags/monitor_streams/dagRuns?state=running")["dag_runs"])
 
 
 def _read(here: Machine, pipeline: str) -> int:

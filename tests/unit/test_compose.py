@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 import typer.main
-import yaml
 
 from infra.setup_env import filled
 from infra.setup_jars import SUPPORTED_JAVA
 from spark_jobs.cli import app
 from spark_jobs.lake.settings import KafkaSettings, S3Settings, Settings
 from spark_jobs.simulator.streams import FORMATS
-from tests.compose import Service, compose_file, services, variables
+from tests.compose import Service, compose_file, read_yaml, services, variables
 from tests.services.process import REPOSITORY
 
 SERVICES = services()
@@ -215,7 +214,7 @@ def test_every_setting_of_airflow_is_one_that_it_has() -> None:
     package = importlib.util.find_spec("airflow")
     assert package is not None
     assert package.origin is not None
-    sections = yaml.safe_load((Path(package.origin).parent / "config_templates/config.yml").read_text())
+    sections = read_yaml(Path(package.origin).parent / "config_templates/config.yml")
     given = [name for name in SERVICES["airflow-scheduler"].raw["environment"] if name.startswith("AIRFLOW__")]
     for name in given:
         _, section, option = name.lower().split("__")
@@ -244,7 +243,7 @@ def test_the_simulator_has_a_topic_for_each_stream_that_it_sends() -> None:
 
 
 def test_prometheus_asks_the_ports_that_the_streams_serve() -> None:
-    config = yaml.safe_load((REPOSITORY / "infra/prometheus/prometheus.yml").read_text())
+    config = read_yaml(REPOSITORY / "infra/prometheus/prometheus.yml")
     targets: dict[str, list[str]] = {
         scrape["job_name"]: [target for static in scrape["static_configs"] for target in static["targets"]]
         for scrape in config["scrape_configs"]
@@ -262,9 +261,9 @@ def test_grafana_finds_its_source_and_its_dashboards() -> None:
         for source, target, *_ in (volume.split(":") for volume in SERVICES["grafana"].raw["volumes"])
     }
     provisioning = mounts["/etc/grafana/provisioning"]
-    source = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())["datasources"][0]
+    source = read_yaml(provisioning / "datasources/prometheus.yml")["datasources"][0]
     assert source["url"] == "http://prometheus:9090"
-    provider = yaml.safe_load((provisioning / "dashboards/tidemark.yml").read_text())["providers"][0]
+    provider = read_yaml(provisioning / "dashboards/tidemark.yml")["providers"][0]
     dashboards = mounts[provider["options"]["path"]]
     home = SERVICES["grafana"].raw["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert (dashboards / Path(home).name).is_file()

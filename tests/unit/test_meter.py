@@ -93,7 +93,7 @@ LEVELS = st.integers(0, 100_000)
 SEEDS = st.integers(0, 10**6)
 
 # An example is an hour or more of looks.
-hours = settings(max_examples=15)
+hours = settings(max_examples=8)
 # What holds of noise holds nearly always, not always: the same noise is tried each time.
 same_each_time = settings(hours, derandomize=True)
 

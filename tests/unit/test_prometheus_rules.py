@@ -9,17 +9,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import yaml
 
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.job.prometheus import PulseCollector
 from spark_jobs.spec import Alerts
+from tests.compose import read_yaml
 from tests.services.process import REPOSITORY
 
 RULES: list[dict[str, Any]] = [
-    rule
-    for group in yaml.safe_load((REPOSITORY / "infra/prometheus/rules.yml").read_text())["groups"]
-    for rule in group["rules"]
+    rule for group in read_yaml(REPOSITORY / "infra/prometheus/rules.yml")["groups"] for rule in group["rules"]
 ]
 PANELS: list[dict[str, Any]] = json.loads((REPOSITORY / "infra/grafana/dashboards/streams.json").read_text())["panels"]
 SUPERVISORS = {
@@ -63,7 +61,7 @@ def test_every_kind_of_trouble_has_a_rule_that_leads_to_its_paragraph() -> None:
 
 
 def test_every_rule_is_tried_by_the_rules_own_tests() -> None:
-    tests = yaml.safe_load((REPOSITORY / "infra/prometheus/rules_test.yml").read_text())["tests"]
+    tests = read_yaml(REPOSITORY / "infra/prometheus/rules_test.yml")["tests"]
     tried = {case["alertname"] for test in tests for case in test.get("alert_rule_test", []) if case.get("exp_alerts")}
     assert tried == {rule["alert"] for rule in RULES}
 

@@ -7,9 +7,9 @@ import inspect
 import re
 
 import pytest
-import yaml
 
 from spark_jobs.control import health
+from tests.compose import read_yaml
 from tests.services.process import REPOSITORY
 
 RUNBOOK = REPOSITORY / "docs/runbook.md"
@@ -51,7 +51,7 @@ def test_every_alert_has_its_paragraph(kind: str) -> None:
 
 
 def test_every_rule_of_prometheus_leads_to_a_paragraph() -> None:
-    groups = yaml.safe_load((REPOSITORY / "infra/prometheus/rules.yml").read_text())["groups"]
+    groups = read_yaml(REPOSITORY / "infra/prometheus/rules.yml")["groups"]
     links = [rule["annotations"]["runbook"] for group in groups for rule in group["rules"]]
     assert links
     for link in links:

@@ -106,16 +106,16 @@ class FakeClock:
 
 @pytest.fixture(scope="module")
 def rough(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """6,000 sales of a rough shop, and the truth about them."""
+    """3,000 sales of a rough shop, and the truth about them."""
     folder = tmp_path_factory.mktemp("rough")
-    emit(folder, shop(disorder=ROUGH), rows=6_000)
+    emit(folder, shop(disorder=ROUGH), rows=3_000)
     return folder
 
 
 class TestDeterminism:
     def test_the_same_seed_gives_the_same_bytes(self, tmp_path):
         for folder in ("a", "b"):
-            emit(tmp_path / folder, shop(streams=STREAM_NAMES, disorder=ROUGH))
+            emit(tmp_path / folder, shop(streams=STREAM_NAMES, density=0.25, disorder=ROUGH), rows=1_000)
         files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
         assert len(files) >= 10
         for path in files:
@@ -163,7 +163,7 @@ class TestShares:
             assert abs(count - total * share) < 4.5 * math.sqrt(total * share * (1 - share)), (name, count)
 
     def test_none_means_none(self, tmp_path):
-        progress = emit(tmp_path, shop(streams=STREAM_NAMES, density=0.5, disorder=Disorder.none()))
+        progress = emit(tmp_path, shop(streams=STREAM_NAMES, density=0.25, disorder=Disorder.none()), rows=1_000)
         assert (progress.disordered, progress.late, progress.duplicates, progress.malformed) == (0, 0, 0, 0)
         for stream in STREAM_NAMES:
             assert all(is_sound(line, stream) for line in lines(tmp_path, stream))
@@ -194,14 +194,14 @@ class TestArrival:
 
     def test_rows_come_in_the_order_of_their_arrival(self, rough):
         rows = truth(rough)
-        assert [row.index for row in rows] == list(range(6_000))
+        assert [row.index for row in rows] == list(range(3_000))
         assert [row.arrival_time for row in rows] == sorted(row.arrival_time for row in rows)
 
     def test_late_rows_are_really_behind(self, tmp_path):
         mild = Disorder(disorder=0.2, late=0.05, late_by="20 minutes")
-        emit(tmp_path, shop(density=1.0, disorder=mild), rows=6_000)
+        emit(tmp_path, shop(density=1.0, disorder=mild), rows=3_000)
         rows = truth(tmp_path)
-        still_running = [r for r in rows if r.arrival == "late" and ms(r.arrival_time) < START_MS + 4_000_000]
+        still_running = [r for r in rows if r.arrival == "late" and ms(r.arrival_time) < START_MS + 2_500_000]
         assert len(still_running) > 50
         assert all(row.behind_ms > 590_000 for row in still_running)
         assert all(row.behind_ms <= 90_000 for row in rows if row.arrival != "late")
@@ -295,10 +295,10 @@ class TestTruth:
 
 class TestShopLife:
     def test_payments_are_those_of_the_visits(self, tmp_path):
-        emit(tmp_path, shop(streams=("visits", "payments"), disorder=Disorder.none()), rows=3_000)
+        emit(tmp_path, shop(streams=("visits", "payments"), density=0.5, disorder=Disorder.none()), rows=1_500)
         visits = {row["visit_id"]: row for row in map(parsed, lines(tmp_path, "visits"))}
         payments = list(map(parsed, lines(tmp_path, "payments")))
-        assert len(payments) > 400
+        assert len(payments) > 200
         for payment in payments:
             visit = visits[payment["visit_id"]]
             assert (visit["guest_id"], visit["paid_at"]) == (payment["guest_id"], payment["paid_at"])
@@ -320,8 +320,8 @@ class TestShopLife:
 
     def test_visits_can_be_told_step_by_step(self, tmp_path):
         told = shop(streams=("visits",), visit_updates=True, density=0.5, disorder=Disorder.none())
-        emit(tmp_path / "steps", told, rows=2_000)
-        emit(tmp_path / "whole", shop(streams=("visits",), density=0.5, disorder=Disorder.none()), rows=2_000)
+        emit(tmp_path / "steps", told, rows=1_000)
+        emit(tmp_path / "whole", shop(streams=("visits",), density=0.5, disorder=Disorder.none()), rows=1_000)
         whole = {row["visit_id"]: row for row in map(parsed, lines(tmp_path / "whole", "visits"))}
         versions: dict[str, list[dict]] = {}
         for row in map(parsed, lines(tmp_path / "steps", "visits")):
@@ -335,20 +335,20 @@ class TestShopLife:
 
     def test_sales_have_the_price_of_the_moment(self, tmp_path):
         lively = shop(streams=("sales", "products"), product_change_every="5 seconds", disorder=Disorder.none())
-        emit(tmp_path, lively, rows=2_000)
+        emit(tmp_path, lively, rows=1_000)
         changes = [
             (r["updated_at"], r["product_id"], r["list_price"]) for r in map(parsed, lines(tmp_path, "products"))
         ]
-        assert len(changes) > 110
+        assert len(changes) > 50
         full_price = 0
         for sale in map(parsed, lines(tmp_path)):
             price = [p for at, product, p in changes if product == sale["product_id"] and at <= sale["sold_at"]][-1]
             assert price * Decimal("0.9") - Decimal("0.01") < sale["unit_price"] <= price
             full_price += price == sale["unit_price"]
-        assert full_price > 1_500
+        assert full_price > 700
 
     def test_people_click_in_sessions_that_sometimes_end_with_a_purchase(self, tmp_path):
-        emit(tmp_path, shop(streams=("clicks",), users=100_000, disorder=Disorder.none()), rows=6_000)
+        emit(tmp_path, shop(streams=("clicks",), users=100_000, disorder=Disorder.none()), rows=3_000)
         sessions: dict[str, list[tuple[int, str]]] = {}
         for click in map(parsed, lines(tmp_path, "clicks")):
             sessions.setdefault(click["user_id"], []).append((ms(click["clicked_at"]), click["page"]))
@@ -444,7 +444,7 @@ class TestPace:
         assert not list(tmp_path.iterdir())
 
     def test_a_real_clock_works_too(self, tmp_path):
-        progress = simulate_files(shop(rate=500.0), out=str(tmp_path), duration_s=0.2)
+        progress = simulate_files(shop(rate=500.0), out=str(tmp_path), duration_s=0.1)
         assert progress.ended_by == "duration"
         assert 0 < progress.rows == len(lines(tmp_path))
 
@@ -497,19 +497,19 @@ class TestKafka:
 
 class TestBulk:
     def test_rows_shares_and_order(self, tmp_path):
-        progress = bulk_sales(out=str(tmp_path), rows=9_000, rows_per_file=3_000, extra_columns=45, start=START)
+        progress = bulk_sales(out=str(tmp_path), rows=3_000, rows_per_file=1_000, extra_columns=45, start=START)
         table = pq.read_table(tmp_path / "sales")
         facts = pq.read_table(tmp_path / "_truth" / "sales")
-        assert (progress.rows, progress.files, table.num_rows, table.num_columns) == (9_000, 3, 9_000, 50)
+        assert (progress.rows, progress.files, table.num_rows, table.num_columns) == (3_000, 3, 3_000, 50)
         assert str(table.schema.field("unit_price").type) == "decimal128(10, 2)"
-        assert len(set(table["sale_id"].to_pylist())) == 9_000
+        assert len(set(table["sale_id"].to_pylist())) == 3_000
         arrival_times = facts["arrival_time"].to_pylist()
         assert arrival_times == sorted(arrival_times)
         assert facts["sale_id"].to_pylist() == table["sale_id"].to_pylist()
         assert facts["event_time"].to_pylist() == table["sold_at"].to_pylist()
         counts = Counter(facts["arrival"].to_pylist())
-        assert abs(counts["late"] - 45) < 30
-        assert abs(counts["disordered"] - 1_791) < 190
+        assert abs(counts["late"] - 15) < 18
+        assert abs(counts["disordered"] - 597) < 99
 
     def test_the_cut_of_the_files_does_not_change_the_rows(self, tmp_path):
         for folder, rows_per_file in (("a", 700), ("b", 5_000)):

@@ -54,6 +54,8 @@ def environment(home: Path, port: int, *, lake: str) -> dict[str, str]:
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
         # A look that was killed with Airflow holds up the next one for so long; by default five minutes.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+        # And one that was queued when Airflow was killed, until the next search for such: every five minutes.
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         # Airflow's log servers listen on ports of their own, which another Airflow may hold.
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port()),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port()),
