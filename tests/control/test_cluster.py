@@ -99,9 +99,10 @@ def _kill(worker: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
+    small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": os.environ["TIDEMARK_JAVA_OPTIONS"]}
     # As in the image: Spark's scripts look for the Python that has PySpark. A network name may lead nowhere here.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**os.environ, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    return {**os.environ, **small, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """A failure at each point of a batch, once and twice in a row: afterwards the tables equal those of a run without."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -75,31 +76,52 @@ def a_pipeline(mode: str) -> Pipeline:
     )
 
 
-def fill_bronze(lake: Lake) -> None:
-    columns = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
-    bronze = lakes.Bronze(lake, "bronze.sales", columns, "t")
-    for minute in (1, 7, 13, 19, 25):
+def land(bronze: lakes.Bronze, minutes: Sequence[int]) -> None:
+    for minute in minutes:
         rows = [(f"k{n}", n * minute % 7 + 1, minute + n / 10) for n in range(6)]
         # From the third batch on each brings events that are late for a window that was written.
         rows += [("k1", 50, minute - 21.0), ("k2", 40, minute - 20.5)]
         bronze.append([{"k": k, "v": v, "t": lakes.at(START + int(at * MINUTE))} for k, v, at in rows])
-    bronze.heartbeat(START + 60 * MINUTE)
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """A run without a failure.
+
+    Attributes:
+        before: its lake when it had read three of five files.
+        batch_id: of the batch that came next.
+        tables: at its end.
+    """
+
+    before: Path
+    batch_id: int
+    tables: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
-    """For each mode: bronze as it was before the run, and the tables after it."""
+def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Undisturbed]:
+    """By the mode of the sink."""
     found = {}
     for mode in ("append", "update"):
-        folder = tmp_path_factory.mktemp(mode)
-        fill_bronze(Lake(str(folder / "before")).made())
-        shutil.copytree(folder / "before", folder / "lake")
+        folder, definition = tmp_path_factory.mktemp(mode), a_pipeline(mode)
         lake = Lake(str(folder / "lake")).made()
-        lakes.run(spark, lake, a_pipeline(mode))
-        lakes.assert_balanced(lake, a_pipeline(mode))
-        tables = contents(lake, a_pipeline(mode))
+        columns = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
+        bronze = lakes.Bronze(lake, "bronze.sales", columns, "t")
+        land(bronze, (1, 7, 13))
+        lakes.run(spark, lake, definition)
+        batch_id = len(lakes.ledger(lake, definition))
+        land(bronze, (19, 25))
+        bronze.heartbeat(START + 60 * MINUTE)
+        shutil.copytree(folder / "lake", folder / "before")
+
+        lakes.run(spark, lake, definition)
+        lakes.assert_balanced(lake, definition)
+        tables = contents(lake, definition)
         assert all(tables.values()), "each table has rows that could be lost or doubled"
-        found[mode] = (folder / "before", tables)
+        row = dict(lakes.ledger(lake, definition))[batch_id]
+        assert row.read == 8
+        found[mode] = Undisturbed(folder / "before", batch_id, tables)
     return found
 
 
@@ -118,19 +140,19 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     ],
 )
 def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(
-    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, tuple[Path, Any]], mode: str, point: str, times: int
+    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, Undisturbed], mode: str, point: str, times: int
 ) -> None:
-    before, expected = undisturbed[mode]
-    shutil.copytree(before, tmp_path / "lake")
+    calm = undisturbed[mode]
+    shutil.copytree(calm.before, tmp_path / "lake")
     lake, definition = Lake(str(tmp_path / "lake")).made(), a_pipeline(mode)
-    reached = failing_at(point, 3, times)
+    reached = failing_at(point, calm.batch_id, times)
 
     for _ in range(times):
         with pytest.raises(InjectedError):
             lakes.run(spark, lake, definition, reached=reached)
     lakes.run(spark, lake, definition, reached=reached)
 
-    assert contents(lake, definition) == expected
+    assert contents(lake, definition) == calm.tables
     lakes.assert_balanced(lake, definition)
 
 

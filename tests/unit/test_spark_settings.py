@@ -1,0 +1,47 @@
+"""What drivers and executors are started with."""
+
+import pytest
+
+from spark_jobs.engine import spark_settings as module
+from spark_jobs.engine.spark_settings import MissingJarsError, spark_settings
+from spark_jobs.lake import Lake
+from spark_jobs.lake.settings import Settings
+
+CLUSTER = "spark://somewhere:7077"
+EXECUTORS = "spark.executor.extraJavaOptions"
+
+
+@pytest.fixture(autouse=True)
+def jars(tmp_path, monkeypatch):
+    folder = tmp_path / "jars"
+    folder.mkdir()
+    (folder / "delta.jar").touch()
+    monkeypatch.setattr(module, "JARS_FOLDER", folder)
+    return folder
+
+
+def given(tmp_path, **settings):
+    return spark_settings(Lake(str(tmp_path)), Settings(**settings))
+
+
+def test_further_options_of_java_reach_the_driver_and_on_a_cluster_its_executors(tmp_path):
+    alone = given(tmp_path, master="local[2]", java_options="-XX:+UseZGC")
+    assert alone["spark.driver.extraJavaOptions"].endswith(" -XX:+UseZGC")
+    assert EXECUTORS not in alone
+    assert given(tmp_path, master=CLUSTER, java_options="-XX:+UseZGC")[EXECUTORS] == "-XX:+UseZGC"
+
+
+def test_without_further_options_executors_get_none(tmp_path):
+    assert EXECUTORS not in given(tmp_path, master=CLUSTER, java_options="")
+
+
+def test_jars_are_on_the_class_path_of_a_driver_alone_and_are_sent_to_executors(tmp_path, jars):
+    jar = str(jars / "delta.jar")
+    assert given(tmp_path, master="local[2]")["spark.driver.extraClassPath"] == jar
+    assert given(tmp_path, master=CLUSTER)["spark.jars"] == jar
+
+
+def test_missing_jars_are_told_with_what_to_run(tmp_path, jars):
+    (jars / "delta.jar").unlink()
+    with pytest.raises(MissingJarsError, match="Run `make setup`"):
+        given(tmp_path)
