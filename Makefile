@@ -53,7 +53,7 @@ run: setup ## a simulated shop, live for two minutes in the terminal, without Ai
 	@tidemark demo
 
 test: setup-tests lint ## lint, types and all tests: README's second command
-	@$(PY) -m pytest tests/unit -q -n 2
+	@$(PY) -m pytest tests/unit -q -n 2 --dist loadfile
 	@$(PY) -m pytest tests/spark tests/services -q -m "not outside_data and not long" -n 2 --dist loadfile
 	@$(PY) -m pytest tests --ignore tests/unit --ignore tests/spark --ignore tests/services -m "not outside_data and not long"
 
@@ -68,7 +68,7 @@ format: .venv/.ready ## format the code
 	@ruff check --fix .
 
 unit: .venv/.ready ## the tests that need no JVM
-	@$(PY) -m pytest tests/unit -n 2
+	@$(PY) -m pytest tests/unit -n 2 --dist loadfile
 
 verify: setup ## DATA=folder CASES=folder: the tests that read data from outside the repository
 	@TIDEMARK_DATA="$(DATA)" TIDEMARK_CASES="$(CASES)" TIDEMARK_SHUFFLE_PARTITIONS=1 \

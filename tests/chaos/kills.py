@@ -208,8 +208,7 @@ def _kill_again_and_again(
     """
     for _ in range(most):
         with _driver(program, environment) as driver:
-            before = _progress(lake, watched)
-            if not _await_progress(driver, lake, watched, before):
+            if not _await_progress(driver, lake, watched):
                 _refuse_failure(driver)
                 return
             # The moment of death: anywhere in the next batches.
@@ -217,7 +216,9 @@ def _kill_again_and_again(
                 driver.wait(chance.uniform(0.0, 2.5))
                 _refuse_failure(driver)
                 return
-            moment = f"{'pipelines' if _progress(lake, READERS) else 'ingest'}: {_newest(lake)}"
+            progress = _progress(lake)
+            phase = "pipelines" if any(progress[reader.name] for reader in READERS) else "ingest"
+            moment = f"{phase}: {_newest(lake)}"
             _kill(driver)
             yield moment
 
@@ -256,13 +257,17 @@ def _kill(driver: subprocess.Popen[bytes]) -> None:
     driver.wait()
 
 
-def _progress(lake: Lake, definitions: Sequence[Definition]) -> int:
-    """How many commits and log entries of these pipelines there are in the lake."""
-    checkpoints = [f"_checkpoints/{each.name}/" for each in definitions]
-    logs = [f"{table.replace('.', '/')}/_delta_log/" for each in definitions for table in tables_of(each)]
-    places, marks = (*checkpoints, *logs), ("/_delta_log/", "/offsets/", "/commits/")
+def _progress(lake: Lake) -> dict[str, int]:
+    """How many commits and log entries of each pipeline there are in the lake."""
+    marks = ("/_delta_log/", "/offsets/", "/commits/")
     paths = [str(item["path"]) for item in lake.store.list().collect()]
-    return sum(path.startswith(places) and any(mark in path for mark in marks) for path in paths)
+    marked = [path for path in paths if any(mark in path for mark in marks)]
+    return {each.name: sum(path.startswith(_places(each)) for path in marked) for each in DEFINITIONS}
+
+
+def _places(definition: Definition) -> tuple[str, ...]:
+    tables = (f"{table.replace('.', '/')}/" for table in tables_of(definition))
+    return (f"_checkpoints/{definition.name}/", *tables)
 
 
 def _newest(lake: Lake) -> str:
@@ -270,12 +275,16 @@ def _newest(lake: Lake) -> str:
     return str(items[-1]["path"]) if items else ""
 
 
-def _await_progress(driver: subprocess.Popen[bytes], lake: Lake, watched: Sequence[Definition], before: int) -> bool:
+def _await_progress(driver: subprocess.Popen[bytes], lake: Lake, watched: Sequence[Definition]) -> bool:
     """Waits until the driver commits something for one of these; False where it ends without."""
+    before = newest = _progress(lake)
     deadline = time.monotonic() + _STUCK_S
     while driver.poll() is None:
-        if _progress(lake, watched) > before:
+        now = _progress(lake)
+        if any(now[each.name] > before[each.name] for each in watched):
             return True
+        if now != newest:
+            newest, deadline = now, time.monotonic() + _STUCK_S
         if time.monotonic() > deadline:
             raise TimeoutError(f"the driver has committed nothing for {_STUCK_S:.0f} s; newest: {_newest(lake)}")
         # Seldom: to list a lake costs the driver its processor.
