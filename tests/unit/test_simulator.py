@@ -444,9 +444,9 @@ class TestPace:
         assert not list(tmp_path.iterdir())
 
     def test_a_real_clock_works_too(self, tmp_path):
-        progress = simulate_files(shop(rate=500.0), out=str(tmp_path), duration_s=0.1)
-        assert progress.ended_by == "duration"
-        assert 0 < progress.rows == len(lines(tmp_path))
+        progress = simulate_files(shop(rate=500.0), out=str(tmp_path), rows=20)
+        assert progress.ended_by == "rows"
+        assert progress.rows == len(lines(tmp_path)) == 20
 
 
 class FakeProducer:
