@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import pytest
 
 from spark_jobs.console.laptop.airflow import AirflowError
@@ -70,9 +71,20 @@ def test_a_second_up_changes_nothing_that_runs(here: Machine) -> None:
     assert "running: " in said
 
 
-def test_deploying_what_runs_changes_nothing(here: Machine) -> None:
-    before = here.generations()
-    run = here.run("deploy_streams", pipelines=["top_products"])
+def test_deploying_what_runs_changes_nothing_and_is_one_run_also_where_its_answer_is_lost(here: Machine) -> None:
+    before, runs_before, answers = here.generations(), _deploy_runs(here), []
+
+    def lose_the_first(answer: httpx.Response) -> None:
+        if answer.request.method == "POST" and answer.url.path.endswith("/dagRuns"):
+            answers.append(answer.status_code)
+            if len(answers) == 1:
+                raise httpx.ReadTimeout("as if it took too long")
+
+    api = here.api
+    api._client.event_hooks = {"response": [lose_the_first]}
+    run = here.ended("deploy_streams", api.trigger("deploy_streams", {"pipelines": ["top_products"]}))
+    assert answers == [200, 409]
+    assert _deploy_runs(here) == runs_before | {run.run_id}
     assert run.state == "success"
     assert "leave top_products" in run.log("plan")
     assert "ingest_sales: unchanged" in run.log("deploy")
@@ -252,6 +264,10 @@ def _running_since(here: Machine, term: int, *, at: datetime | None = None) -> b
         one.state == "running" and one.progressed_at is not None and (at is None or one.progressed_at > at)
         for one in seen
     )
+
+
+def _deploy_runs(here: Machine) -> set[str]:
+    return {run["dag_run_id"] for run in here.api.get("dags/deploy_streams/dagRuns")["dag_runs"]}
 
 
 def _looking(here: Machine) -> bool:

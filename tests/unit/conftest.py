@@ -1,7 +1,15 @@
 """How often Hypothesis tries."""
 
-from hypothesis import settings
+import pytest
 
-# Without a deadline: how long an example takes is no property of it, and a machine may stand still for a moment.
-settings.register_profile("unit", max_examples=25, deadline=None)
-settings.load_profile("unit")
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test is read, where tests are run: the process that hands them out to others needs no Hypothesis."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    from hypothesis import HealthCheck, settings
+
+    # Without a deadline, and without a word on slow examples: how long one takes is no property of it, and a machine
+    # may stand still for a moment.
+    settings.register_profile("unit", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("unit")

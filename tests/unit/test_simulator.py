@@ -25,6 +25,7 @@ from spark_jobs.simulator import (
     Shop,
     bulk_sales,
     read_truth,
+    run,
     simulate_files,
 )
 from spark_jobs.simulator.arrivals import arrivals
@@ -443,7 +444,8 @@ class TestPace:
         assert simulate_files(shop(), out=str(tmp_path), stop=stop).rows == 0
         assert not list(tmp_path.iterdir())
 
-    def test_a_real_clock_works_too(self, tmp_path):
+    def test_a_real_clock_works_too(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(run, "FILE_TICK_S", 0.02)
         progress = simulate_files(shop(rate=500.0), out=str(tmp_path), rows=20)
         assert progress.ended_by == "rows"
         assert progress.rows == len(lines(tmp_path)) == 20

@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,19 @@ class AirflowError(TidemarkError):
     """Airflow does not run, or refuses what it was asked."""
 
 
-def environment(home: Path, port: int, *, lake: str) -> dict[str, str]:
-    """The environment of `airflow standalone`: this process's own, and the settings for a small machine.
+def command(home: Path, tasks_port: int) -> list[str]:
+    """The command that runs Airflow, with the API of its tasks on a port of its own."""
+    program = Path(__file__).with_name("standalone.py")
+    return [sys.executable, str(program), str(tasks_port), str(_password_file(home))]
+
+
+def environment(home: Path, port: int, tasks_port: int, *, lake: str) -> dict[str, str]:
+    """The environment of Airflow: this process's own, and the settings for a small machine.
 
     Args:
         home: folder of its database, logs and password.
         port: of the web page and the REST API.
+        tasks_port: of the API that its tasks speak to.
         lake: what its tasks look at.
     """
     address = f"http://127.0.0.1:{port}"
@@ -42,7 +50,7 @@ def environment(home: Path, port: int, *, lake: str) -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",  # as many processes are forked at the start; 32 by default
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{tasks_port}/execution/",
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": address,
@@ -57,8 +65,8 @@ def environment(home: Path, port: int, *, lake: str) -> dict[str, str]:
         # And one that was queued when Airflow was killed, until the next search for such: every five minutes.
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         # Airflow's log servers listen on ports of their own, which another Airflow may hold.
-        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port()),
-        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port()),
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "TIDEMARK_LAKE": lake,
         "PYTHONUNBUFFERED": "1",
@@ -84,10 +92,14 @@ def _database(home: Path) -> Path:
     return home / "airflow.db"
 
 
+def _password_file(home: Path) -> Path:
+    return home / "simple_auth_manager_passwords.json.generated"
+
+
 def password(home: Path) -> str | None:
     """The password that Airflow made up for `admin`; None before its first start."""
     try:
-        found: dict[str, str] = json.loads((home / "simple_auth_manager_passwords.json.generated").read_text())
+        found: dict[str, str] = json.loads(_password_file(home).read_text())
     except (FileNotFoundError, ValueError):
         return None
     return found.get(USER)
@@ -104,7 +116,8 @@ def is_free(port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback address on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -143,13 +156,17 @@ class Airflow:
     def trigger(self, dag: str, conf: Mapping[str, Any]) -> str:
         """Starts a run and gives its id.
 
+        The id is chosen here: a request whose answer was lost is sent again, and starts no second run.
+
         Raises:
             AirflowError: if Airflow refuses, with its reason.
         """
-        answer = self._send("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": dict(conf)})
-        if answer.is_error:
+        run_id = f"manual__{datetime.now(UTC).isoformat()}"
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf)}
+        answer = self._send("POST", f"/api/v2/dags/{dag}/dagRuns", body)
+        # Nobody else starts one of this id.
+        if answer.is_error and answer.status_code != httpx.codes.CONFLICT:
             raise AirflowError(f"DAG `{dag}`: Airflow refuses the run: {answer.json().get('detail', answer.text)}")
-        run_id: str = answer.json()["dag_run_id"]
         return run_id
 
     def get(self, path: str) -> Any:

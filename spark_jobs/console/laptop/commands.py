@@ -17,7 +17,9 @@ from spark_jobs.console.laptop.airflow import (
     USER,
     Airflow,
     AirflowError,
+    command,
     environment,
+    free_port,
     is_free,
     password,
     prepare_database,
@@ -148,9 +150,12 @@ def _start_missing(
         airflow.stop(within_s=10, everyone=True)  # parts that outlived a killed one hold its port
         _refuse_taken(port)
         prepare_database(home)
-        program = Path(sys.executable).with_name("airflow")
+        tasks_port = free_port()
         airflow.start(
-            [str(program), "standalone"], environment=environment(home, port, lake=lake.uri), port=port, lake=lake.uri
+            command(home, tasks_port),
+            environment=environment(home, port, tasks_port, lake=lake.uri),
+            port=port,
+            lake=lake.uri,
         )
         yield f"Airflow starts; its log: {_shown(airflow.log)}"
     if not supervisor.runs():
