@@ -1,7 +1,4 @@
-"""One Spark session for all tests that need one.
-
-What fixtures need is imported in them: the process that hands out tests to others reads this file, but runs none.
-"""
+"""One Spark session for all tests that need one."""
 
 import logging
 from collections.abc import Iterator
@@ -10,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_jobs.lake import Lake
+from spark_jobs.lake.settings import Settings
 from tests.settings import suit_short_lives
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.lake import Lake
     from tests.calm import CalmRun
 
 suit_short_lives()
@@ -23,9 +21,8 @@ suit_short_lives()
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    # Here: most tests that need no session need not import PySpark either.
     from spark_jobs.engine.session import build_session
-    from spark_jobs.lake import Lake
-    from spark_jobs.lake.settings import Settings
 
     lake = Lake(str(tmp_path_factory.mktemp("session"))).made()
     session = build_session(lake, settings=Settings(master="local[2]"))
@@ -48,7 +45,5 @@ def calm(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "Ca
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> "Lake":
-    from spark_jobs.lake import Lake
-
+def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake")).made()

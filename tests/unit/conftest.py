@@ -1,15 +1,8 @@
 """How often Hypothesis tries."""
 
-import pytest
+from hypothesis import HealthCheck, settings
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Before any test is read, where tests are run: the process that hands them out to others needs no Hypothesis."""
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        return
-    from hypothesis import HealthCheck, settings
-
-    # Without a deadline, and without a word on slow examples: how long one takes is no property of it, and a machine
-    # may stand still for a moment.
-    settings.register_profile("unit", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("unit")
+# Without a deadline, and without a word on slow examples: how long one takes is no property of it, and a machine may
+# stand still for a moment.
+settings.register_profile("unit", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unit")
