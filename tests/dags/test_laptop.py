@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from io import StringIO
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from spark_jobs.console import laptop
-from spark_jobs.console.laptop import commands
+from spark_jobs.console.laptop import commands, standalone
 from spark_jobs.console.laptop.airflow import AirflowError
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control.launchers import is_running
@@ -114,6 +115,31 @@ def test_a_supervisor_that_has_ended_is_told_with_what_it_said_last(tmp_path: Pa
     assert told.startswith("supervisor has ended. It said last:\n    error: cannot serve metrics on 127.0.0.1:9463\n")
     assert f"Its log: {supervisor.log}" in told
     assert "TIDEMARK_METRICS_PORT=9563 make up" in told
+
+
+@pytest.mark.parametrize("ends", ["standalone", "api-server"])
+def test_where_one_of_airflows_servers_ends_the_other_does_and_the_exit_code_is_told(ends: str, tmp_path: Path) -> None:
+    configured, pids = tmp_path / "configured", tmp_path / "pids"
+    airflow = tmp_path / "airflow"
+    # The tasks' server has to find what standalone makes first; each ends only when both have begun.
+    airflow.write_text(
+        f"""#!/bin/sh
+        echo $$ >> {pids}
+        [ $1 = standalone ] && touch {configured}
+        [ -e {configured} ] || exit 1
+        [ $1 = {ends} ] || exec sleep 600
+        until [ $(wc -l < {pids}) = 2 ]; do sleep 0.1; done
+        exit 3
+        """
+    )
+    airflow.chmod(0o755)
+    environment = {**os.environ, "PATH": os.pathsep.join((str(tmp_path), os.environ["PATH"]))}
+    command = [sys.executable, standalone.__file__, "1234", str(configured)]
+    done = subprocess.run(command, env=environment, timeout=60, check=False)
+    assert done.returncode == 3
+    both = [int(pid) for pid in pids.read_text().split()]
+    assert len(both) == 2
+    until(lambda: not any(psutil.pid_exists(pid) for pid in both), 30, "the end of both")
 
 
 def test_a_supervisor_that_runs_is_not_complained_about(background: Background) -> None:
