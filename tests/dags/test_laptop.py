@@ -14,10 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 from rich.console import Console
+from tenacity import wait_none
 
 from spark_jobs.console import laptop
 from spark_jobs.console.laptop import commands, standalone
-from spark_jobs.console.laptop.airflow import AirflowError
+from spark_jobs.console.laptop.airflow import Airflow, AirflowError, free_port
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control.launchers import is_running
 from spark_jobs.lake import Lake
@@ -115,6 +116,16 @@ def test_a_supervisor_that_has_ended_is_told_with_what_it_said_last(tmp_path: Pa
     assert told.startswith("supervisor has ended. It said last:\n    error: cannot serve metrics on 127.0.0.1:9463\n")
     assert f"Its log: {supervisor.log}" in told
     assert "TIDEMARK_METRICS_PORT=9563 make up" in told
+
+
+def test_an_airflow_that_does_not_answer_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Airflow._sent.retry, "wait", wait_none())  # type: ignore[attr-defined]
+    with pytest.raises(
+        AirflowError, match=r"127\.0\.0\.1:\d+ does not answer GET /api/v2/dags: .* `make up` starts it"
+    ):
+        Airflow(tmp_path, free_port()).get("dags")
 
 
 @pytest.mark.parametrize("ends", ["standalone", "api-server"])

@@ -196,20 +196,30 @@ class Airflow:
         entries = self.get(f"{path}?map_index={task['map_index']}&full_content=true")["content"]
         return [entry["event"] for entry in entries if entry.get("logger") == "tidemark"]
 
+    def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        try:
+            return self._sent(method, path, body)
+        except httpx.TransportError as error:
+            raise AirflowError(
+                f"Airflow at {self.address} does not answer {method} {path}: {str(error) or type(error).__name__}. "
+                "`make status` says whether it runs and where its log is; `make up` starts it if it has ended."
+            ) from error
+
     @retry(
         retry=retry_if_exception_type(httpx.TransportError),
         stop=stop_after_attempt(5),
         wait=wait_fixed(1),
         reraise=True,
     )
-    def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
+    def _sent(self, method: str, path: str, body: Any) -> httpx.Response:
+        """What it answers. Whatever is sent may be sent twice: no run is started twice under one id."""
         if self._token is None:
             self._token = self._log_in()
         answer = self._client.request(method, path, json=body, headers={"Authorization": f"Bearer {self._token}"})
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             self._token = None
             raise httpx.RemoteProtocolError("the token has expired")
-        if answer.is_server_error and method == "GET":
+        if answer.is_server_error:
             # SQLite is locked for longer than Airflow waits while a small machine starts everything at once.
             raise httpx.RemoteProtocolError(f"{path}: {answer.status_code} {answer.text[:500]}")
         return answer
