@@ -70,6 +70,10 @@ class Front:
     heartbeat_ms: int | None
 
 
+def _up_to_ms(us: int | None) -> int | None:
+    return None if us is None else -(-us // 1000)
+
+
 @dataclass(frozen=True)
 class Heartbeats:
     """Sends heartbeats to the bronze tables of a lake.
@@ -105,7 +109,17 @@ class Heartbeats:
         }
 
     def fronts(self, table: str, times: Collection[str]) -> dict[str, Front]:
-        """How far a table is by each of these expressions over its columns."""
+        """How far a table is by each of these expressions over its columns.
+
+        What the log of the table tells is taken from there; only for the others is the table read.
+        """
+        opened = tables.open_table(self.lake, table)
+        # Events are numbered, heartbeats are not.
+        logged = {sql: tables.newest_beside(opened, sql, "_ingest_seq") for sql in times}
+        found = {sql: Front(*map(_up_to_ms, newest)) for sql, newest in logged.items() if newest is not None}
+        return found | self._read_fronts(table, [sql for sql in times if sql not in found])
+
+    def _read_fronts(self, table: str, times: Sequence[str]) -> dict[str, Front]:
         if not times:
             return {}
         bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
@@ -116,7 +130,7 @@ class Heartbeats:
             for time in read
             for beat in (False, True)
         ]
-        found = [None if us is None else -(-us // 1000) for us in bronze.agg(*newest).collect()[0]]
+        found = [_up_to_ms(us) for us in bronze.agg(*newest).collect()[0]]
         return {sql: Front(*found[2 * index : 2 * index + 2]) for index, sql in enumerate(times)}
 
     def beat(self, table: str, at_ms: Mapping[str, int]) -> None:

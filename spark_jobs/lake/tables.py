@@ -89,6 +89,35 @@ def newest(table: DeltaTable, column: str, *, beside: str | None = None) -> Any:
     )
 
 
+def newest_beside(table: DeltaTable, column: str, beside: str) -> tuple[int | None, int | None] | None:
+    """The newest times of rows that have a value in another column and of those that have none, from the log alone.
+
+    Delta keeps timestamps in statistics to the millisecond, cut off.
+
+    Args:
+        table: the table.
+        column: a timestamp.
+        beside: the other column.
+
+    Returns:
+        Both in microseconds since 1970, None where there is no such row with a time. None instead of both where the
+        statistics do not tell: they do not cover the columns, or a file has rows of both kinds.
+    """
+    statistics = file_statistics(table)
+    wanted = ("num_records", f"null_count.{beside}", f"null_count.{column}", f"max.{column}")
+    if not set(wanted) <= set(statistics.column_names):
+        return None
+    rows, without, empty, greatest = (statistics.column(name) for name in wanted)
+    if not pa.types.is_timestamp(greatest.type):
+        return None
+    has, has_not = pc.equal(without, 0), pc.equal(without, rows)
+    told = pc.and_(pc.or_(has, has_not), pc.or_(pc.is_valid(greatest), pc.equal(empty, rows)))
+    if not pc.all(pc.fill_null(told, False)).as_py():
+        return None
+    times = greatest.cast(pa.timestamp("us", greatest.type.tz)).cast(pa.int64())
+    return pc.max(times.filter(has)).as_py(), pc.max(times.filter(pc.invert(has))).as_py()
+
+
 def files_holding(table: DeltaTable, column: str, values: Sequence[Any]) -> list[str]:
     """The data files, relative to the table, that may hold one of the values by their statistics.
 

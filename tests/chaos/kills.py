@@ -108,13 +108,19 @@ def batches_of_ingest(lake: Lake) -> list[int]:
     return [upto - before for before, upto in zip([-1, *offsets], offsets, strict=False)]
 
 
-def run_calm_by(batches: Sequence[int], landing: Path, lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
-    """A run that nobody disturbs, whose ingest reads as many files in each batch as it is told."""
+def arrive_by(batches: Sequence[int], landing: Path, lake: Lake, ingest: Callable[[], object]) -> None:
+    """Lets files of an input arrive in a lake, so many at a time, and has them ingested each time."""
     files = iter(sorted((landing / "sales").iterdir()))
-    program = [sys.executable, "-m", "spark_jobs.cli", "run", "ingest_sales", "--lake", lake.uri, "--until-caught-up"]
     for count in batches:
         _put(lake, [next(files) for _ in range(count)])
-        subprocess.run(program, env={**os.environ, **environment}, capture_output=True, check=True)
+        ingest()
+
+
+def run_calm_by(batches: Sequence[int], landing: Path, lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
+    """A run that nobody disturbs, whose ingest reads as many files in each batch as it is told."""
+    program = [sys.executable, "-m", "spark_jobs.cli", "run", "ingest_sales", "--lake", lake.uri, "--until-caught-up"]
+    together = {**os.environ, **environment}
+    arrive_by(batches, landing, lake, lambda: subprocess.run(program, env=together, capture_output=True, check=True))
     return run_calm(lake, environment)
 
 

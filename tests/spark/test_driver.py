@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from rich.console import Console
 
 from spark_jobs.console.live import Progress
 from spark_jobs.engine.driver import Driver, Outcome
+from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import exists
+from spark_jobs.lake.tables import exists, newest_beside, open_table
 from spark_jobs.spec import (
     Aggregate,
     Between,
@@ -218,6 +219,27 @@ def test_a_reader_whose_time_is_computed_moves_no_other_one(spark: SparkSession,
     assert sum(row["events"] for row in lakes.rows(lake, "gold.later")) == 3
     assert {row["window_start"].hour for row in lakes.rows(lake, "gold.later")} == {2}
     assert sum(row["events"] for row in lakes.rows(lake, "gold.spelled")) == 3
+
+
+def test_how_far_a_table_is_is_the_same_by_its_log_and_by_its_rows(spark: SparkSession, lake: Lake) -> None:
+    def ms(minute: int) -> int:
+        return lakes.ms(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute))
+
+    table = lakes.Bronze(lake, "bronze.events", {"t": lakes.TIMESTAMP}, "t")
+    table.append([{"t": lakes.at(ms(1))}, {"t": lakes.at(ms(4))}])
+    heartbeats, later = Heartbeats(spark, lake), "t + INTERVAL 2 HOURS"
+
+    def fronts() -> dict[str, Front]:
+        return heartbeats.fronts("bronze.events", ["t", later])
+
+    assert fronts() == {"t": Front(ms(4), None), later: Front(ms(4 + 120), None)}
+    table.heartbeat(ms(6))
+    by_log = fronts()
+    assert by_log == {"t": Front(ms(4), ms(6)), later: Front(ms(4 + 120), ms(6 + 120))}
+    # Whoever compacts a table puts events and heartbeats into one file, of which the log cannot tell.
+    open_table(lake, "bronze.events").optimize.compact()
+    assert newest_beside(open_table(lake, "bronze.events"), "t", "_ingest_seq") is None
+    assert fronts() == by_log
 
 
 def test_an_ingest_that_is_busy_does_not_wait_for_input(spark: SparkSession, lake: Lake) -> None:

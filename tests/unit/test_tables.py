@@ -30,6 +30,51 @@ def times(*values):
     return pa.array(values, pa.timestamp("us", "UTC"))
 
 
+def us(instant):
+    return round(instant.timestamp() * 1_000_000)
+
+
+class TestNewestBeside:
+    """Events have a number, heartbeats have none; the oracle is written beside each."""
+
+    def newest(self, lake):
+        return tables.newest_beside(tables.open_table(lake, "bronze.a"), "t", "seq")
+
+    def append(self, lake, numbers, *instants):
+        write(lake, "bronze.a", {"t": times(*instants), "seq": pa.array(numbers, pa.int64())})
+
+    def test_each_kind_is_found_in_its_own_files(self, lake):
+        self.append(lake, [1, 2], at(3), at(1))
+        assert self.newest(lake) == (us(at(3)), None)
+        self.append(lake, [None], at(9))
+        self.append(lake, [3], at(2))
+        self.append(lake, [None], at(7))
+        assert self.newest(lake) == (us(at(3)), us(at(9)))
+
+    def test_rows_without_a_time_are_behind_all_others(self, lake):
+        self.append(lake, [1, 2], None, None)
+        assert self.newest(lake) == (None, None)
+        self.append(lake, [3, 4], at(5), None)
+        assert self.newest(lake) == (us(at(5)), None)
+
+    def test_a_file_with_rows_of_both_kinds_does_not_tell(self, lake):
+        self.append(lake, [1], at(3))
+        self.append(lake, [2, None], at(4), at(5))
+        assert self.newest(lake) is None
+
+    def test_columns_without_statistics_do_not_tell(self, lake):
+        write(lake, "bronze.a", {"t": times(at(1)), "other": [1]})
+        assert self.newest(lake) is None
+
+    def test_a_table_without_files_does_not_tell(self, lake):
+        self.append(lake, [])
+        assert self.newest(lake) is None
+
+    def test_what_is_no_time_does_not_tell(self, lake):
+        write(lake, "bronze.a", {"t": ["2024-03-01"], "seq": [1]})
+        assert self.newest(lake) is None
+
+
 class TestNames:
     def test_an_empty_lake_has_no_tables(self, lake):
         assert tables.table_names(lake) == ()
