@@ -113,6 +113,8 @@ class Heartbeats:
 
         What the log of the table tells is taken from there; only for the others is the table read.
         """
+        if not times:
+            return {}
         opened = tables.open_table(self.lake, table)
         # Events are numbered, heartbeats are not.
         logged = {sql: tables.newest_beside(opened, sql, "_ingest_seq") for sql in times}
