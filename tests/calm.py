@@ -12,7 +12,7 @@ from spark_jobs.lake import Lake
 from tests import lakes
 from tests.chaos import kills, pipelines
 
-FILES = 6
+FILES = 5
 
 
 @dataclass(frozen=True)

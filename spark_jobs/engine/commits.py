@@ -77,13 +77,19 @@ def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequ
     if statistics:
         properties["delta.dataSkippingStatsColumns"] = ",".join(statistics)
     try:
-        found = Table.create(
-            lake.table_uri(table),
-            Schema.from_json(nullable.json()),
-            mode="ignore",
-            configuration=properties,
-            storage_options=lake.storage_options,
-        )
+        try:
+            found = Table.create(
+                lake.table_uri(table),
+                Schema.from_json(nullable.json()),
+                mode="ignore",
+                configuration=properties,
+                storage_options=lake.storage_options,
+                # Who comes second at the same moment would otherwise make the table anew in its next version, under
+                # another id, which stops those that read it or append to it.
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError:
+            found = open_table(lake, table)
     except (DeltaError, OSError) as error:
         reason = trouble(lake) or first_line(error)
         raise LakeUnavailableError(
@@ -394,7 +400,8 @@ def _conflicts_explained(writer: TableWriter, stamp: Stamp) -> Iterator[None]:
         raise
 
 
-_CONFLICTS = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException")
+# The conditions of Delta's errors, which their texts begin with; the names of the classes are not in all of them.
+_CONFLICTS = ("DELTA_CONCURRENT_APPEND", "DELTA_CONCURRENT_DELETE_READ", "DELTA_CONCURRENT_DELETE_DELETE")
 
 
 def _is_conflict(error: BaseException) -> bool:

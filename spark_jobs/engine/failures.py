@@ -1,6 +1,7 @@
 """What stopped a pipeline, in words that tell a person what to do."""
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import current_epoch, has_planned, query_id
 from spark_jobs.lake.errors import (
     ConcurrentDriverError,
     LakeUnavailableError,
@@ -19,6 +20,10 @@ _FENCED = (
     "FileAlreadyExistsException",
     "_LEGACY_ERROR_TEMP_2207",
 )
+
+# And in one of these ways where the other one began the checkpoint in the midst of its look at an empty one. Where no
+# other driver has, they tell of a checkpoint that lost files.
+_BEGUN_BY_ANOTHER = ("STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY", "STREAMING_CHECKPOINT_MISSING_METADATA_FILE")
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 _UNREACHABLE = ("Connection refused", "UnknownHostException", "InvalidAccessKeyId", "AccessDenied", "ExpiredToken")
@@ -43,7 +48,7 @@ def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: st
     if isinstance(error, TidemarkError) and not (isinstance(error, MissingTableError) and trouble(lake)):
         return error
     text = str(error)
-    if any(mark in text for mark in _FENCED):
+    if _has(text, _FENCED) or (_has(text, _BEGUN_BY_ANOTHER) and _is_whole(lake, pipeline)):
         return ConcurrentDriverError(
             f"pipeline `{pipeline}`: another driver runs on its checkpoint {lake.path(checkpoint)} and planned the "
             "next batch first. This driver has stopped; the other goes on. Nothing was written twice."
@@ -67,6 +72,15 @@ def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: st
     headline = f"{type(error).__name__}: {_headline(error)}"
     because = "" if cause in headline else f" Cause: {cause}."
     return StoppedError(f"pipeline `{pipeline}`: {headline}.{because} {_WHOLE}")
+
+
+def _is_whole(lake: Lake, pipeline: str) -> bool:
+    """Whether the checkpoint that just seemed incomplete has both its query's id and a planned batch."""
+    try:
+        epoch = current_epoch(lake, pipeline)
+        return epoch is not None and query_id(lake, epoch) is not None and has_planned(lake, epoch)
+    except Exception:  # noqa: BLE001 (what stopped the pipeline is told all the same)
+        return False
 
 
 def root_cause(error: BaseException) -> str:

@@ -128,6 +128,7 @@ class IngestQuery(Query[Ingest]):
 
     def __init__(self, spark: SparkSession, lake: Lake, definition: Ingest, *, reached: Reached = unobserved) -> None:
         super().__init__(_lenient(spark), lake, definition, reached=reached)
+        self._next_seq = 0
 
     def create_tables(self) -> None:
         """Bronze and its quarantine."""
@@ -137,8 +138,6 @@ class IngestQuery(Query[Ingest]):
         bronze = StructType(sorted(columns, key=lambda field: isinstance(field.dataType, StructType)))
         create_table(self.lake, table, bronze, statistics=(self.definition.event_time, "_ingest_seq"))
         create_table(self.lake, f"{table}__quarantine", schema_of(QUARANTINE))
-        newest = find_stamp(self.lake, table, lambda stamp: stamp.next_seq is not None)
-        self._next_seq = newest.next_seq or 0 if newest else 0
         self._fronts: tuple[int, dict[str, Front]] | None = None
         self._heartbeats = Heartbeats(self.spark, self.lake)
 
@@ -182,10 +181,14 @@ class IngestQuery(Query[Ingest]):
 
     def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
         """Parses and judges the batch in one pass, then commits the quarantine, then bronze with the ledger row."""
-        if self.latest is None and (known := self._committed(batch_id)) is not None:
+        if self.latest is None:
+            # Not at the start: until this batch was planned, another driver may have committed the one before it.
+            self._next_seq = self._newest_seq()
             # Only the first batch can be a replay. What bronze has is not read again: its files may be gone by now.
-            self.reached("result_committed", batch_id)
-            return known
+            known = self._committed(batch_id)
+            if known is not None:
+                self.reached("result_committed", batch_id)
+                return known
         source = self.definition.source
         unreadable: list[tuple[str, str]] = []
         if isinstance(source, Files):
@@ -216,6 +219,11 @@ class IngestQuery(Query[Ingest]):
         # A driver that was replaced may have committed it after this one had looked for the newest number.
         self._next_seq = max(self._next_seq, found.next_seq or 0)
         return found.ledger
+
+    def _newest_seq(self) -> int:
+        """The number that bronze's next row gets."""
+        newest = find_stamp(self.lake, self.definition.sink.table, lambda stamp: stamp.next_seq is not None)
+        return newest.next_seq or 0 if newest else 0
 
     def _known_unreadable(self, batch_id: int) -> dict[str, str]:
         """The files that an interrupted attempt at this batch has set aside; they stay where they are."""

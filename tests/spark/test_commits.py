@@ -1,4 +1,4 @@
-"""Small upserts from several writers at once, on a real table, without a JVM."""
+"""Several writers of one table at once."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -23,6 +23,20 @@ def lake(tmp_path):
     return lake
 
 
+def test_of_two_drivers_that_make_a_table_at_once_one_makes_it(tmp_path):
+    lake, barrier, tables = a_lake(tmp_path), Barrier(2), 20
+
+    def create(_):
+        for number in range(tables):
+            barrier.wait()
+            create_table(lake, f"gold.t{number}", COLUMNS)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(create, range(2)))
+    # A second version would give it another id, at which Spark's readers of the first one stop.
+    assert {open_table(lake, f"gold.t{number}").version() for number in range(tables)} == {0}
+
+
 def test_upserts_of_several_pipelines_to_one_table_are_all_kept(lake):
     writers, batches = 3, 4
     barrier = Barrier(writers)
@@ -41,3 +55,20 @@ def test_upserts_of_several_pipelines_to_one_table_are_all_kept(lake):
     table = open_table(lake, "gold.totals")
     rows = {row["k"]: (row["n"], row["revision"]) for row in table.to_pyarrow_table().to_pylist()}
     assert rows == {f"p{number}": (batches - 1, batches) for number in range(writers)}
+
+
+def test_a_large_upsert_is_tried_again_where_another_pipeline_changed_the_table_meanwhile(lake, spark):
+    writers = 2
+    barrier = Barrier(writers)
+
+    def upsert(number):
+        name, session = f"p{number}", spark.newSession()
+        writer = TableWriter(lake, "gold.totals", "result", name, query_id="query", epoch=1)
+        rows = session.createDataFrame(pa.table({"k": [name], "n": [number], "revision": [1]}))
+        barrier.wait()
+        writer._merge_many(rows, a_stamp(0, pipeline=name, rows=1), ("k",), False)
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(upsert, range(writers)))
+    rows = {row["k"]: row["n"] for row in open_table(lake, "gold.totals").to_pyarrow_table().to_pylist()}
+    assert rows == {f"p{number}": number for number in range(writers)}

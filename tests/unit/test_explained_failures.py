@@ -6,6 +6,7 @@ import pytest
 
 from spark_jobs.engine.failures import StoppedError, explained, root_cause
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import begin_epoch
 from spark_jobs.lake.errors import (
     ConcurrentDriverError,
     LakeUnavailableError,
@@ -14,6 +15,7 @@ from spark_jobs.lake.errors import (
     SourceUnavailableError,
     TidemarkError,
 )
+from tests.builders import an_ingest
 
 # As Spark 4.2 reported a full disk, shortened.
 FULL_DISK = """An error occurred while calling o552.save.
@@ -100,6 +102,27 @@ def test_another_driver_on_the_checkpoint(lake: Lake, said: str) -> None:
     found = told(RuntimeError(said), lake)
     assert isinstance(found, ConcurrentDriverError)
     assert lake.path("_checkpoints/sales") in str(found)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location /lake/_checkpoints/sales/epoch-1/offsets "
+        "should be empty on batch 0",
+        "[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] Checkpoint location /lake/_checkpoints/sales/epoch-1 is in an "
+        "inconsistent state",
+    ],
+)
+def test_a_checkpoint_that_another_driver_began_meanwhile_is_told_from_one_that_lost_files(
+    lake: Lake, said: str
+) -> None:
+    epoch = begin_epoch(lake, an_ingest(name="sales"), 1)
+    assert isinstance(told(RuntimeError(said), lake), StoppedError)
+    lake.store.put(f"{epoch.folder}/offsets/.0.half-written.tmp", b"v1")
+    lake.store.put(f"{epoch.folder}/metadata", b'{"id": "a-query"}')
+    assert isinstance(told(RuntimeError(said), lake), StoppedError)
+    lake.store.put(f"{epoch.folder}/offsets/0", b"v1")
+    assert isinstance(told(RuntimeError(said), lake), ConcurrentDriverError)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,11 @@ final class AtomicLocalFile extends AtomicFile {
     this.bytes = new BufferedOutputStream(new FileOutputStream(temporary.toFile()), BUFFER_BYTES);
   }
 
+  /** Whether a file of this name is being written, or was when its writer died. */
+  static boolean isTemporary(String name) {
+    return name.startsWith(".") && name.endsWith(".tmp");
+  }
+
   @Override
   OutputStream bytes() {
     return bytes;

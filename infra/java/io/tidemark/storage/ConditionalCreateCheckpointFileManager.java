@@ -3,7 +3,9 @@ package io.tidemark.storage;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathFilter;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
 import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager;
 import org.slf4j.Logger;
@@ -43,6 +45,17 @@ public class ConditionalCreateCheckpointFileManager extends FileSystemBasedCheck
     } catch (IOException e) {
       throw new UncheckedIOException(e);
     }
+  }
+
+  /**
+   * Lists what has been published.
+   *
+   * <p>Spark refuses to begin on a folder of a new checkpoint that is not empty. What a driver leaves behind
+   * that was killed while it wrote its first entry must not make it refuse for ever.
+   */
+  @Override
+  public FileStatus[] list(Path path, PathFilter filter) {
+    return super.list(path, found -> !AtomicLocalFile.isTemporary(found.getName()) && filter.accept(found));
   }
 
   private static final class Output extends CheckpointFileManager.CancellableFSDataOutputStream {
