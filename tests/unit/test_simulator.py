@@ -200,10 +200,10 @@ class TestArrival:
 
     def test_late_rows_are_really_behind(self, tmp_path):
         mild = Disorder(disorder=0.2, late=0.05, late_by="20 minutes")
-        emit(tmp_path, shop(density=1.0, disorder=mild), rows=3_000)
+        emit(tmp_path, shop(density=0.5, disorder=mild), rows=1_500)
         rows = truth(tmp_path)
         still_running = [r for r in rows if r.arrival == "late" and ms(r.arrival_time) < START_MS + 2_500_000]
-        assert len(still_running) > 50
+        assert len(still_running) > 25
         assert all(row.behind_ms > 590_000 for row in still_running)
         assert all(row.behind_ms <= 90_000 for row in rows if row.arrival != "late")
 
@@ -296,10 +296,10 @@ class TestTruth:
 
 class TestShopLife:
     def test_payments_are_those_of_the_visits(self, tmp_path):
-        emit(tmp_path, shop(streams=("visits", "payments"), density=0.5, disorder=Disorder.none()), rows=1_500)
+        emit(tmp_path, shop(streams=("visits", "payments"), density=0.5, disorder=Disorder.none()), rows=700)
         visits = {row["visit_id"]: row for row in map(parsed, lines(tmp_path, "visits"))}
         payments = list(map(parsed, lines(tmp_path, "payments")))
-        assert len(payments) > 200
+        assert len(payments) > 100
         for payment in payments:
             visit = visits[payment["visit_id"]]
             assert (visit["guest_id"], visit["paid_at"]) == (payment["guest_id"], payment["paid_at"])
@@ -505,10 +505,10 @@ class TestBulk:
         assert (progress.rows, progress.files, table.num_rows, table.num_columns) == (3_000, 3, 3_000, 50)
         assert str(table.schema.field("unit_price").type) == "decimal128(10, 2)"
         assert len(set(table["sale_id"].to_pylist())) == 3_000
-        arrival_times = facts["arrival_time"].to_pylist()
+        arrival_times = facts["arrival_time"].cast("int64").to_pylist()
         assert arrival_times == sorted(arrival_times)
-        assert facts["sale_id"].to_pylist() == table["sale_id"].to_pylist()
-        assert facts["event_time"].to_pylist() == table["sold_at"].to_pylist()
+        assert facts["sale_id"].equals(table["sale_id"])
+        assert facts["event_time"].cast("int64").equals(table["sold_at"].cast("int64"))
         counts = Counter(facts["arrival"].to_pylist())
         assert abs(counts["late"] - 15) < 18
         assert abs(counts["disordered"] - 597) < 99
