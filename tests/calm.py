@@ -12,7 +12,7 @@ from spark_jobs.lake import Lake
 from tests import lakes
 from tests.chaos import kills, pipelines
 
-FILES = 5
+FILES = 6
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class Supervisor:
         drive: the arguments of `tidemark` that drive a job in a term.
         say: tells a person what happens.
         clock: seconds that only grow.
+        now: the time.
         host: how the host calls itself.
         active: whether it holds the lease, by its last look.
         restarts: job -> ends of its drivers that nobody asked for.
@@ -69,6 +70,7 @@ class Supervisor:
     drive: Callable[[str, int], tuple[str, ...]]
     say: Callable[[str], None] = log.info
     clock: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     host: str = field(default_factory=terms.this_host)
     active: bool = False
     restarts: dict[str, int] = field(default_factory=dict)
@@ -176,7 +178,7 @@ class Supervisor:
         log_file = mine.log if mine else Path(beat.log) if beat and beat.log else None
         alive = term > 0 and (mine is None or mine.exit_code() is None) and self._is_alive(mine, beat, silent_s)
         return Seen(
-            now=datetime.now(UTC),
+            now=self.now(),
             order=order,
             wanted=wanted,
             alive=alive,
@@ -198,7 +200,7 @@ class Supervisor:
 
     def _start(self, job: str, term: int, watched: _Watched) -> None:
         # The term first: whoever drove the job until now stops, before or after the new driver is there.
-        mine = terms.Term(host=self.host, supervisor=self._lease.id, begun_at=datetime.now(UTC))
+        mine = terms.Term(host=self.host, supervisor=self._lease.id, begun_at=self.now())
         terms.records(self.lake, job).append(term, mine)
         folder = self.logs / job
         path = folder / f"{term:06d}.log"

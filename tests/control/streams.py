@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,17 @@ class WatchedLauncher:
 
 
 class Clock:
-    """Seconds that only grow, and that a test can let pass."""
+    """Seconds that only grow, and a time, which a test can let pass."""
 
     def __init__(self) -> None:
         self.passed = 0.0
 
     def __call__(self) -> float:
         return time.monotonic() + self.passed
+
+    def now(self) -> datetime:
+        """The time."""
+        return datetime.now(UTC) + timedelta(seconds=self.passed)
 
 
 def supervisor(lake: Lake, logs: Path, launcher: Launcher, **parts: Any) -> Supervisor:

@@ -27,6 +27,7 @@ from spark_jobs.control.awaiting import failed_generations, job_now
 from spark_jobs.control.launchers import LocalProcess
 from spark_jobs.control.monitor import Report, look, told
 from spark_jobs.control.pulse import PipelinePulse
+from spark_jobs.job import loop, process, steps
 from spark_jobs.job.loop import Fence, JobDriver
 from spark_jobs.job.process import Heart
 from spark_jobs.lake import Lake
@@ -115,7 +116,7 @@ class Stage:
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             assert time.monotonic() < deadline, f"{self.reports}"
-            time.sleep(0.5)
+            time.sleep(0.25)
 
     def until_committed(self, name: str, batch_id: int, generation: int = 1) -> None:
         """Waits until a driver has told of a batch."""
@@ -171,10 +172,14 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     stage = Stage(Lake(str(tmp_path_factory.mktemp("alerts") / "lake")).made())
-    for job in ("streams", HOLDS):
-        stage.drive(spark, job)
-    yield stage
-    stage.end()
+    with pytest.MonkeyPatch.context() as patch:
+        # What a driver says is waited for here some fifty times.
+        patch.setattr(process, "PULSE_EVERY_S", 0.25)
+        patch.setattr(loop, "_ORDERS_EVERY_S", 0.25)
+        for job in ("streams", HOLDS):
+            stage.drive(spark, job)
+        yield stage
+        stage.end()
 
 
 def sales(count: int, at: datetime, *, products: int = 1) -> list[dict[str, Any]]:
@@ -299,7 +304,11 @@ def test_a_checkpoint_and_a_state_above_their_limits_are_told_until_the_limits_a
     stage.stop("costly")
 
 
-def test_a_damaged_checkpoint_is_told_with_its_restarts_until_it_is_whole_again(stage: Stage) -> None:
+def test_a_damaged_checkpoint_is_told_with_its_restarts_until_it_is_whole_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each try comes after a pause twice as long as the one before.
+    monkeypatch.setattr(steps, "_TRIES_OF_THE_UNKNOWN", 3)
     table = bronze(stage, "damaged", sales(10, datetime.now(UTC)))
     wanted = totals("damaged", max_restarts=1)
     stage.deploy(wanted)

@@ -104,10 +104,18 @@ def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_
     streams.copy_bronze(calm.bronze, lake)
     clock = streams.Clock()
     with launching(WatchedLauncher(environment={"TIDEMARK_DRIVER_MEMORY": "2 parsecs"})) as launcher:
-        watching = supervisor(lake, tmp_path / "logs", launcher)
+        watching = supervisor(lake, tmp_path / "logs", launcher, now=clock.now)
         ordered = deploy(lake, [READERS[2]])
+
+        def look_a_while_later(_: float) -> None:
+            if launcher.launched and launcher.launched[-1].exit_code() is not None:
+                watching.look()
+                # The pause before the next one.
+                clock.passed += 60
+            watching.look()
+
         with pytest.raises(DeployError, match=r"(?s)ended 5 times.*2 parsecs"):
-            await_running(lake, ordered, timeout=streams.PATIENCE, sleep=lambda _: watching.look())
+            await_running(lake, ordered, timeout=streams.PATIENCE, sleep=look_a_while_later)
         clock.passed += 3600
         watching.look()
         assert len(launcher.launched) == 5
