@@ -24,7 +24,7 @@ def lake(tmp_path):
 
 
 def test_of_two_drivers_that_make_a_table_at_once_one_makes_it(tmp_path):
-    lake, barrier, tables = a_lake(tmp_path), Barrier(2), 20
+    lake, barrier, tables = a_lake(tmp_path), Barrier(2, timeout=60), 20
 
     def create(_):
         for number in range(tables):
@@ -39,7 +39,7 @@ def test_of_two_drivers_that_make_a_table_at_once_one_makes_it(tmp_path):
 
 def test_upserts_of_several_pipelines_to_one_table_are_all_kept(lake):
     writers, batches = 3, 4
-    barrier = Barrier(writers)
+    barrier = Barrier(writers, timeout=60)
 
     def upsert(number):
         name = f"p{number}"
@@ -59,7 +59,7 @@ def test_upserts_of_several_pipelines_to_one_table_are_all_kept(lake):
 
 def test_a_large_upsert_is_tried_again_where_another_pipeline_changed_the_table_meanwhile(lake, spark):
     writers = 2
-    barrier = Barrier(writers)
+    barrier = Barrier(writers, timeout=60)
 
     def upsert(number):
         name, session = f"p{number}", spark.newSession()
