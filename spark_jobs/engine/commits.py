@@ -76,20 +76,23 @@ def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequ
     }
     if statistics:
         properties["delta.dataSkippingStatsColumns"] = ",".join(statistics)
+    uri, options = lake.table_uri(table), lake.storage_options
     try:
         try:
             found = Table.create(
-                lake.table_uri(table),
+                uri,
                 Schema.from_json(nullable.json()),
                 mode="ignore",
                 configuration=properties,
-                storage_options=lake.storage_options,
+                storage_options=options,
                 # Who comes second at the same moment would otherwise make the table anew in its next version, under
                 # another id, which stops those that read it or append to it.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except CommitFailedError:
-            found = open_table(lake, table)
+            if not Table.is_deltatable(uri, options):
+                raise
+            found = Table(uri, storage_options=options)
     except (DeltaError, OSError) as error:
         reason = trouble(lake) or first_line(error)
         raise LakeUnavailableError(

@@ -182,10 +182,10 @@ class IngestQuery(Query[Ingest]):
     def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
         """Parses and judges the batch in one pass, then commits the quarantine, then bronze with the ledger row."""
         if self.latest is None:
-            # Not at the start: until this batch was planned, another driver may have committed the one before it.
-            self._next_seq = self._newest_seq()
             # Only the first batch can be a replay. What bronze has is not read again: its files may be gone by now.
             known = self._committed(batch_id)
+            # Only now: until this batch was planned and looked for, another driver may have committed.
+            self._next_seq = self._newest_seq()
             if known is not None:
                 self.reached("result_committed", batch_id)
                 return known
@@ -214,11 +214,7 @@ class IngestQuery(Query[Ingest]):
     def _committed(self, batch_id: int) -> LedgerRow | None:
         """The ledger row of a batch that bronze has already."""
         found = self.writer("result", self.definition.sink.table).find(self.stamp("result", batch_id, 0))
-        if found is None:
-            return None
-        # A driver that was replaced may have committed it after this one had looked for the newest number.
-        self._next_seq = max(self._next_seq, found.next_seq or 0)
-        return found.ledger
+        return found.ledger if found is not None else None
 
     def _newest_seq(self) -> int:
         """The number that bronze's next row gets."""

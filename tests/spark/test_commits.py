@@ -5,9 +5,12 @@ from threading import Barrier
 
 import pyarrow as pa
 import pytest
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from spark_jobs.engine import commits
 from spark_jobs.engine.commits import TableWriter, _retrying, create_table
+from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.tables import open_table
 from tests.builders import a_lake, a_stamp
 
@@ -35,6 +38,15 @@ def test_of_two_drivers_that_make_a_table_at_once_one_makes_it(tmp_path):
         list(pool.map(create, range(2)))
     # A second version would give it another id, at which Spark's readers of the first one stop.
     assert {open_table(lake, f"gold.t{number}").version() for number in range(tables)} == {0}
+
+
+def test_a_table_that_cannot_be_made_is_told_with_what_the_store_said(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise CommitFailedError("the store has refused it")
+
+    monkeypatch.setattr(commits.Table, "create", refuse)
+    with pytest.raises(LakeUnavailableError, match=r"gold\.totals: cannot be created in .*: the store has refused it"):
+        create_table(a_lake(tmp_path), "gold.totals", COLUMNS)
 
 
 def test_upserts_of_several_pipelines_to_one_table_are_all_kept(lake):
