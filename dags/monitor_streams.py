@@ -70,7 +70,7 @@ def monitor_streams() -> None:
         # What nobody could be told, because this ends in between, is given again at the next look.
         notify([change.model_dump(mode="json") for change in seen.changes], context)
         with told():
-            monitor.told(lake, seen.changes)
+            monitor.told(lake, seen)
         return [each.model_dump(mode="json") for each in seen.reports]
 
     @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from obstore.exceptions import BaseError
 from rich.console import Console
 from rich.text import Text
 
@@ -19,7 +20,7 @@ from spark_jobs.console import reports
 from spark_jobs.control.awaiting import refuse_deployed
 from spark_jobs.lake import Lake, audit, inventory, query
 from spark_jobs.lake.checkpoints import current_epoch, epoch_at
-from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import reset as reset_pipeline
 from spark_jobs.lake.settings import Settings
@@ -62,6 +63,13 @@ def main() -> None:
     except (TidemarkError, DefinitionError, UnknownPipelineError) as error:
         err.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True, highlight=False)
         code = getattr(error, "exit_code", 1)
+    except BaseError as error:
+        told = (
+            f" the lake's store cannot be used: {first_line(error)}. What was written before stays. Check its address "
+            "(AWS_ENDPOINT_URL), the credentials and their permissions, then run the same command again."
+        )
+        err.print(Text.assemble(("error:", "red"), told), soft_wrap=True, highlight=False)
+        code = LakeUnavailableError.exit_code
     except OSError as error:
         told = f" {error}. What was written before stays. Check that the place exists, may be written and has room."
         err.print(Text.assemble(("error:", "red"), told), soft_wrap=True, highlight=False)

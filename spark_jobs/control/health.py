@@ -162,7 +162,8 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         again = "" if status.state == "backing_off" else " and is not started again until something is deployed"
         # A driver that died is back in a second; if it dies again and again, `restarts` tells.
         patience = {"failed": timedelta(0), "backing_off": STALE, "stopped": START}[status.state]
-        if seen.now - max(status.since, ordered) >= patience:
+        # Also where it lies ahead: then a clock goes wrong, and nobody knows how long it has been so.
+        if abs(seen.now - max(status.since, ordered)) >= patience:
             what = f"Its driver has ended{code}{again}.{said}"
             yield Breach("not-running", what, status.since, f"{see}, then deploy `{name}` again")
     elif seen.pulse is not None and seen.now - seen.pulse.at > STALE:

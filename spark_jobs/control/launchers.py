@@ -116,11 +116,16 @@ def _start(command: Sequence[str], task: Task, environment: Mapping[str, str] | 
     return Launched(process, task.log)
 
 
+def began_s(process: psutil.Process) -> float:
+    """When a process began, in seconds after its machine did: a step of the clock moves neither."""
+    return float(process.create_time() - psutil.boot_time())
+
+
 def is_running(pid: int, created: float) -> bool:
-    """Whether a process runs: the one that began then, not a later one of the same number."""
+    """Whether a process runs: the one that began then (see `began_s`), not a later one of the same number."""
     try:
         process = psutil.Process(pid)
-        return bool(abs(process.create_time() - created) < 2.0 and process.status() != psutil.STATUS_ZOMBIE)
+        return abs(began_s(process) - created) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import obstore
 from obstore.exceptions import NotFoundError
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
@@ -88,6 +88,7 @@ class Lease:
             return False
         self._number = number + 1
         self._renew(self._number)
+        self._forget(before=number)
         return True
 
     def release(self) -> None:
@@ -104,8 +105,14 @@ class Lease:
         refuse_vanished(self._lake)
         self._sequence += 1
         renewal = _Renewal(sequence=self._sequence, at=datetime.now(UTC), released=released)
-        self._lake.store.put(f"{_FOLDER}/renewals/{number:06d}.json", renewal.model_dump_json().encode())
+        self._lake.store.put(_renewal_path(number), renewal.model_dump_json().encode())
         self._renewed_at = self._clock()
+
+    def _forget(self, *, before: int) -> None:
+        entries = self._lake.store.list_with_delimiter(f"{_FOLDER}/renewals/")["objects"]
+        old = [entry["path"] for entry in entries if entry["path"] < _renewal_path(before)]
+        if old:
+            self._lake.store.delete(old)
 
     def _is_over(self, number: int) -> bool:
         renewal = _renewal(self._lake, number)
@@ -119,10 +126,13 @@ class Lease:
 
 def _renewal(lake: Lake, number: int) -> _Renewal | None:
     try:
-        content = bytes(obstore.get(lake.store, f"{_FOLDER}/renewals/{number:06d}.json").bytes())
-    except (NotFoundError, FileNotFoundError):
-        return None
-    return _Renewal.model_validate_json(content)
+        return _Renewal.model_validate_json(bytes(obstore.get(lake.store, _renewal_path(number)).bytes()))
+    except (NotFoundError, FileNotFoundError, ValidationError):
+        return None  # or not whole, as after a loss of power
+
+
+def _renewal_path(number: int) -> str:
+    return f"{_FOLDER}/renewals/{number:06d}.json"
 
 
 def last_holder(lake: Lake) -> Holder | None:

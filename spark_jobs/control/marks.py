@@ -1,29 +1,34 @@
-"""The monitor's own sign of life: `_control/_monitor/look.json`."""
+"""The monitor's own sign of life: `_control/_monitor/look.json`, and `began.json` beside it."""
 
 from datetime import datetime
 
 import obstore
 from obstore.exceptions import NotFoundError
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 
-_PATH = f"{CONTROL}/_monitor/look.json"
+_BEGAN, _PATH = f"{CONTROL}/_monitor/began.json", f"{CONTROL}/_monitor/look.json"
 
 
 class _Mark(BaseModel):
     at: datetime
 
 
+def mark_begin(lake: Lake, *, at: datetime) -> None:
+    """Notes that the monitor looks; it can be told of nothing that it finds where this cannot be written."""
+    lake.store.put(_BEGAN, _Mark(at=at).model_dump_json().encode())
+
+
 def mark_look(lake: Lake, *, at: datetime) -> None:
-    """Notes that the monitor has looked."""
+    """Notes that the monitor has looked, and told what it has found."""
     lake.store.put(_PATH, _Mark(at=at).model_dump_json().encode())
 
 
 def last_look(lake: Lake) -> datetime | None:
-    """When the monitor has looked last; None: never."""
+    """When the monitor has looked last, and told; None: never."""
     try:
         return _Mark.model_validate_json(bytes(obstore.get(lake.store, _PATH).bytes())).at
-    except (NotFoundError, FileNotFoundError):
+    except (NotFoundError, FileNotFoundError, ValidationError):
         return None

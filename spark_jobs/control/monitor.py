@@ -1,7 +1,7 @@
 """One look at everything that is deployed: what is wrong, what has changed, which tables have moved. No JVM."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -77,7 +77,7 @@ class Look(BaseModel):
     Attributes:
         at: when.
         reports: one for each deployed pipeline, by name.
-        moves: tables with a new version.
+        moves: tables with a new version since the look that was told last.
         changes: what nobody has been told yet, see `told`: breaches that began or cleared; not those that are muted.
     """
 
@@ -96,7 +96,7 @@ class _Versions(BaseModel):
 
 
 def look(lake: Lake, *, now: datetime) -> Look:
-    """Looks at every deployed pipeline, records breaches that began or cleared, and notes that the monitor lives.
+    """Looks at every deployed pipeline and records breaches that began or cleared; see `told`.
 
     Args:
         lake: where.
@@ -125,13 +125,22 @@ def _refuse_bare(lake: Lake) -> None:
         )
 
 
-def told(lake: Lake, changes: Iterable[Change]) -> None:
-    """Notes that whoever is to be told of these has been. Until then each further look gives them again."""
+def told(lake: Lake, seen: Look) -> None:
+    """Notes that whoever is to be told of what a look has found has been, and that the monitor lives.
+
+    Until then each further look gives the same changes and moves again.
+    """
     known = alert_log.records(lake)
     number, before = known.newest()
-    after = alert_log.told(before or Open(), changes)
+    after = alert_log.told(before or Open(), seen.changes)
     if after != before:
         known.append(number + 1, after)
+    if seen.moves:
+        versions = _versions(lake)
+        number, noted = versions.newest()
+        newest = {move.table: move.version for move in seen.moves}
+        versions.append(number + 1, _Versions(seen={**(noted.seen if noted else {}), **newest}))
+    marks.mark_look(lake, at=seen.at)
 
 
 def _look(lake: Lake, *, now: datetime) -> Look:
@@ -188,7 +197,8 @@ def _look(lake: Lake, *, now: datetime) -> Look:
         log.warning("%d changes are missing in %s: %s", len(changed), alert_log.TABLE, first_line(error))
     if after != (before or Open()):
         known.append(number + 1, after)
-    marks.mark_look(lake, at=now)
+    # Where not even this can be written, the lake is away, and nothing of it can be noted as told.
+    marks.mark_begin(lake, at=now)
     return Look(
         at=now,
         reports=tuple(sorted(reports, key=lambda report: report.pipeline)),
@@ -230,9 +240,8 @@ def _books(lake: Lake, definition: Definition) -> tuple[tuple[str, ...], str | N
 
 
 def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:
-    records = Records(lake, f"{CONTROL}/_monitor/versions", _Versions)
-    number, before = records.newest()
-    seen = dict(before.seen) if before else {}
+    before = _versions(lake).newest()[1]
+    seen = before.seen if before else {}
     moved = []
     watermarks = _published(lake) if definitions else {}
     for definition in definitions:
@@ -246,10 +255,11 @@ def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:
             if watermark is not None and watermark.timestamp() <= 0:
                 watermark = None  # no event has moved it yet
             moved.append(Move(table=table, version=opened.version(), rows=rows, watermark=watermark))
-            seen[table] = opened.version()
-    if moved:
-        records.append(number + 1, _Versions(seen=seen))
     return tuple(moved)
+
+
+def _versions(lake: Lake) -> Records[_Versions]:
+    return Records(lake, f"{CONTROL}/_monitor/versions", _Versions)
 
 
 def _published(lake: Lake) -> Mapping[str, datetime]:

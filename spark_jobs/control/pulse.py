@@ -10,7 +10,7 @@ from typing import Literal
 
 import obstore
 from obstore.exceptions import NotFoundError
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
@@ -115,7 +115,8 @@ class Pulse(BaseModel):
         term: of the driver.
         host: where it runs.
         pid: of its process.
-        pid_created: when that process began, seconds since 1970: tells it from a later one with the same number.
+        pid_created: when that process began, in seconds after its machine did: tells it from a later one with the
+            same number.
         started_at: when the driver began.
         at: when this was written.
         sequence: grows with each pulse, so that nobody has to compare clocks.
@@ -156,12 +157,11 @@ def beat(lake: Lake, pulse: Pulse) -> None:
 
 
 def pulse_of(lake: Lake, job: str, term: int) -> Pulse | None:
-    """The newest sign of life of a term; None where its driver has not given one."""
+    """The newest sign of life of a term; None where its driver has not given one, or one that is not whole."""
     try:
-        content = bytes(obstore.get(lake.store, _path(job, term)).bytes())
-    except (NotFoundError, FileNotFoundError):
+        return Pulse.model_validate_json(bytes(obstore.get(lake.store, _path(job, term)).bytes()))
+    except (NotFoundError, FileNotFoundError, ValidationError):
         return None
-    return Pulse.model_validate_json(content)
 
 
 def forget(lake: Lake, job: str, *, before: int) -> None:

@@ -79,7 +79,8 @@ def _without_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status
         before = before.model_copy(update={"ends": (), "next_start_at": None})
     elif before.state == "failed":
         return None, before
-    recent = [end for end in before.ends if seen.now - end < WINDOW]
+    # One that lies ahead was noted by a clock that goes wrong: it would put off the next start by as much.
+    recent = [end for end in before.ends if timedelta(0) <= seen.now - end < WINDOW]
     # A lake that is away comes back, however long it takes.
     if len(recent) >= BUDGET and before.exit_code != LakeUnavailableError.exit_code:
         return None, _become(before, "failed", seen)

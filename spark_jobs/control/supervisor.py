@@ -129,8 +129,8 @@ class Supervisor:
                 self._look_at(job)
             except RecordTakenError:
                 continue  # another supervisor has just become active: the next look tells
-            except OSError as error:
-                # Of this host, such as a full disk for logs; the other jobs are looked after.
+            except (OSError, ValueError) as error:
+                # Of this host, such as a full disk for logs, or of this job's records; the others are looked after.
                 if self._troubles.get(job) != str(error):
                     self.say(f"{job}: cannot be looked after on this host ({error}); trying again")
                 self._troubles[job] = str(error)
@@ -200,8 +200,7 @@ class Supervisor:
 
     def _start(self, job: str, term: int, watched: _Watched) -> None:
         # The term first: whoever drove the job until now stops, before or after the new driver is there.
-        mine = terms.Term(host=self.host, supervisor=self._lease.id, begun_at=self.now())
-        terms.records(self.lake, job).append(term, mine)
+        self._take_term(job, term)
         folder = self.logs / job
         path = folder / f"{term:06d}.log"
         task = Task(
@@ -218,11 +217,22 @@ class Supervisor:
             old.unlink(missing_ok=True)
 
     def _kill(self, job: str, watched: _Watched, beat: Pulse | None, silent_s: float) -> None:
-        self.say(f"{job}: its driver is killed: no sign of life for {silent_s:.0f} s, or it took too long to end")
+        why = f"no sign of life for {silent_s:.0f} s, or it took too long to end"
         if watched.launched is not None and watched.launched.exit_code() is None:
+            self.say(f"{job}: its driver is killed: {why}")
             watched.launched.kill()
-        elif beat is not None and beat.host == self.host and is_running(beat.pid, beat.pid_created):
+        elif beat is None:
+            return
+        elif beat.host != self.host:
+            self.say(f"{job}: its driver on {beat.host} is told to end, by a term that nobody drives: {why}")
+            self._take_term(job, beat.term + 1)
+        elif is_running(beat.pid, beat.pid_created):
+            self.say(f"{job}: its driver is killed: {why}")
             kill_group(beat.pid)
+
+    def _take_term(self, job: str, term: int) -> None:
+        mine = terms.Term(host=self.host, supervisor=self._lease.id, begun_at=self.now())
+        terms.records(self.lake, job).append(term, mine)
 
     def _tell(self, job: str, before: Status, after: Status) -> None:
         if len(after.ends) > len(before.ends):
@@ -244,7 +254,8 @@ class Supervisor:
                 return
             if self.clock() > deadline:
                 for beat in drivers.values():
-                    kill_group(beat.pid)
+                    if is_running(beat.pid, beat.pid_created):
+                        kill_group(beat.pid)
                 return
             time.sleep(0.1)
 

@@ -1,5 +1,7 @@
 """What stopped a pipeline, in words that tell a person what to do."""
 
+from obstore.exceptions import BaseError
+
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch, has_planned, query_id
 from spark_jobs.lake.errors import (
@@ -55,7 +57,7 @@ def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: st
         )
     reason = "no space is left on its disk, or on that of Spark's temporary files" if _has(text, _FULL) else None
     reason = reason or trouble(lake)
-    unreachable = _has(text, _UNREACHABLE)
+    unreachable = _has(text, _UNREACHABLE) or isinstance(error, BaseError)
     if reason is None and unreachable and lake.on_s3:
         reason = "it, or what the pipeline reads, cannot be reached"
     if reason is None and unreachable:

@@ -1,6 +1,7 @@
 """How far a pipeline is behind its source, and what Kafka's own tools are told of it."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 from obstore.store import LocalStore, ObjectStore
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import commit_at
@@ -18,6 +28,8 @@ from spark_jobs.lake.kafka import client_options
 from spark_jobs.lake.location import s3_store
 from spark_jobs.lake.settings import Settings
 from spark_jobs.spec import Definition, Files, Kafka, Pipeline
+
+log = logging.getLogger("tidemark.driver")
 
 _ANSWER_S = 5.0
 _MOST_COMMITS = 500
@@ -57,6 +69,8 @@ class LagMeter:
         self._known: Lag | None = None
         self._consumer: Consumer | None = None
         self._told: Mapping[str, str] = {}
+        self._teller: AdminClient | None = None
+        self._refused = False
 
     def measure(self, sources: Mapping[str, str]) -> Lag | None:
         """The lag after the newest batch; None where it is not known.
@@ -145,12 +159,12 @@ class LagMeter:
                 if high > place.offset:
                     behind += high - place.offset
                     waiting.append(place)
-        self._tell_kafka(consumer, sources)
+        self._tell_kafka(source, sources)
         return Lag(behind, _oldest_message(consumer, waiting))
 
-    def _tell_kafka(self, consumer: Consumer, sources: Mapping[str, str]) -> None:
+    def _tell_kafka(self, source: Kafka, sources: Mapping[str, str]) -> None:
         """Commits what has been read to a consumer group that nobody reads with, so that Kafka's tools show the lag."""
-        if sources == self._told:
+        if sources == self._told or self._refused:
             return
         places = [
             TopicPartition(topic, int(partition), int(position))
@@ -158,17 +172,56 @@ class LagMeter:
             for topic, partitions in json.loads(offset).items()
             for partition, position in partitions.items()
         ]
-        consumer.commit(offsets=places, asynchronous=False)
+        try:
+            self._commit(source, places)
+        except KafkaException as error:
+            if not _is_refused(error):
+                return  # with the next measurement
+            # Who may read a topic need not be allowed the group, which only Kafka's own tools ask for.
+            log.warning("%s: Kafka's tools are not told of its lag: %s", self._definition.name, error)
+            self._refused = True
         self._told = dict(sources)
+
+    # A broker that is asked for a group for the first time has to load it.
+    @retry(
+        retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and not _is_refused(error)),
+        stop=stop_after_delay(_ANSWER_S),
+        wait=wait_fixed(0.2),
+        reraise=True,
+    )
+    def _commit(self, source: Kafka, places: list[TopicPartition]) -> None:
+        """Not by the consumer, which takes a minute and a half to notice that its group is refused."""
+        asked = [ConsumerGroupTopicPartitions(self._group, places)]
+        for answer in self._admin(source).alter_consumer_group_offsets(asked, request_timeout=_ANSWER_S).values():
+            for place in answer.result().topic_partitions:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+
+    @property
+    def _group(self) -> str:
+        return f"tidemark-{self._definition.name}"
+
+    def _admin(self, source: Kafka) -> AdminClient:
+        if self._teller is None:
+            self._teller = AdminClient({**_options(source), "log_level": 0})
+        return self._teller
 
     def _kafka(self, source: Kafka) -> Consumer:
         if self._consumer is None:
-            options = client_options(source.bootstrap_servers or Settings().kafka)
-            group = {"group.id": f"tidemark-{self._definition.name}", "enable.auto.commit": False, "log_level": 0}
+            options = _options(source)
+            group = {"group.id": self._group, "enable.auto.commit": False, "log_level": 0}
             # Of what waits, one message of each partition is read, for its time: nothing is to be fetched ahead.
             fetch = {"auto.offset.reset": "earliest", "queued.min.messages": 1, "fetch.message.max.bytes": 2**16}
             self._consumer = Consumer({**options, **group, **fetch})
         return self._consumer
+
+
+def _is_refused(error: KafkaException) -> bool:
+    return bool(error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
+
+
+def _options(source: Kafka) -> dict[str, Any]:
+    return client_options(source.bootstrap_servers or Settings().kafka)
 
 
 def _oldest_message(consumer: Consumer, places: Sequence[TopicPartition]) -> datetime | None:

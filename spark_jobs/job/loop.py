@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders, terms
@@ -19,7 +20,7 @@ from spark_jobs.job.figures import Gauges
 from spark_jobs.job.steps import Slot, after_failure, steps
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError
+from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.health import refuse_vanished
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
@@ -45,10 +46,15 @@ class _Running:
     next_try_at: datetime | None = None
     batches: int = 0
     gauges: Gauges | None = None
+    unmeasured: bool = False
     figures: Figures = field(default_factory=Figures)
 
     def become(self, state: State) -> None:
         self.state, self.since = state, datetime.now(UTC)
+
+
+class SessionLostError(TidemarkError):
+    """Spark has ended in the process of a driver."""
 
 
 class Fence:
@@ -126,10 +132,11 @@ class JobDriver:
         self._lake = lake
         self._orders = orders.records(lake, job)
         self._fence = fence or Fence(lake, job, term)
+        self._spark = spark
         self._driver = Driver(spark, lake, (), readers=readers, reached=self._fence.check)
         self._running: dict[str, _Running] = {}
         self._wanted: Mapping[str, orders.Order] = {}
-        self._looked_at = 0.0
+        self._looked_at: float | None = None
         self._lock = threading.Lock()
         self._over: list[Gauges] = []
         self._away = False
@@ -140,9 +147,11 @@ class JobDriver:
 
         Raises:
             FencedError: if another driver has taken over; batches that ran have ended or can do no harm.
+            SessionLostError: if Spark has ended in this process.
         """
         while True:
             self.alive_at = time.monotonic()
+            self._refuse_lost_session()
             self._look_at_the_lake()
             due = steps(self._wanted, self._slots(), now=datetime.now(UTC), ending=stop.is_set())
             for step in due:
@@ -153,7 +162,8 @@ class JobDriver:
             self._note_ended()
             self._note_progress()
             self._refuse_fenced()
-            nothing_wanted = stop.is_set() or not any(o.state == "running" for o in self._wanted.values())
+            wanted = self._looked_at is None or any(order.state == "running" for order in self._wanted.values())
+            nothing_wanted = stop.is_set() or not wanted
             if nothing_wanted and not any(
                 r.state in ("starting", "running", "stopping") for r in self._running.values()
             ):
@@ -186,12 +196,16 @@ class JobDriver:
         while self._over:
             with contextlib.suppress(Exception):
                 self._over.pop().close()
-        for each in self._known().values():
+        for name, each in self._known().items():
             gauges = each.gauges
             if gauges is not None and each.state in ("running", "stopping"):
-                # A query that ends at this moment answers no more: what was known of it stays.
-                with contextlib.suppress(Exception):
+                try:
                     each.figures = gauges.read()
+                except Exception as error:  # noqa: BLE001 (what was known stays; the stream does not need its figures)
+                    # A query that ends at this moment answers no more.
+                    if each.gauges is gauges and each.state == "running" and not each.unmeasured:
+                        log.warning("%s: its figures cannot be measured: %s", name, first_line(error))
+                        each.unmeasured = True
 
     def _known(self) -> dict[str, _Running]:
         with self._lock:
@@ -215,7 +229,7 @@ class JobDriver:
             self._away = False
 
     def _read_orders(self) -> None:
-        if time.monotonic() - self._looked_at >= _ORDERS_EVERY_S:
+        if self._looked_at is None or time.monotonic() - self._looked_at >= _ORDERS_EVERY_S:
             desired = self._orders.newest()[1]
             self._wanted = desired.pipelines if desired else {}
             self._looked_at = time.monotonic()
@@ -240,7 +254,7 @@ class JobDriver:
         now = datetime.now(UTC)
         each = replace(before) if before and same else _Running(order.generation, "starting", now)
         each.become("starting")
-        each.next_try_at, each.batches, each.gauges = None, 0, None
+        each.next_try_at, each.batches, each.gauges, each.unmeasured = None, 0, None, False
         with self._lock:
             self._running[name] = each
         log.info("%s: starts (generation %d)", name, order.generation)
@@ -301,6 +315,16 @@ class JobDriver:
             query = self._driver.queries[name]
             if query.total_batches > each.batches or query.waits:
                 each.batches, each.progressed_at = query.total_batches, datetime.now(UTC)
+
+    def _refuse_lost_session(self) -> None:
+        """Without Spark each pipeline would be tried again in vain, in a driver that gives signs of life."""
+        try:
+            # Spark ends it by itself where a cluster's master removes the application.
+            over, why = bool(self._spark.sparkContext._jsc.sc().isStopped()), "its session was stopped"
+        except (Py4JError, OSError) as error:
+            over, why = True, f"its JVM does not answer: {first_line(error)}"
+        if over:
+            raise SessionLostError(f"Spark has ended in this driver ({why}). It ends; its supervisor starts another.")
 
     def _refuse_fenced(self) -> None:
         """The first pipeline that met a newer term ends the driver: no other may go on."""

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from spark_jobs.control import pulse, terms
+from spark_jobs.control.launchers import began_s
 from spark_jobs.control.pulse import DRAINED, PULSE_EVERY_S, PipelinePulse, Pulse
 from spark_jobs.control.terms import FencedError
 from spark_jobs.engine.session import build_session
@@ -23,7 +24,7 @@ from spark_jobs.spec import Pipeline
 log = logging.getLogger("tidemark.driver")
 
 _METRICS_EVERY_S = 60.0
-# A main loop that has not come round for so long hangs, whatever its other threads do.
+# A main loop that has not come round for so long, or not begun, hangs, whatever its other threads do.
 _HANGS_AFTER_S = 300.0
 
 
@@ -54,7 +55,7 @@ class Heart(threading.Thread):
             term=term,
             host=terms.this_host(),
             pid=os.getpid(),
-            pid_created=psutil.Process().create_time(),
+            pid_created=began_s(psutil.Process()),
             started_at=datetime.now(UTC),
             at=datetime.now(UTC),
             sequence=0,
@@ -64,8 +65,10 @@ class Heart(threading.Thread):
     def run(self) -> None:
         """Beats until `end`."""
         self._measuring.start()
+        began = time.monotonic()
         while True:
-            if self.driver is None or time.monotonic() - self.driver.alive_at < _HANGS_AFTER_S:
+            came_round = self.driver.alive_at if self.driver is not None else began
+            if time.monotonic() - came_round < _HANGS_AFTER_S:
                 self._beat(None)
             if self._ended.wait(PULSE_EVERY_S):
                 return

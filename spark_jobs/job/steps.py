@@ -69,7 +69,10 @@ def _starts(order: Order, slot: Slot | None, now: datetime) -> bool:
         return True
     if slot.state in ("retrying", "failed") and slot.generation != order.generation:
         return True
-    return slot.state == "retrying" and slot.next_try_at is not None and slot.next_try_at <= now
+    if slot.state != "retrying" or slot.next_try_at is None:
+        return False
+    # A try that lies further ahead than any pause does: the clock was put back.
+    return not timedelta(0) < slot.next_try_at - now <= timedelta(seconds=_LONGEST_PAUSE_S)
 
 
 def after_failure(

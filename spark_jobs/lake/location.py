@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -127,6 +128,8 @@ def s3_store(uri: str) -> ObjectStore:
         region=settings.region,
         endpoint=settings.endpoint_url,
         client_options={"allow_http": bool(settings.endpoint_url)},
+        # What runs for long tries again by itself; a person, or the monitor, is to be told in time.
+        retry_config={"retry_timeout": timedelta(seconds=20)},
         virtual_hosted_style_request=False,
     )
 

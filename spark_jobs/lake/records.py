@@ -5,6 +5,11 @@ the value creates the next number: of several that try at once exactly one succe
 conditional overwrite would not give on a folder.
 """
 
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from obstore.exceptions import AlreadyExistsError, NotFoundError
@@ -15,7 +20,12 @@ from spark_jobs.lake.location import Lake
 
 T = TypeVar("T", bound=BaseModel)
 
+log = logging.getLogger("tidemark.lake")
+
 _KEPT = 20
+
+# Told once by a process, however often it looks.
+_torn: set[tuple[str, str]] = set()
 
 
 class RecordTakenError(Exception):
@@ -39,12 +49,12 @@ class Records(Generic[T]):
 
     def newest_number(self) -> int:
         """Number of the record that counts; 0 where there is none."""
-        entries = self._lake.store.list_with_delimiter(f"{self._folder}/")["objects"]
-        names = (entry["path"].rsplit("/", 1)[-1].removesuffix(".json") for entry in entries)
-        return max((int(name) for name in names if name.isdigit()), default=0)
+        return max(self._numbers(), default=0)
 
     def newest(self) -> tuple[int, T | None]:
         """Number and value of the record that counts; (0, None) where there is none.
+
+        A record that is not whole, as after a loss of power, keeps its number and has the value of the one before.
 
         Raises:
             LakeUnavailableError: if a record that was there is gone.
@@ -63,7 +73,7 @@ class Records(Generic[T]):
                             "Nothing was changed. Check that the lake exists, and that nothing else removes its files."
                         ) from None
                     continue  # pruned between the two looks: there is a newer one
-                self._known = number, self._model.model_validate_json(content)
+                self._known = number, self._value(number, content)
             return self._known
 
     def append(self, number: int, value: T) -> None:
@@ -80,15 +90,46 @@ class Records(Generic[T]):
             self._lake.store.put(self._path(number), value.model_dump_json().encode(), mode="create")
         except AlreadyExistsError:
             raise RecordTakenError(f"{self._path(number)} in {self._lake.uri}") from None
+        if not self._lake.on_s3:
+            _flush(Path(self._lake.uri) / self._path(number))
         self._known = number, value
         if number % _KEPT == 0:
             self._prune(number)
 
-    def _prune(self, number: int) -> None:
+    def _value(self, number: int, content: bytes) -> T | None:
+        if _is_whole(content):
+            return self._model.model_validate_json(content)
+        if (where := (self._lake.uri, self._path(number))) not in _torn:
+            _torn.add(where)
+            log.warning("%s in %s is not whole, as after a loss of power; the one before it counts", where[1], where[0])
+        for before in sorted((each for each in self._numbers() if each < number), reverse=True):
+            if _is_whole(content := bytes(self._lake.store.get(self._path(before)).bytes())):
+                return self._model.model_validate_json(content)
+        return None
+
+    def _numbers(self) -> Iterator[int]:
         entries = self._lake.store.list_with_delimiter(f"{self._folder}/")["objects"]
-        old = [entry["path"] for entry in entries if entry["path"] < self._path(number - _KEPT)]
+        names = (entry["path"].rsplit("/", 1)[-1].removesuffix(".json") for entry in entries)
+        return (int(name) for name in names if name.isdigit())
+
+    def _prune(self, number: int) -> None:
+        old = [self._path(each) for each in self._numbers() if each < number - _KEPT]
         if old:
             self._lake.store.delete(old)
 
     def _path(self, number: int) -> str:
         return f"{self._folder}/{number:06d}.json"
+
+
+def _is_whole(content: bytes) -> bool:
+    try:
+        json.loads(content)
+    except ValueError:
+        return False
+    return True
+
+
+def _flush(path: Path) -> None:
+    """To the disk: the store writes files without waiting for that."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

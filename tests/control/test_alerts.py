@@ -131,7 +131,7 @@ class Stage:
 
     def look(self) -> None:
         seen = look(self.lake, now=datetime.now(UTC))
-        told(self.lake, seen.changes)
+        told(self.lake, seen)
         self.told += seen.changes
         self.reports = {report.pipeline: report for report in seen.reports}
 
@@ -373,8 +373,8 @@ def test_an_order_that_nobody_takes_is_told_until_a_supervisor_does(tmp_path: Pa
     orders.deploy(lake, [a_pipeline()], by="a test")
     assert look(lake, now=datetime.now(UTC)).changes == ()
     later = datetime.now(UTC) + timedelta(minutes=3)
-    began = look(lake, now=later).changes
-    assert [(change.kind, change.began) for change in began] == [("no-supervisor", True)]
+    began = look(lake, now=later)
+    assert [(change.kind, change.began) for change in began.changes] == [("no-supervisor", True)]
     told(lake, began)
     assert look(lake, now=later).changes == ()
 

@@ -34,9 +34,10 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
         # A driver that is killed comes back, in the next term.
         os.killpg(launcher.launched[0].process.pid, signal.SIGKILL)
         # Where no supervisor sees that, the monitor tells of its silence.
-        silent = look(lake, now=datetime.now(UTC) + timedelta(minutes=1)).changes
-        assert sorted((c.pipeline, c.kind, c.began) for c in silent) == [(name, "not-running", True) for name in NAMES]
-        assert all("no sign of life" in change.message for change in silent)
+        silent = look(lake, now=datetime.now(UTC) + timedelta(minutes=1))
+        told_of = sorted((change.pipeline, change.kind, change.began) for change in silent.changes)
+        assert told_of == [(name, "not-running", True) for name in NAMES]
+        assert all("no sign of life" in change.message for change in silent.changes)
         told(lake, silent)
         until(lambda: (found := beat(lake)) and found.term == 2 and len(found.pipelines) == len(NAMES), first)
         heard = [change for change in look(lake, now=datetime.now(UTC)).changes if change.kind == "not-running"]

@@ -1,6 +1,7 @@
 """A broker that asks who comes: the simulator and an ingest show credentials from the environment, and no one else
 learns them."""
 
+import json
 import shutil
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from infra.setup_jars import find_java
 from spark_jobs.console.simulating import simulate_shop
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.kafka import messages, security_options
+from spark_jobs.job.lag import LagMeter
 from spark_jobs.lake import Lake
 from spark_jobs.lake.kafka import KafkaSettingsError, check_credentials, client_options, kafka_settings
 from spark_jobs.lake.settings import Settings
@@ -138,6 +140,24 @@ def test_each_user_may_do_its_own_work_and_nothing_else(broker: Broker, monkeypa
     assert send("clicks") == "TOPIC_AUTHORIZATION_FAILED"
     assert commit("tidemark.sales") is None
     assert commit("somebody-else") == "GROUP_AUTHORIZATION_FAILED"
+
+
+def test_who_may_not_tell_kafkas_tools_of_the_lag_knows_it_all_the_same(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    become(monkeypatch, broker, "simulator", SIMULATOR_PASSWORD)
+    assert send("clicks") is None
+    become(monkeypatch, broker, "streams", STREAMS_PASSWORD)
+    definition = an_ingest().model_copy(update={"source": Kafka("clicks")})
+    meter = LagMeter(Lake(str(tmp_path / "lake")).made(), definition, "_checkpoints/ingest_sales/epoch-1")
+    monkeypatch.setattr(LagMeter, "_group", "somebody-else")
+    begin = {str(partition): 0 for partition in range(setup_users.PARTITIONS)}
+    lag = meter.measure({"KafkaV2[Subscribe[clicks]]": json.dumps({"clicks": begin})})
+    meter.close()
+    assert lag is not None
+    assert lag.rows > 0
+    assert lag.oldest is not None
+    assert "GROUP_AUTHORIZATION_FAILED" in caplog.text
 
 
 def test_over_tls_both_clients_trust_the_authority_that_the_settings_name(

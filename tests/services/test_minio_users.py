@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ from obstore.exceptions import PermissionDeniedError
 from infra.minio.setup_users import MinioSetupError, setup_users
 from spark_jobs.control.marks import last_look, mark_look
 from spark_jobs.lake import Lake, query
+from spark_jobs.lake.errors import LakeUnavailableError
 from tests.services.minio import Minio, minio_binary, start_minio
 from tests.services.process import leave_out
 
@@ -141,6 +144,19 @@ def test_airflow_declares_and_reports_with_what_it_may_write(minio: Minio, monke
     assert query.run(lake, "SELECT count(*) FROM ops.alerts")[1] == [(2,)]
     with pytest.raises(PermissionDeniedError):
         last_look(lake)
+
+
+def test_a_store_that_refuses_a_command_is_told_without_a_traceback(
+    minio: Minio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become(monkeypatch, minio, "streams")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-wrong-one")
+    program = [sys.executable, "-m", "spark_jobs", "status", "--lake", LAKE]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == LakeUnavailableError.exit_code
+    assert done.stderr.startswith("error: the lake's store cannot be used: ")
+    assert "Traceback" not in done.stderr
+    assert "credentials" in done.stderr
 
 
 def test_a_lake_that_the_policies_do_not_name_is_refused(minio: Minio) -> None:

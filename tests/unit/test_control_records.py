@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from spark_jobs.control import alert_log, mutes, orders, terms
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.lease import LEASE_S, Lease, active_supervisor
+from spark_jobs.control.marks import last_look
 from spark_jobs.control.monitor import look, told
 from spark_jobs.control.orders import NotDeployedError
 from spark_jobs.control.terms import FencedError
@@ -43,6 +44,50 @@ def test_of_many_that_change_a_record_at_once_exactly_one_does(tmp_path):
         list(pool.map(add_one, range(60)))
     assert Records(lake, "_control/counter", Number).newest() == (60, Number(value=60))
     assert len(list((tmp_path / "_control/counter").iterdir())) <= 41
+
+
+@pytest.mark.parametrize("left", [b"", b'{"val'])
+def test_a_record_that_a_loss_of_power_has_cut_counts_as_the_one_before(tmp_path, left):
+    lake = a_lake(tmp_path)
+    records = Records(lake, "_control/counter", Number)
+    for number in (1, 2):
+        records.append(number, Number(value=10 * number))
+    (tmp_path / "_control/counter/000003.json").write_bytes(left)
+    assert Records(lake, "_control/counter", Number).newest() == (3, Number(value=20))
+    Records(lake, "_control/counter", Number).append(4, Number(value=40))
+    assert records.newest() == (4, Number(value=40))
+
+    (tmp_path / "_control/other").mkdir()
+    (tmp_path / "_control/other/000001.json").write_bytes(left)
+    assert Records(lake, "_control/other", Number).newest() == (1, None)
+
+
+def test_numbers_may_grow_beyond_their_digits(tmp_path):
+    lake = a_lake(tmp_path)
+    for number in range(999_990, 1_000_045):
+        Records(lake, "_control/counter", Number).append(number, Number(value=number))
+        assert Records(lake, "_control/counter", Number).newest_number() == number
+    assert len(list((tmp_path / "_control/counter").iterdir())) <= 41
+
+
+def test_a_lease_that_a_loss_of_power_has_cut_runs_out(tmp_path):
+    lake, clock = a_lake(tmp_path), Clock()
+    assert Lease(lake, host="a", pid=1, clock=clock).hold()
+    (tmp_path / "_control/_supervisor/renewals/000001.json").write_bytes(b"")
+    next_one = Lease(lake, host="b", pid=2, clock=clock)
+    assert not next_one.hold()
+    clock.now += LEASE_S
+    assert next_one.hold()
+
+
+def test_leases_of_long_ago_leave_nothing_behind(tmp_path):
+    lake, clock = a_lake(tmp_path), Clock()
+    for number in range(8):
+        lease = Lease(lake, host="a", pid=number, clock=clock)
+        lease.hold()
+        clock.now += LEASE_S
+        assert lease.hold()
+    assert len(list((tmp_path / "_control/_supervisor/renewals").iterdir())) <= 2
 
 
 def test_a_lake_that_vanishes_is_told_and_is_not_made_anew(tmp_path):
@@ -248,7 +293,7 @@ def test_a_breach_keeps_the_time_since_when_it_is(tmp_path):
         found = look(lake, now=first + timedelta(minutes=minutes))
         (text,) = found.reports[0].breaches
         assert text.splitlines()[1] == f"Since {first:%Y-%m-%d %H:%M:%S} UTC ({ago})."
-        told(lake, found.changes)
+        told(lake, found)
     assert found.changes == ()
 
 
@@ -266,6 +311,20 @@ def test_a_table_that_cannot_be_read_is_the_trouble_of_its_pipeline_only(tmp_pat
     (breach,) = reports["hourly_sales"].breaches
     assert "gold.hourly_sales" in breach
     assert "docs/runbook.md#table-unreadable" in breach
+
+
+def test_a_monitor_lives_and_a_table_has_moved_only_once_that_was_told(tmp_path):
+    lake = a_lake(tmp_path)
+    open_epoch(lake, a_pipeline())
+    write(lake, "gold.hourly_sales", {"n": [1, 2]})
+    orders.deploy(lake, [a_pipeline()], by="a test")
+    for _ in range(2):  # as where the first one ended before anybody was told
+        found = look(lake, now=NOW)
+        assert [(move.table, move.version, move.rows) for move in found.moves] == [("gold.hourly_sales", 0, 2)]
+        assert last_look(lake) is None
+    told(lake, found)
+    assert look(lake, now=NOW).moves == ()
+    assert last_look(lake) == NOW
 
 
 def test_a_mute_ends_by_itself_or_when_it_is_taken_back(tmp_path):

@@ -159,6 +159,7 @@ def test_a_driver_that_is_being_started_again_is_told_only_if_that_takes_long():
 
     assert kinds(seen(status=back_off(1))) == []
     assert kinds(seen(status=back_off(31))) == ["not-running"]
+    assert kinds(seen(status=back_off(-600))) == ["not-running"], "a clock that goes wrong hides nothing"
 
 
 def test_a_driver_without_a_sign_of_life_is_told():

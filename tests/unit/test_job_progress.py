@@ -75,6 +75,17 @@ def test_the_last_sign_of_life_has_what_was_measured_last(heart, tmp_path, monke
     assert told(heart, tmp_path).pipelines["sales"].figures.batch_id == 7
 
 
+@pytest.mark.parametrize(("hangs_after_s", "told_before"), [(300.0, [None]), (0.0, [])])
+def test_a_driver_that_hangs_before_it_has_begun_falls_silent(tmp_path, monkeypatch, hangs_after_s, told_before):
+    lake, endings = a_lake(tmp_path), []
+    monkeypatch.setattr(process, "_HANGS_AFTER_S", hangs_after_s)
+    heart = Heart(lake, "streams", 1, None, Fence(lake, "streams", 1))
+    monkeypatch.setattr(heart, "_beat", endings.append)
+    heart.start()
+    heart.end("the test is over")  # after it has come round once
+    assert endings == [*told_before, "the test is over"]
+
+
 def committed(lake, epoch, *names):
     for name in names:
         lake.store.put(f"{epoch.folder}/commits/{name}", b"v1")

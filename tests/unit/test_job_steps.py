@@ -54,7 +54,10 @@ def test_what_has_failed_starts_again_only_in_a_new_generation():
     assert due({"reader": order(generation=2)}, {"reader": Slot(1, "failed")}) == (Step("start", "reader"),)
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(-1, (Step("start", "reader"),)), (1, ())])
+# The last one: the clock was put back meanwhile; no pause is so long.
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(-1, (Step("start", "reader"),)), (1, ()), (60, ()), (3600, (Step("start", "reader"),))]
+)
 def test_what_is_tried_again_starts_when_its_pause_is_over(seconds, expected):
     slot = Slot(1, "retrying", NOW + timedelta(seconds=seconds))
     assert due({"reader": order()}, {"reader": slot}) == expected

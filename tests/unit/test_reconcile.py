@@ -89,3 +89,9 @@ def test_an_end_is_counted_once():
     _, after = decide(seen(exit_code=-9), status("running"))
     assert len(after.ends) == 1
     assert len(decide(seen(exit_code=-9), after)[1].ends) == 1
+
+
+def test_ends_that_lie_ahead_put_off_nothing():
+    """As noted by a host whose clock goes ten minutes ahead."""
+    ends = tuple(NOW + timedelta(minutes=10, seconds=second) for second in range(BUDGET))
+    assert decide(seen(), status("backing_off", ends=ends))[0] == "start"

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
+from obstore.exceptions import BaseError
 from rich.console import Console
 from rich.text import Text
 
@@ -29,7 +30,7 @@ from spark_jobs.control import awaiting, orders, pulse, terms
 from spark_jobs.control.launchers import is_running, kill_group, terminate
 from spark_jobs.control.orders import Ordered
 from spark_jobs.lake import Lake, tables
-from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
 
 PIPELINES = ("ingest_sales", "top_products", "top_products_live", "shop_totals")
@@ -109,8 +110,8 @@ def down(out: Console, lake: Lake) -> int:
         out.print(f"supervisor and its drivers: {supervisor.stop(within_s=_DRAIN_S)}")
         try:
             left = _end_drivers(lake)
-        except LakeUnavailableError as error:
-            left = f"not looked for: {error}"
+        except (LakeUnavailableError, BaseError) as error:
+            left = f"not looked for: {first_line(error)}"
     if left:
         out.print(f"drivers without a supervisor: {left}", highlight=False)
     with out.status("Airflow ends …"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from spark_jobs.control.launchers import is_running, last_lines
+from spark_jobs.control.launchers import began_s, is_running, last_lines
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Background:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
-        created = psutil.Process(process.pid).create_time()
+        created = began_s(psutil.Process(process.pid))
         self._record.write_text(json.dumps({"pid": process.pid, "created": created, **facts}))
 
     def facts(self) -> dict[str, object]:
@@ -109,7 +109,7 @@ def _belongs(process: psutil.Process, *, session: int, created: float) -> bool:
     try:
         return (
             os.getsid(process.pid) == session
-            and process.create_time() > created - 2.0
+            and began_s(process) > created - 2.0
             and process.status() != psutil.STATUS_ZOMBIE
         )
     except (psutil.NoSuchProcess, ProcessLookupError):
