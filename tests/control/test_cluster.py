@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from tests.calm import FILES, CalmRun
 from tests.chaos import kills
+from tests.compose import services
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, batches, deploy, launching, supervisor, until
 from tests.services.process import free_port, running
@@ -31,19 +32,35 @@ _CLASS = str(Path(sys.executable).with_name("spark-class"))
 
 
 class Cluster:
-    """A master, and workers of one core each.
+    """A master as `docker-compose.yml` sets it, and workers of one core each.
 
     Args:
-        folder: for logs and the workers' files.
-        port: of the master.
-        page: port of the master's page.
+        folder: for logs, what the master remembers, and the workers' files.
     """
 
-    def __init__(self, folder: Path, port: int, page: int) -> None:
-        self.address = f"spark://127.0.0.1:{port}"
+    def __init__(self, folder: Path) -> None:
+        self._port, page = free_port(), free_port()
+        self.address = f"spark://127.0.0.1:{self._port}"
         self._folder = folder
+        self._options = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(page)]
         self._page = f"http://127.0.0.1:{page}/json/"
+        self._master = ExitStack()
         self._workers: list[subprocess.Popen[bytes]] = []
+
+    def start_master(self) -> None:
+        """Starts it, and waits until it answers."""
+        composed = services()["spark-master"].raw["environment"]["SPARK_MASTER_OPTS"]
+        environment = {**_environment(), "SPARK_MASTER_OPTS": composed.replace("/var/lib/tidemark", str(self._folder))}
+        command = [_CLASS, "org.apache.spark.deploy.master.Master", *self._options]
+        log = self._folder / "master.log"
+        self._master.enter_context(running("master", command, log=log, is_ready=self.answers, environment=environment))
+
+    def restart_master(self) -> None:
+        """Ends it, starts it again, and waits until it knows its workers and drivers."""
+        before = self.workers(), len(self.state()["activeapps"])
+        self._master.close()
+        self.start_master()
+        until(lambda: (self.workers(), len(self.state()["activeapps"])) == before, within_s=120)
 
     def state(self) -> dict[str, Any]:
         """What the master says of itself."""
@@ -87,9 +104,10 @@ class Cluster:
         until(lambda: self.workers() < before, within_s=60)
 
     def end(self) -> None:
-        """Ends all workers."""
+        """Ends all of it."""
         for worker in self._workers:
             _kill(worker)
+        self._master.close()
 
 
 def _kill(worker: subprocess.Popen[bytes]) -> None:
@@ -108,20 +126,17 @@ def _environment() -> dict[str, str]:
 @contextmanager
 def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
     """A master and workers, which end with the block."""
-    port, page = free_port(), free_port()
-    found = Cluster(folder, port, page)
-    options = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
-    command = [_CLASS, "org.apache.spark.deploy.master.Master", *options]
-    with running("master", command, log=folder / "master.log", is_ready=found.answers, environment=_environment()):
-        try:
-            for _ in range(workers):
-                found.start_worker()
-            yield found
-        finally:
-            found.end()
+    found = Cluster(folder)
+    try:
+        found.start_master()
+        for _ in range(workers):
+            found.start_worker()
+        yield found
+    finally:
+        found.end()
 
 
-def test_tables_are_those_of_an_undisturbed_run_after_a_worker_was_killed(
+def test_tables_are_those_of_an_undisturbed_run_after_the_master_was_restarted_and_a_worker_was_killed(
     calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake, logs, readers = Lake(str(tmp_path / "lake")).made(), tmp_path / "logs", READERS[:1]
@@ -134,8 +149,10 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_worker_was_killed(
         with launching(WatchedLauncher(submit)) as launcher:
             watching, reader = supervisor(lake, logs, launcher), readers[0]
             deploy(lake, readers)
-            until(lambda: batches(lake, reader) >= 2, watching)
+            until(lambda: batches(lake, reader) >= 1, watching)
             assert len(workers.state()["activeapps"]) == 1
+            workers.restart_master()
+            until(lambda: batches(lake, reader) >= 3, watching)
             workers.kill_worker()
             assert batches(lake, reader) < FILES
             workers.start_worker()

@@ -151,6 +151,8 @@ def spark(name: str, folder: Path, **places: str) -> Iterator[tuple[str, list[st
     state = f"http://127.0.0.1:{port}/{checked_path(name)}"
     # This machine's name may lead nowhere; a container's leads to itself.
     variables = {**environment(name), "SPARK_LOCAL_IP": "127.0.0.1"}
+    if "SPARK_MASTER_OPTS" in variables:
+        variables["SPARK_MASTER_OPTS"] = variables["SPARK_MASTER_OPTS"].replace("/var/lib/tidemark", str(folder))
     log = folder / f"{name}.log"
     words[0] = str(Path(sys.executable).with_name(words[0]))
     with running(name, words, log=log, is_ready=lambda: answers(state), environment=variables):
