@@ -32,7 +32,7 @@ class Breach:
 
     Attributes:
         kind: its name in the runbook, such as `watermark-lag`.
-        what: what is wrong, with the figures; no values of events.
+        what: what is wrong, with the figures; no values of events, but that an error of Spark's may hold one.
         since: since when, as far as that is known.
         remedy: what to do first.
     """

@@ -78,6 +78,7 @@ class Supervisor:
     _watched: dict[str, _Watched] = field(default_factory=dict)
     _troubles: dict[str, str] = field(default_factory=dict)
     _held: bool = False
+    _stands_by: bool = False
 
     def __post_init__(self) -> None:
         self._lease = Lease(self.lake, host=self.host, pid=os.getpid(), clock=self.clock)
@@ -119,8 +120,9 @@ class Supervisor:
         self.active = self._held = self._lease.hold()
         if self.active and not was:
             self.say(f"active on {self.lake.uri}")
-        elif was and not self.active:
+        elif not self.active and not self._stands_by:
             self.say("another supervisor is active: standing by")
+        self._stands_by = not self.active
         if not self.active:
             self.alive.clear()
             return

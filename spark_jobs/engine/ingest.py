@@ -56,7 +56,22 @@ _NAME, _BLOCK, _PARTITION, _POSITION = "__name", "__block", "__partition", "__po
 
 
 class BrokenRuleError(TidemarkError):
-    """A row breaks a rule that must not be broken."""
+    """A row breaks a rule that must not be broken.
+
+    Args:
+        broken: what breaks what.
+        example: the text of one of the rows.
+        remedy: what was not written, and what to do.
+    """
+
+    def __init__(self, broken: str, example: str, remedy: str) -> None:
+        super().__init__(f"{broken}; one of them: {example!r}. {remedy}")
+        self._without_values = f"{broken}. {remedy} The driver's log shows one of them."
+
+    @property
+    def without_values(self) -> str:
+        """The same without the example."""
+        return self._without_values
 
 
 class MissingInputError(TidemarkError):
@@ -280,8 +295,10 @@ class IngestQuery(Query[Ingest]):
                 example = rows.where(kept & broken(rule)).select(F.make_valid_utf8(RAW)).head()
                 raise BrokenRuleError(
                     f"pipeline `{self.name}`: {count} rows of batch {batch_id} break {rule.name}, which stops the "
-                    f"stream; one of them: {example[0] if example else ''!r}. Nothing of this batch was written. "
-                    "Mend the input, or let the rule quarantine such rows, then start the stream again."
+                    "stream",
+                    str(example[0]) if example else "",
+                    "Nothing of this batch was written. Mend the input, or let the rule quarantine such rows, then "
+                    "start the stream again.",
                 )
 
     def _ledger(self, census: _Census, unreadable: int, bounds: BatchBounds) -> LedgerRow:

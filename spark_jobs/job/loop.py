@@ -288,7 +288,7 @@ class JobDriver:
         each, now = self._running[name], datetime.now(UTC)
         error = self._lost_lake() or error
         each.failures = [*(at for at in each.failures if now - at < _REMEMBERED), now]
-        each.error, each.error_kind = str(error), type(error).__name__
+        each.error, each.error_kind = error.without_values, type(error).__name__
         # Of the errors, only the unknown ones are judged by that; a lake that is away is not asked.
         unknown = isinstance(error, StoppedError)
         progressed = each.progressed_at is not None or (unknown and has_committed(self._lake, name))

@@ -10,6 +10,11 @@ class TidemarkError(Exception):
 
     exit_code = 1
 
+    @property
+    def without_values(self) -> str:
+        """What it says, less values of events: for messages that also go to people who may not read the tables."""
+        return str(self)
+
 
 class LakeUnavailableError(TidemarkError):
     """The lake cannot be read or written."""

@@ -182,5 +182,5 @@ def with_sources(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
     ingests = [each for each in registry().values() if isinstance(each, Ingest) and each.sink.table in needed]
     missing = needed - {each.sink.table for each in ingests}
     if missing:
-        raise DefinitionError(f"with sources: no registered ingest writes {', '.join(sorted(missing))}")
+        raise DefinitionError(f"--with-sources: no registered ingest writes {', '.join(sorted(missing))}")
     return tuple({each.name: each for each in (*ingests, *wanted)}.values())

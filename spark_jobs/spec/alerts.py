@@ -30,7 +30,7 @@ class Alerts(Spec):
         max_checkpoint_duration: what Spark spends on its checkpoint in one batch.
         max_checkpoint_bytes: of all files of the checkpoint.
         max_state_rows: groups in Spark's state.
-        max_state_bytes: memory and files of Spark's state, as Spark reports them.
+        max_state_bytes: memory of Spark's state, as Spark reports it.
         max_late_share: late events among those read in the last ten minutes.
         max_quarantine_share: rows set aside among those read in the last ten minutes.
         max_restarts: of the driver or of the pipeline in it, within an hour.

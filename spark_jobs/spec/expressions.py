@@ -121,7 +121,9 @@ def parse(sql: str) -> exp.Expr:
     if isinstance(tree, exp.Alias):
         raise ValueError(f"expected an expression without an alias, got {sql!r}: the mapping's key names it")
     if tree.find(exp.Subquery, exp.Select):
-        raise ValueError(f"expected an expression without a subquery, got {sql!r}: use Enrich or Join")
+        raise ValueError(
+            f"expected an expression without a subquery, got {sql!r}: name columns of the table that is read"
+        )
     if tree.find(exp.Window, *_OVER_ONLY):
         raise ValueError(f"Spark cannot run OVER (...) on a stream, got {sql!r}: use Aggregate or TopN")
     if tree.find(exp.Placeholder, exp.Parameter, exp.SessionParameter):

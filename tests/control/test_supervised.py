@@ -5,6 +5,7 @@ import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -83,21 +84,27 @@ def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(calm
     totals = READERS[2]
     with launching(WatchedLauncher()) as launcher:
         watching = supervisor(lake, tmp_path / "logs", launcher)
-        ordered = deploy(lake, [broken, totals])
         once_more = lambda _: watching.look()  # noqa: E731
 
         with pytest.raises(DeployError, match=r"broken: failed: .*shipped_at"):
-            await_running(lake, ordered, timeout=streams.PATIENCE, sleep=once_more)
-        good = [each for each in ordered if each.pipeline == totals.name]
+            await_running(lake, deploy(lake, [broken]), timeout=streams.PATIENCE, sleep=once_more)
+
+        # Spark is gone, and no pipeline is there to notice: the driver does not live on without it.
+        first = launcher.launched[0]
+        (java,) = [p for p in psutil.Process(first.process.pid).children(recursive=True) if p.name() == "java"]
+        java.kill()
+        until(lambda: terms.records(lake, JOB).newest_number() == 2, watching)
+        assert "Spark has ended in this driver" in first.log.read_text()
+
+        good = deploy(lake, [totals])
         await_running(lake, good, timeout=streams.PATIENCE, sleep=once_more)
         assert failed_generations(lake) == {"broken": 1}
         until(lambda: (found := beat(lake)) and found.pipelines[totals.name].figures.read, watching)
-        assert terms.records(lake, JOB).newest_number() == 1
 
         # Mended under the same name, it runs in the same driver.
         mended = broken.model_copy(update={"event_time": "sold_at"})
         await_running(lake, deploy(lake, [mended]), timeout=streams.PATIENCE, sleep=once_more)
-        assert terms.records(lake, JOB).newest_number() == 1
+        assert terms.records(lake, JOB).newest_number() == 2
 
 
 def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_path: Path) -> None:

@@ -653,6 +653,8 @@ def test_a_rule_that_must_hold_stops_the_stream_and_nothing_is_written_until_the
             run(spark, lake, definition)
         assert "1 rows of batch 1" in str(stopped.value)
         assert '"XXX"' in str(stopped.value)
+        assert "1 rows of batch 1" in stopped.value.without_values
+        assert "XXX" not in stopped.value.without_values
         assert {file_of(row) for row in bronze(lake)} == {"1.json"}
         assert {file_of(row) for row in quarantine(lake)} == {"1.json"}
     assert [(r["v"], lakes.ms(r["t"]) % 3_600_000) for r in bronze(lake)] == [(1, 0), (7, 600_000), (2, 0)]

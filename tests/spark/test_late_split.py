@@ -18,6 +18,7 @@ from spark_jobs.spec import (
     Table,
     Tumbling,
     Watermark,
+    Where,
     Window,
 )
 from tests import lakes
@@ -157,6 +158,29 @@ def test_a_column_that_a_select_would_replace_is_refused(spark: SparkSession, la
     doubled = definition.model_copy(update={"steps": (Select({"V": "v * 2"}), *definition.steps)})
     with pytest.raises(SchemaMismatchError, match=r"Select adds \['V'\], which bronze\.clicks has already"):
         lakes.run(spark, lake, doubled)
+
+
+def test_a_time_that_poisons_the_watermark_is_made_null_where_the_table_is_read(
+    spark: SparkSession, lake: Lake
+) -> None:
+    """As docs/runbook.md says; a `Where` would not help."""
+    bronze, century = clicks(lake), 100 * 365 * 24 * 60
+    for minute in (1, century, 2, 3, 4):
+        bronze.append([event(minute)])
+    definition = pipeline(Tumbling("5 minutes"), delay="0 seconds")
+    filtered = definition.model_copy(update={"steps": (Where("t < timestamp'2027-01-01'"), *definition.steps)})
+    lakes.run(spark, lake, filtered)
+    # The batch after the poisoned one does not know of it yet.
+    assert len(lakes.rows(lake, "gold.activity__late")) == 2
+
+    plausible = {"k": "k", "v": "v", "t": "CASE WHEN t < timestamp'2027-01-01 00:00:00' THEN t END"}
+    source = definition.tables[0].model_copy(update={"select": plausible})
+    mended = definition.model_copy(update={"name": "mended", "source": source, "sink": Sink("gold.mended")})
+    lakes.run(spark, lake, mended)
+    assert lakes.rows(lake, "gold.mended__late") == []
+    assert sum(row.timeless for _, row in lakes.ledger(lake, mended)) == 1
+    assert sum(row.on_time for _, row in lakes.ledger(lake, mended)) == 4
+    lakes.assert_balanced(lake, mended)
 
 
 def test_a_dropped_late_event_is_counted_and_not_kept(spark: SparkSession, lake: Lake) -> None:
