@@ -37,7 +37,7 @@ setup-tests: fast-start ## and what the tests run: Kafka, and MinIO where Go can
 	@if [ ! -x .cache/bin/minio ] && ! command -v minio >/dev/null; then \
 	  if command -v go >/dev/null; then \
 	    echo "Building MinIO into .cache/bin (once, two to three minutes) …"; \
-	    GOBIN=$(CURDIR)/.cache/bin go install $(MINIO_MODULE); \
+	    GOBIN="$(CURDIR)/.cache/bin" go install $(MINIO_MODULE); \
 	  else echo "LEFT OUT: the tests on MinIO; they need Go or a minio binary on PATH"; fi; fi
 
 up: setup ## Airflow, a supervisor and a simulated shop, streams deployed: README's first command

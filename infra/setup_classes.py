@@ -38,7 +38,7 @@ def archive_classes() -> None:
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(folder)
         simulate_files(Shop(streams=("sales",), rate=None), out=f"{folder}/landing", rows=2_000, rows_per_file=1_000)
-        spark = build_session(lake, settings=Settings(java_options=f"-XX:ArchiveClassesAtExit={unfinished}"))
+        spark = build_session(lake, settings=Settings(java_options=f'-XX:ArchiveClassesAtExit="{unfinished}"'))
         java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
         Driver(spark, lake, [registry()[name] for name in _PIPELINES]).run_until_caught_up(close=True)
         spark.stop()

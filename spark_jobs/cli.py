@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from obstore.exceptions import BaseError
+from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
@@ -23,7 +24,7 @@ from spark_jobs.lake.checkpoints import current_epoch, epoch_at
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import reset as reset_pipeline
-from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.settings import S3Settings, Settings
 from spark_jobs.pipelines import UnknownPipelineError, registry, resolve
 from spark_jobs.pipelines import with_sources as add_sources
 from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
@@ -63,6 +64,16 @@ def main() -> None:
     except (TidemarkError, DefinitionError, UnknownPipelineError) as error:
         err.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True, highlight=False)
         code = getattr(error, "exit_code", 1)
+    except ValidationError as error:
+        if error.title not in (Settings.__name__, S3Settings.__name__):
+            raise
+        for wrong in error.errors():
+            prefix = "TIDEMARK" if error.title == Settings.__name__ else "AWS"
+            told = (
+                f" {prefix}_{str(wrong['loc'][0]).upper()}: {wrong['msg']}, got {wrong['input']!r}. Nothing was done."
+            )
+            err.print(Text.assemble(("error:", "red"), told), soft_wrap=True, highlight=False)
+        code = 1
     except BaseError as error:
         told = (
             f" the lake's store cannot be used: {first_line(error)}. What was written before stays. Check its address "
@@ -81,7 +92,7 @@ def main() -> None:
 
 
 def _lake(text: str | None) -> Lake:
-    return Lake.parse(text or Settings().lake)
+    return Lake.parse(Settings().lake if text is None else text)
 
 
 def _one(name: str) -> Definition:

@@ -38,7 +38,7 @@ Deployed = Annotated[list[str], typer.Argument(help="Names of deployed pipelines
 
 
 def _lake(text: str | None) -> Lake:
-    return Lake.parse(text or Settings().lake)
+    return Lake.parse(Settings().lake if text is None else text)
 
 
 def register(app: typer.Typer, out: Console, err: Console) -> None:
@@ -190,7 +190,11 @@ def _duration(option: str, text: str) -> timedelta:
 
 
 def _person() -> str:
-    return f"{getpass.getuser()} at the command line"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # as in a container that runs under a number that has no name
+        user = f"user {os.getuid()}"
+    return f"{user} at the command line"
 
 
 def _log_to_stderr() -> None:

@@ -75,7 +75,10 @@ def print_summaries(console: Console, summaries: Sequence[TableSummary]) -> None
 
 
 def _time(value: Any) -> str:
-    return "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S}"
+    if value is None:
+        return "-"
+    # A table that another program has written may have anything in that column.
+    return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value)
 
 
 def print_ledger(

@@ -61,6 +61,8 @@ def submit(out: Console, settings: Settings, arguments: tuple[str, ...]) -> int:
     """Runs a finite command of Tidemark's where drivers run, and gives its exit code."""
     if not arguments:
         raise TidemarkError("submit: expected a command, such as: tidemark submit run top_products --until-caught-up")
+    if arguments[-1] == "--lake":
+        raise TidemarkError("submit: expected a folder or s3a://bucket/prefix after --lake. Nothing was started.")
     lake = Lake.parse(arguments[arguments.index("--lake") + 1] if "--lake" in arguments else settings.lake)
     name = f"{'-'.join(arguments[:2])}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     task = Task(name=name, arguments=arguments, log=Path(settings.logs).absolute() / "batch" / f"{name}.log")

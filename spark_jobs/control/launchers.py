@@ -116,29 +116,50 @@ def _start(command: Sequence[str], task: Task, environment: Mapping[str, str] | 
     return Launched(process, task.log)
 
 
-def began_s(process: psutil.Process) -> float:
-    """When a process began, in seconds after its machine did: a step of the clock moves neither."""
-    return float(process.create_time() - psutil.boot_time())
+def birth(process: psutil.Process) -> str:
+    """Tells a process from others of its number: the start of the machine, and the seconds from there to its own.
+
+    A step of the clock changes neither.
+    """
+    return f"{_start_of_machine()}/{_began_s(process):.2f}"
 
 
-def is_running(pid: int, created: float) -> bool:
-    """Whether a process runs: the one that began then (see `began_s`), not a later one of the same number."""
+def seconds_after(born: str, process: psutil.Process) -> float | None:
+    """How long after the one that was born then a process began; None where the machine was started in between."""
+    start, _, seconds = born.rpartition("/")
+    return _began_s(process) - float(seconds) if start == _start_of_machine() and seconds else None
+
+
+def is_running(pid: int, born: str) -> bool:
+    """Whether a process runs: the one that was born then (see `birth`), not another one of the same number."""
     try:
         process = psutil.Process(pid)
-        return abs(began_s(process) - created) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
+        apart_s = seconds_after(born, process)
+        return apart_s is not None and abs(apart_s) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
+def _began_s(process: psutil.Process) -> float:
+    return float(process.create_time() - psutil.boot_time())
+
+
+def _start_of_machine() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""  # not Linux: there the seconds have to do
+
+
 def kill_group(pid: int) -> None:
     """SIGKILL to a process and all that share its group: a driver's Python and its JVM."""
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(os.getpgid(pid), signal.SIGKILL)
 
 
 def terminate(pid: int) -> None:
     """Asks a driver to finish its batches and exit."""
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGTERM)
 
 

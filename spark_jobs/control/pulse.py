@@ -115,8 +115,7 @@ class Pulse(BaseModel):
         term: of the driver.
         host: where it runs.
         pid: of its process.
-        pid_created: when that process began, in seconds after its machine did: tells it from a later one with the
-            same number.
+        pid_born: tells that process from others with the same number, see `launchers.birth`.
         started_at: when the driver began.
         at: when this was written.
         sequence: grows with each pulse, so that nobody has to compare clocks.
@@ -132,7 +131,7 @@ class Pulse(BaseModel):
     term: int
     host: str
     pid: int
-    pid_created: float
+    pid_born: str
     started_at: datetime
     at: datetime
     sequence: int

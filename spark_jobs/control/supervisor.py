@@ -197,7 +197,7 @@ class Supervisor:
             # Started a moment ago, by this supervisor or by one that has died since.
             return mine is not None or silent_s < _FIRST_PULSE_S
         if beat.host == self.host:
-            return is_running(beat.pid, beat.pid_created)
+            return is_running(beat.pid, beat.pid_born)
         return beat.ending is None and silent_s < _REMOTE_S
 
     def _start(self, job: str, term: int, watched: _Watched) -> None:
@@ -228,7 +228,7 @@ class Supervisor:
         elif beat.host != self.host:
             self.say(f"{job}: its driver on {beat.host} is told to end, by a term that nobody drives: {why}")
             self._take_term(job, beat.term + 1)
-        elif is_running(beat.pid, beat.pid_created):
+        elif is_running(beat.pid, beat.pid_born):
             self.say(f"{job}: its driver is killed: {why}")
             kill_group(beat.pid)
 
@@ -250,13 +250,13 @@ class Supervisor:
             self.say(f"{job}: draining")
             terminate(beat.pid)
         deadline = self.clock() + _DRAIN_S
-        while any(is_running(beat.pid, beat.pid_created) for beat in drivers.values()):
+        while any(is_running(beat.pid, beat.pid_born) for beat in drivers.values()):
             if leave.is_set():
                 self.say("not waited for; they finish their batches and end: " + ", ".join(drivers))
                 return
             if self.clock() > deadline:
                 for beat in drivers.values():
-                    if is_running(beat.pid, beat.pid_created):
+                    if is_running(beat.pid, beat.pid_born):
                         kill_group(beat.pid)
                 return
             time.sleep(0.1)
@@ -266,7 +266,7 @@ class Supervisor:
         found = {}
         for job, watched in self._watched.items():
             beat, mine = watched.beat, watched.launched
-            if beat is not None and beat.host == self.host and is_running(beat.pid, beat.pid_created):
+            if beat is not None and beat.host == self.host and is_running(beat.pid, beat.pid_born):
                 found[job] = beat
             elif mine is not None and mine.exit_code() is None:
                 mine.kill()  # it has not begun anything yet

@@ -149,6 +149,8 @@ class IngestQuery(Query[Ingest]):
         """Bronze and its quarantine."""
         table = self.definition.sink.table
         columns = schema_of(f"{schema_ddl(self.definition)}, {METADATA}")
+        # Else Spark would refuse them in the first batch, when the mended rules are a changed definition.
+        self.spark.createDataFrame([], columns).select(*(broken(rule) for rule in self.definition.all_rules)).schema  # noqa: B018
         # Readers without a JVM are not given the statistics of columns that stand behind a struct.
         bronze = StructType(sorted(columns, key=lambda field: isinstance(field.dataType, StructType)))
         create_table(self.lake, table, bronze, statistics=(self.definition.event_time, "_ingest_seq"))

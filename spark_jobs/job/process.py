@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from spark_jobs.control import pulse, terms
-from spark_jobs.control.launchers import began_s
+from spark_jobs.control.launchers import birth
 from spark_jobs.control.pulse import DRAINED, PULSE_EVERY_S, PipelinePulse, Pulse
 from spark_jobs.control.terms import FencedError
 from spark_jobs.engine.session import build_session
@@ -55,7 +55,7 @@ class Heart(threading.Thread):
             term=term,
             host=terms.this_host(),
             pid=os.getpid(),
-            pid_created=began_s(psutil.Process()),
+            pid_born=birth(psutil.Process()),
             started_at=datetime.now(UTC),
             at=datetime.now(UTC),
             sequence=0,

@@ -1,10 +1,12 @@
 """SQL over all tables of the lake with DuckDB, through `deltalake`: no JVM."""
 
 import duckdb
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables import LAYERS, open_table, table_names
+from spark_jobs.lake.tables import LAYERS, open_table, table_folders
 
 
 class QueryError(TidemarkError):
@@ -19,18 +21,38 @@ def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
 
     Views of tables whose rows are revised have `is_final`: whether the row cannot change any more.
     """
+    return _connected(_Opened(lake))
+
+
+class _Opened:
+    """The tables of a lake; one that cannot be read is no trouble of a query that does not ask for it."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.tables: dict[str, tuple[DeltaTable, object]] = {}
+        self.left_out: dict[str, str] = {}
+        for name in table_folders(lake):
+            try:
+                table = open_table(lake, name)
+                self.tables[name] = table, table.to_pyarrow_dataset()
+            except MissingTableError:
+                continue
+            except (LakeUnavailableError, DeltaError) as error:
+                self.left_out[name] = first_line(error)
+
+
+def _connected(opened: _Opened) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     for layer in LAYERS:
         connection.execute(f"CREATE SCHEMA {layer}")
-    names = table_names(lake)
-    opened = {name: open_table(lake, name) for name in names}
-    for name, table in opened.items():
-        connection.register(_registered(name), table.to_pyarrow_dataset())
-    for name, table in opened.items():
+    for name, (_, dataset) in opened.tables.items():
+        connection.register(_registered(name), dataset)
+    for name, (table, _) in opened.tables.items():
         columns = {field.name for field in table.schema().fields}
         final = (
-            f", {_finality(name, watermarked='ops.watermarks' in opened)} AS is_final" if _REVISED in columns else ""
+            f", {_finality(name, watermarked='ops.watermarks' in opened.tables)} AS is_final"
+            if _REVISED in columns
+            else ""
         )
         layer, short = name.split(".", 1)
         connection.execute(f'CREATE VIEW {layer}."{short}" AS SELECT *{final} FROM "{_registered(name)}"')
@@ -55,11 +77,13 @@ def run(lake: Lake, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
     Raises:
         QueryError: if DuckDB refuses it.
     """
+    opened = _Opened(lake)
     try:
-        result = connect(lake).execute(sql)
+        result = _connected(opened).execute(sql)
         if result is None:
             raise QueryError(f"query {sql!r}: expected a SQL statement, got none.")
         return [column[0] for column in result.description or ()], result.fetchall()
     except duckdb.Error as error:
-        known = ", ".join(table_names(lake)) or "none yet"
-        raise QueryError(f"query {sql!r}: {error}. Tables of {lake.uri}: {known}.") from error
+        known = ", ".join(opened.tables) or "none yet"
+        unreadable = "".join(f" Left out: {name} ({why})." for name, why in opened.left_out.items())
+        raise QueryError(f"query {sql!r}: {error}. Tables of {lake.uri}: {known}.{unreadable}") from error

@@ -47,13 +47,14 @@ def exists(lake: Lake, table: str) -> bool:
 
 def table_names(lake: Lake) -> tuple[str, ...]:
     """Every table of the lake, side tables included, in order of layer and name."""
-    found = []
+    return tuple(name for name in table_folders(lake) if exists(lake, name))
+
+
+def table_folders(lake: Lake) -> Iterator[str]:
+    """The names under which tables may lie, in order of layer and name."""
     for layer in LAYERS:
         for prefix in lake.store.list_with_delimiter(f"{layer}/")["common_prefixes"]:
-            name = f"{layer}.{prefix.rstrip('/').rsplit('/', 1)[-1]}"
-            if exists(lake, name):
-                found.append(name)
-    return tuple(found)
+            yield f"{layer}.{prefix.rstrip('/').rsplit('/', 1)[-1]}"
 
 
 def file_statistics(table: DeltaTable) -> pa.Table:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import sqlglot
 from pydantic import AfterValidator
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
 _CLOCK_AND_CHANCE = (
@@ -117,6 +117,9 @@ def parse(sql: str) -> exp.Expr:
         raise ValueError(f"expected a Spark SQL expression, got {sql!r} ({first_line})") from None
     if not isinstance(select, exp.Select) or len(select.expressions) != 1 or _clauses(select, "expressions"):
         raise ValueError(f"expected a single Spark SQL expression, got {sql!r}")
+    # sqlglot passes over these, and Spark does not.
+    if sqlglot.tokenize(sql, dialect="spark")[-1].token_type in (TokenType.COMMA, TokenType.SEMICOLON):
+        raise ValueError(f"expected a single Spark SQL expression, got {sql!r}: leave out what it ends with")
     tree: exp.Expr = select.expressions[0]
     if isinstance(tree, exp.Alias):
         raise ValueError(f"expected an expression without an alias, got {sql!r}: the mapping's key names it")

@@ -40,6 +40,12 @@ def _check_name(name: str) -> str:
     return name
 
 
+def _check_job(name: str) -> str:
+    if name == "probe":
+        raise ValueError("expected another name than 'probe', which the look at the store at each start has")
+    return name
+
+
 PipelineName = Annotated[str, AfterValidator(_check_name)]
 
 METADATA_COLUMNS = ("_event_id", "_ingest_seq", "_ingest_time", "_source", "_heartbeat")
@@ -54,7 +60,7 @@ class _Definition(Spec):
     sink: Sink
     trigger_interval: Duration = timedelta(0)
     """Time between the starts of two batches; zero: the next as soon as one is done."""
-    job: PipelineName = "streams"
+    job: Annotated[PipelineName, AfterValidator(_check_job)] = "streams"
     """Deployed pipelines of one job share a driver."""
     alerts: Alerts = Alerts()
     """When a person should look."""

@@ -20,7 +20,7 @@ from spark_jobs.console import laptop
 from spark_jobs.console.laptop import commands, standalone
 from spark_jobs.console.laptop.airflow import Airflow, AirflowError, free_port
 from spark_jobs.console.laptop.processes import Background
-from spark_jobs.control.launchers import began_s, is_running
+from spark_jobs.control.launchers import birth, is_running
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
 from tests.dags.machine import until
@@ -59,7 +59,7 @@ def test_stopping_ends_the_process_and_what_it_started(background: Background) -
     assert len(children) == 1
     assert background.stop(within_s=20, everyone=True).startswith("ended in")
     assert not background.runs()
-    assert not is_running(children[0].pid, began_s(children[0]))
+    assert not is_running(children[0].pid, birth(children[0]))
     assert background.stop(within_s=1) == "was not running"
 
 
@@ -69,7 +69,7 @@ def test_what_outlives_a_killed_process_is_ended_too(background: Background) -> 
     process.kill()
     until(lambda: not background.runs(), 10, "its end")
     assert background.stop(within_s=20, everyone=True).startswith("ended in")
-    assert not is_running(children[0].pid, began_s(children[0]))
+    assert not is_running(children[0].pid, birth(children[0]))
 
 
 def test_what_does_not_listen_is_killed_after_the_time_out(background: Background) -> None:
@@ -82,10 +82,12 @@ def test_another_process_of_the_same_number_is_left_alone(background: Background
     other = started(background, _FAMILY)
     record = tmp_path / "run/family.json"
     before = record.read_text()
-    record.write_text(json.dumps({**json.loads(before), "created": began_s(other) - 3600}))
-    assert not background.runs()
-    assert background.stop(within_s=1, everyone=True) == "was not running"
-    assert other.is_running()
+    start, _, seconds = birth(other).rpartition("/")
+    for born in (f"{start}/{float(seconds) - 3600}", f"an-earlier-start/{seconds}"):
+        record.write_text(json.dumps({**json.loads(before), "born": born}))
+        assert not background.runs()
+        assert background.stop(within_s=1, everyone=True) == "was not running"
+        assert other.is_running()
     record.write_text(before)
 
 

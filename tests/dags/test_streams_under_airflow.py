@@ -230,11 +230,11 @@ def test_stop_drains_and_the_driver_ends_with_its_last_pipeline(here: Machine) -
     assert driver is not None
     run = here.run("stop_streams", pipelines=["ingest_clicks"])
     assert run.state == "success"
-    assert is_running(driver.pid, driver.pid_created)
+    assert is_running(driver.pid, driver.pid_born)
 
     run = here.run("stop_streams", pipelines=sorted(DEMO))
     assert run.state == "success"
-    until(lambda: not is_running(driver.pid, driver.pid_created), 150, "the end of the driver")
+    until(lambda: not is_running(driver.pid, driver.pid_born), 150, "the end of the driver")
     found = until(lambda: _status(here, "stopped"), 30, "the supervisor's word that it has stopped")
     assert found.exit_code in (0, None)
     for name in DEMO:

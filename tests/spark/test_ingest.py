@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine.commits import SchemaMismatchError
 from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery, MissingInputError
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
@@ -53,6 +54,20 @@ def write(path: Path, content: str | bytes, order: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     os.utime(path, (1_700_000_000 + order, 1_700_000_000 + order))
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"), [("lenght(k) = 3", "lenght"), ("v", "DATATYPE_MISMATCH"), ("nothing > 1", "nothing")]
+)
+def test_a_rule_that_spark_refuses_leaves_no_checkpoint_that_refuses_the_mended_one(
+    spark: SparkSession, lake: Lake, tmp_path: Path, condition: str, told: str
+) -> None:
+    write(tmp_path / "in/1.json", '{"k": "a", "v": 1, ' + T + "}\n")
+    typo = an_ingest(tmp_path / "in").model_copy(update={"rules": (Satisfies("typo", condition),)})
+    with pytest.raises(SchemaMismatchError, match=told):
+        run(spark, lake, typo)
+    run(spark, lake, typo.model_copy(update={"rules": (Satisfies("typo", "length(k) = 1"),)}))
+    assert len(bronze(lake)) == 1
 
 
 def run(spark: SparkSession, lake: Lake, definition: Ingest) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from typer.testing import CliRunner
 from spark_jobs.cli import app
 from spark_jobs.control import mutes, orders
 from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.spec import DefinitionError
 from tests.builders import a_lake, a_pipeline
 
@@ -48,3 +52,21 @@ def test_mute_mutes_nothing(deployed: Lake) -> None:
     assert told.startswith("--for: expected a duration")
     assert "got '2h'" in told
     assert not mutes.muted(deployed, now=datetime.now(UTC))
+
+
+def test_an_empty_lake_is_not_taken_for_the_default_one(deployed: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a variable of a shell is not set."""
+    monkeypatch.setenv("TIDEMARK_LAKE", deployed.uri)
+    for command in (["status"], ["reset", "top_products", "--empty-tables"], ["tables"]):
+        error = CliRunner().invoke(app, [*command, "--lake", ""]).exception
+        assert isinstance(error, LakeUnavailableError), command
+
+
+def test_a_setting_that_is_none_is_told_by_the_name_of_its_variable(deployed: Lake) -> None:
+    environment = {**os.environ, "TIDEMARK_METRICS_PORT": "70000", "TIDEMARK_SHUFFLE_PARTITIONS": ""}
+    program = [sys.executable, "-m", "spark_jobs", "status", "--lake", deployed.uri, "--machine"]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: TIDEMARK_METRICS_PORT: Input should be less than or equal to 65000, got '70000'" in done.stderr
+    assert "error: TIDEMARK_SHUFFLE_PARTITIONS: " in done.stderr
+    assert "Traceback" not in done.stderr

@@ -54,6 +54,8 @@ class TestOneRow:
             ("a, b", "a single Spark SQL expression"),
             ("a FROM t", "a single Spark SQL expression"),
             ("a; DROP TABLE b", "a single Spark SQL expression"),
+            ("sum(a),", "leave out what it ends with"),
+            ("a > 0 ; ", "leave out what it ends with"),
             ("a WHERE b > 1", "a single Spark SQL expression"),
             ("a LIMIT 1", "a single Spark SQL expression"),
             ("DISTINCT a", "a single Spark SQL expression"),

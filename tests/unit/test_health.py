@@ -35,7 +35,7 @@ def seen(*, alerts=None, pipeline=None, figures=None, status=None, pulse=None, o
         "term": 1,
         "host": "h",
         "pid": 1,
-        "pid_created": 0,
+        "pid_born": "",
         "started_at": EVER,
         "at": NOW,
         "sequence": 9,

@@ -32,9 +32,7 @@ RUNBOOK = {"monitor-stopped", "no-supervisor", "not-running", "no-progress", "wa
 
 def drivers() -> set[str]:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    pulse = Pulse(
-        job="shop", term=1, host="here", pid=1, pid_created=1.0, started_at=now, at=now, sequence=1, pipelines={}
-    )
+    pulse = Pulse(job="shop", term=1, host="here", pid=1, pid_born="", started_at=now, at=now, sequence=1, pipelines={})
     families = PulseCollector(lambda: pulse).collect()
     return {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
 

@@ -1,6 +1,8 @@
 """SQL over the tables of a real lake."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -102,6 +104,21 @@ class TestRefusals:
             query.run(lake, sql)
         assert repr(sql) in str(refused.value)
         assert f"Tables of {lake.uri}: bronze.b, gold.a." in str(refused.value)
+
+    def test_a_table_that_cannot_be_read_is_no_trouble_of_the_others(self, lake):
+        """As one with a damaged log, or with a feature of Delta that only its writer knows."""
+        for name in ("gold.a", "gold.damaged", "gold.foreign"):
+            write(lake, name, {"n": [1]})
+        Path(lake.uri, "gold/damaged/_delta_log", f"{0:020}.json").write_text("no json")
+        log = Path(lake.uri, "gold/foreign/_delta_log", f"{0:020}.json")
+        features = {"minReaderVersion": 3, "minWriterVersion": 7}
+        both = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        changed = [{"protocol": features | both} if "protocol" in line else line for line in lines]
+        log.write_text("\n".join(map(json.dumps, changed)))
+        assert query.run(lake, "SELECT n FROM gold.a")[1] == [(1,)]
+        with pytest.raises(QueryError, match=r"Tables of .*: gold\.a\. Left out: gold\.damaged \(.*gold\.foreign \("):
+            query.run(lake, "SELECT * FROM gold.foreign")
 
     def test_an_empty_lake_says_that_it_has_none_yet(self, lake):
         with pytest.raises(QueryError, match="none yet"):

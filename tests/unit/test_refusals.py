@@ -77,6 +77,11 @@ def a_job_that_is_no_name():
     a_pipeline(job="Night shift")
 
 
+@refused("Pipeline `hourly_sales`: job: expected another name than 'probe'")
+def a_job_that_has_the_name_of_the_look_at_the_store():
+    a_pipeline(job="probe")
+
+
 @refused("expectations: no such field (got ('rule',))")
 def expectations_that_nothing_acts_on_yet():
     a_pipeline(expectations=("rule",))

@@ -23,7 +23,7 @@ def test_a_driver_on_another_host_that_does_not_end_is_fenced(tmp_path):
 
     def alive():
         at = {"started_at": NOW, "at": NOW}
-        pulse.beat(lake, Pulse(job=JOB, term=1, host="there", pid=1, pid_created=1.0, sequence=next(sequence), **at))
+        pulse.beat(lake, Pulse(job=JOB, term=1, host="there", pid=1, pid_born="", sequence=next(sequence), **at))
 
     orders.deploy(lake, [a_pipeline()], by="a test")
     terms.records(lake, JOB).append(1, terms.Term(host="there", supervisor="there/1", begun_at=NOW))

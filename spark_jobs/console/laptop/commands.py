@@ -289,13 +289,13 @@ def _end_drivers(lake: Lake) -> str:
     found = {}
     for job in orders.jobs(lake):
         beat = pulse.pulse_of(lake, job, terms.records(lake, job).newest_number())
-        if beat is not None and beat.host == terms.this_host() and is_running(beat.pid, beat.pid_created):
+        if beat is not None and beat.host == terms.this_host() and is_running(beat.pid, beat.pid_born):
             found[job] = beat
             terminate(beat.pid)
     if not found:
         return ""
     psutil.wait_procs([psutil.Process(b.pid) for b in found.values() if psutil.pid_exists(b.pid)], timeout=_DRAIN_S)
-    killed = [job for job, beat in found.items() if is_running(beat.pid, beat.pid_created)]
+    killed = [job for job, beat in found.items() if is_running(beat.pid, beat.pid_born)]
     for job in killed:
         kill_group(found[job].pid)
     drained = [job for job in found if job not in killed]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from spark_jobs.control.launchers import began_s, is_running, last_lines
+from spark_jobs.control.launchers import birth, is_running, last_lines, seconds_after
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Background:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
-        created = began_s(psutil.Process(process.pid))
-        self._record.write_text(json.dumps({"pid": process.pid, "created": created, **facts}))
+        born = birth(psutil.Process(process.pid))
+        self._record.write_text(json.dumps({"pid": process.pid, "born": born, **facts}))
 
     def facts(self) -> dict[str, object]:
         """What was remembered when it was started; empty where it never was, or has been stopped."""
@@ -59,8 +59,8 @@ class Background:
 
     def runs(self) -> bool:
         """Whether the process that was started runs; another one of the same number does not count."""
-        pid, created = self._identity()
-        return pid > 0 and is_running(pid, created)
+        pid, born = self._identity()
+        return pid > 0 and is_running(pid, born)
 
     def stop(self, *, within_s: float, everyone: bool = False) -> str:
         """Asks it to end, and kills what has not ended in time; says what happened.
@@ -91,27 +91,26 @@ class Background:
         """The end of its log."""
         return "\n".join(f"    {line}" for line in last_lines(self.log, count))
 
-    def _identity(self) -> tuple[int, float]:
+    def _identity(self) -> tuple[int, str]:
         facts = self.facts()
-        pid, created = facts.get("pid"), facts.get("created")
-        return (pid, created) if isinstance(pid, int) and isinstance(created, float) else (-1, 0.0)
+        pid, born = facts.get("pid"), facts.get("born")
+        return (pid, born) if isinstance(pid, int) and isinstance(born, str) else (-1, "")
 
     def _members(self) -> list[psutil.Process]:
         """The processes of its session. While one lives, the system gives its number to no other session."""
-        pid, created = self._identity()
+        pid, born = self._identity()
         leader_is_other = pid > 0 and psutil.pid_exists(pid) and not self.runs() and not _is_zombie(pid)
         if pid <= 0 or leader_is_other:
             return []
-        return [each for each in psutil.process_iter() if _belongs(each, session=pid, created=created)]
+        return [each for each in psutil.process_iter() if _belongs(each, session=pid, born=born)]
 
 
-def _belongs(process: psutil.Process, *, session: int, created: float) -> bool:
+def _belongs(process: psutil.Process, *, session: int, born: str) -> bool:
     try:
-        return (
-            os.getsid(process.pid) == session
-            and began_s(process) > created - 2.0
-            and process.status() != psutil.STATUS_ZOMBIE
-        )
+        if os.getsid(process.pid) != session or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        after_s = seconds_after(born, process)
+        return after_s is not None and after_s > -2.0
     except (psutil.NoSuchProcess, ProcessLookupError):
         return False
 
