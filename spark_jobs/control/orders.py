@@ -14,6 +14,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import refuse_changed_definition
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.records import Records, RecordTakenError
+from spark_jobs.lake.reset import refuse_tables_of_others
 from spark_jobs.spec import Definition, definition_from_json
 
 CONTROL = "_control"
@@ -116,10 +117,12 @@ def deploy(
         failed: pipeline -> generation that has failed for good: the same definition is then ordered again.
 
     Raises:
-        CheckpointError: if the checkpoint of one was made with another definition; then nothing is ordered.
+        CheckpointError: if the checkpoint of one was made with another definition, or its table is another pipeline's;
+            then nothing is ordered.
     """
     for definition in definitions:
-        refuse_changed_definition(lake, definition)
+        if refuse_changed_definition(lake, definition) is None:
+            refuse_tables_of_others(lake, definition)
     names = {definition.name for definition in definitions}
     for job, desired in all_desired(lake).items():
         moved = [d.name for d in definitions if d.job != job and d.name in desired.running]

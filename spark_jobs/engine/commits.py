@@ -71,6 +71,8 @@ def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequ
     properties = {
         # Readers start at the first version, and the ledger lives in the history: both need the log.
         "delta.logRetentionDuration": "interval 3650 days",
+        # Nothing of it is ever too old; to look for that would list all of it at each commit.
+        "delta.enableExpiredLogCleanup": "false",
         # A long log is slow to open.
         "delta.checkpointInterval": "50",
     }
@@ -248,8 +250,10 @@ class TableWriter:
         """
         nested = any(isinstance(field.dataType, ArrayType | MapType | StructType) for field in rows.schema)
         merge = self._merge_many if stamp.rows > _FEW_ROWS or nested else self._merge_few
-        with _conflicts_explained(self, stamp):
-            merge(rows, stamp, keys, replace_windows)
+        # Without rows a merge would read the whole table for nothing.
+        if stamp.rows:
+            with _conflicts_explained(self, stamp):
+                merge(rows, stamp, keys, replace_windows)
         if self._verify(stamp, ()) is None:
             # A merge that changes nothing commits nothing: the ledger row needs a commit all the same.
             self.append(rows.limit(0), stamp.model_copy(update={"rows": 0}))

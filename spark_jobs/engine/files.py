@@ -47,6 +47,14 @@ _NOT_THE_FILES_FAULT = (
     "UnknownHost",
     "SdkClientException",
     "Service Unavailable",
+    "AWSStatus500Exception",
+    "AWSServiceThrottledException",
+    "AWSServiceIOException",
+    "SlowDown",
+    "reduce your request rate",
+    "Input/output error",
+    "Stale file handle",
+    "Transport endpoint is not connected",
     "OutOfMemoryError",
 )
 

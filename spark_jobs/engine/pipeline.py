@@ -8,6 +8,7 @@ of which a window ended at or before W(N-1): exactly those whose pairs Spark's o
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from itertools import chain
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -19,7 +20,7 @@ from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import current_epoch, has_planned
-from spark_jobs.lake.errors import LedgerError, MissingTableError
+from spark_jobs.lake.errors import CountsDisagreeError, LedgerError, MissingTableError
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.spec import Late, Pipeline, Select, Session, Table, Window
@@ -150,7 +151,7 @@ class PipelineQuery(Query[Pipeline]):
 
     def _results(self, events: DataFrame) -> DataFrame:
         """The aggregation over the events that passed; heartbeats only move the watermark."""
-        passed = with_row_steps(events, self.definition.row_steps)
+        passed = with_row_steps(events, self.definition.row_steps, only=~F.col(HEARTBEAT))
         counted = F.col(PASSED) & ~F.col(HEARTBEAT)
         if (time := self._window_time) is not None:
             # An event without a time belongs to no window. Naming the time also keeps the filter above the watermark:
@@ -163,14 +164,16 @@ class PipelineQuery(Query[Pipeline]):
         return with_result_steps(results, self.definition.result_steps)
 
     def _narrow(self, stream: DataFrame, index: int) -> DataFrame:
-        events = with_row_steps(stream, self.definition.row_steps)
+        events = with_row_steps(stream, self.definition.row_steps, only=~F.col(HEARTBEAT))
         time = F.col(self._window_time) if self._window_time else F.lit(0).cast("timestamp")
+        key = [F.col(f"`{name}`") for name in self.definition.aggregate.by]
         return events.select(
             time.alias(TIME),
             F.when(~F.col(HEARTBEAT), F.col(INGEST_SEQ)).alias(SEQ),
             F.col(PASSED),
             F.lit(index).alias(SOURCE),
-            F.xxhash64(F.lit(0), *(f"`{name}`" for name in self.definition.aggregate.by)).alias(KEY),
+            # A hash passes over nulls: without their flags (null, a) and (a, null) would be one key.
+            F.xxhash64(F.lit(0), *chain.from_iterable((F.isnull(column), column) for column in key)).alias(KEY),
         )
 
     # --- batches ---
@@ -272,7 +275,7 @@ class PipelineQuery(Query[Pipeline]):
             sources=bounds.sources,
         )
         if ledger.late + ledger.partly_late != kept["late_events"]:
-            raise LedgerError(
+            raise CountsDisagreeError(
                 f"pipeline `{self.name}`: {ledger.late + ledger.partly_late} events are late by the count over all, "
                 f"but {kept['late_events']} were kept. Nothing of this batch was written; the stream has stopped."
             )
@@ -363,8 +366,8 @@ class PipelineQuery(Query[Pipeline]):
         return top_n(touched.select(*columns), top, self.definition.aggregate.by)
 
 
-def _disagreement(pipeline: str, dropped: int, ours: str) -> LedgerError:
-    return LedgerError(
+def _disagreement(pipeline: str, dropped: int, ours: str) -> CountsDisagreeError:
+    return CountsDisagreeError(
         f"pipeline `{pipeline}`: Spark dropped {dropped} late groups, the late split finds {ours}. Nothing of this "
         "batch was written; the stream has stopped."
     )

@@ -16,6 +16,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
 from spark_jobs.lake.errors import first_line
 from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.reset import refuse_tables_of_others
 from spark_jobs.lake.stamps import Role, Stamp
 from spark_jobs.spec import Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms
@@ -92,11 +93,12 @@ class Query(ABC, Generic[D]):
             until_caught_up: process what is there now, then end.
 
         Raises:
-            CheckpointError: if the checkpoint was made with another definition.
+            CheckpointError: if the checkpoint was made with another definition, or a table is another pipeline's.
             SchemaMismatchError: if a table has other columns than the definition gives, or the source lacks some.
         """
         self.until_caught_up = until_caught_up
-        refuse_changed_definition(self.lake, self.definition)
+        if refuse_changed_definition(self.lake, self.definition) is None:
+            refuse_tables_of_others(self.lake, self.definition)
         try:
             self.create_tables()
             plan = self.plan()

@@ -8,14 +8,24 @@ from typing import Literal
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import State
 from spark_jobs.engine.failures import StoppedError
-from spark_jobs.lake.errors import ConcurrentDriverError, LakeUnavailableError, MissingTableError, TidemarkError
+from spark_jobs.lake.errors import (
+    ConcurrentDriverError,
+    CountsDisagreeError,
+    LakeUnavailableError,
+    MissingTableError,
+    TidemarkError,
+)
 
 WINDOW = timedelta(minutes=10)
 
 _LONGEST_PAUSE_S = 60.0
 
 # Whose error may pass by itself, and how often it may come within the window before a person has to look.
-_TRIES: tuple[tuple[type[TidemarkError], int], ...] = ((ConcurrentDriverError, 5), (MissingTableError, 3))
+_TRIES: tuple[tuple[type[TidemarkError], int], ...] = (
+    (ConcurrentDriverError, 5),
+    (MissingTableError, 3),
+    (CountsDisagreeError, 3),
+)
 _TRIES_OF_THE_UNKNOWN = 5
 _TRIES_BEFORE_THE_FIRST_PROGRESS = 2
 

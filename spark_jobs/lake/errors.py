@@ -44,6 +44,10 @@ class LedgerError(TidemarkError):
     """Figures that must agree do not."""
 
 
+class CountsDisagreeError(LedgerError):
+    """The split and Spark's own counters differ, which on a cluster count a task twice that ran twice."""
+
+
 def first_line(error: BaseException) -> str:
     """What a library says went wrong, without the stack that follows."""
     return (str(error).splitlines() or [repr(error)])[0]

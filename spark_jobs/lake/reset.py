@@ -9,7 +9,7 @@ from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delet
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.tables import exists, open_table, row_count
 from spark_jobs.lake.watermarks import withdraw
 from spark_jobs.spec import Definition, Ingest, Late
 
@@ -100,6 +100,23 @@ def _tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[
             if newest is not None and newest.pipeline == definition.name:
                 names.append(table)
     return tuple(name for name in names if exists(lake, name))
+
+
+def refuse_tables_of_others(lake: Lake, definition: Definition) -> None:
+    """Refuses to begin on a table that holds another pipeline's rows: each event would be in it twice.
+
+    Raises:
+        CheckpointError: if there is one. So it is where a pipeline was renamed: its new name has no checkpoint.
+    """
+    for table in tables_of(definition):
+        if not exists(lake, table):
+            continue
+        newest = find_stamp(lake, table, lambda stamp: stamp.role != "heartbeat")
+        if newest is not None and newest.pipeline != definition.name and row_count(open_table(lake, table)):
+            raise CheckpointError(
+                f"pipeline `{definition.name}`: its table {table} holds rows of `{newest.pipeline}`. Nothing was "
+                "started or written. If it was renamed, give it its old name back; else give it another sink."
+            )
 
 
 def _bury(lake: Lake, table: str, txn_app_id: str) -> None:

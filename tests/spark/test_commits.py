@@ -1,6 +1,7 @@
 """Several writers of one table at once."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 
 import pyarrow as pa
@@ -84,3 +85,14 @@ def test_a_large_upsert_is_tried_again_where_another_pipeline_changed_the_table_
         list(pool.map(upsert, range(writers)))
     rows = {row["k"]: row["n"] for row in open_table(lake, "gold.totals").to_pyarrow_table().to_pylist()}
     assert rows == {f"p{number}": number for number in range(writers)}
+
+
+def test_an_upsert_without_rows_commits_its_ledger_and_reads_nothing(lake, spark):
+    writer = TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1)
+    rows = spark.createDataFrame(pa.table({"k": ["a"], "n": [1], "revision": [1]}))
+    writer.upsert(rows, a_stamp(0, pipeline="p", rows=1), keys=("k",))
+    for file in Path(lake.uri, "gold/totals").glob("*.parquet"):
+        file.unlink()
+    nothing = a_stamp(1, pipeline="p", rows=0)
+    writer.upsert(rows.limit(0), nothing, keys=("k",))
+    assert writer.has(nothing)

@@ -183,6 +183,44 @@ def test_a_time_that_poisons_the_watermark_is_made_null_where_the_table_is_read(
     lakes.assert_balanced(lake, mended)
 
 
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_what_a_where_removes_stops_no_select_after_it(spark: SparkSession, lake: Lake, mode: str) -> None:
+    bronze = clicks(lake)
+    bronze.append([event(1, "7"), event(2, "none")])
+    bronze.heartbeat(START + 20 * MINUTE)
+    bronze.append([event(30, "none"), event(31, "8")])
+    bronze.append([event(3, "9"), event(4, "none")])
+    steps = (
+        Where("k RLIKE '^[0-9]+$'"),
+        Select({"number": "CAST(k AS INT)"}),
+        Aggregate(window=Tumbling("5 minutes"), by=("number",), measures={"n": "count(*)"}),
+    )
+    definition = pipeline(Tumbling("5 minutes"), mode=mode).model_copy(update={"steps": steps})
+    lakes.run(spark, lake, definition)
+    assert [row["k"] for row in lakes.rows(lake, "gold.activity__late")] == ["9"]
+    assert sum(row.filtered for _, row in lakes.ledger(lake, definition)) == 3
+    lakes.assert_balanced(lake, definition)
+
+
+def test_late_keys_that_differ_in_where_the_null_stands_are_two(spark: SparkSession, lake: Lake) -> None:
+    columns = {"k": pa.string(), "other": pa.string(), "t": lakes.TIMESTAMP}
+    bronze = lakes.Bronze(lake, "bronze.clicks", columns, "t")
+
+    def moved(minute: int, source: str | None, target: str | None) -> dict[str, object]:
+        return {"k": source, "other": target, "t": lakes.at(START + minute * MINUTE)}
+
+    bronze.append([moved(1, "a", "b")])
+    bronze.append([moved(60, "a", "b")])
+    bronze.append([moved(61, "a", "b")])
+    bronze.append([moved(2, None, "a"), moved(3, "a", None)])
+    by_both = Aggregate(window=Tumbling("5 minutes"), by=("k", "other"), measures={"n": "count(*)"})
+    definition = pipeline(Tumbling("5 minutes")).model_copy(update={"steps": (by_both,)})
+    lakes.run(spark, lake, definition)
+    late = {(row["k"], row["other"]) for row in lakes.rows(lake, "gold.activity__late")}
+    assert late == {(None, "a"), ("a", None)}
+    lakes.assert_balanced(lake, definition)
+
+
 def test_a_dropped_late_event_is_counted_and_not_kept(spark: SparkSession, lake: Lake) -> None:
     definition, bronze = pipeline(Session("5 minutes"), late=Late.DROP), clicks(lake)
     bronze.append([event(1)])

@@ -31,6 +31,9 @@ def test_a_file_whose_name_sounds_like_trouble_is_set_aside_all_the_same() -> No
         "java.io.FileNotFoundException: /landing/a (Permission denied)",
         "java.io.FileNotFoundException: /landing/a (Too many open files)",
         "java.net.SocketTimeoutException: Read timed out",
+        "java.io.IOException: Input/output error",
+        "org.apache.hadoop.fs.s3a.AWSStatus500Exception: open s3a://landing/a: We encountered an internal error (500)",
+        "software.amazon.awssdk.services.s3.model.S3Exception: Please reduce your request rate. (Status Code: 503)",
     ],
 )
 def test_what_is_not_its_fault_stops_the_stream(cause: str) -> None:

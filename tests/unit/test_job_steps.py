@@ -10,6 +10,7 @@ from spark_jobs.job.steps import Slot, Step, after_failure, steps
 from spark_jobs.lake.errors import (
     CheckpointError,
     ConcurrentDriverError,
+    CountsDisagreeError,
     LakeUnavailableError,
     LedgerError,
     MissingTableError,
@@ -104,6 +105,7 @@ def test_a_lake_that_is_away_is_awaited_for_ever():
         (StoppedError("Spark says no"), False, 2),
         (ConcurrentDriverError("another"), True, 5),
         (MissingTableError("bronze"), False, 3),
+        (CountsDisagreeError("a task ran twice"), True, 3),
     ],
 )
 def test_what_may_pass_is_tried_a_few_times(error, progressed, tries):

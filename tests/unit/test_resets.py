@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from spark_jobs.control import orders
 from spark_jobs.lake import reset as module
 from spark_jobs.lake.checkpoints import current_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError
@@ -74,3 +75,14 @@ def test_a_table_that_another_pipeline_has_taken_over_is_left_alone(lake):
     done = reset(lake, a_pipeline(sink=Sink("gold.sales_by_hour")), empty_tables=True)
     assert done.tables == ()
     assert rows(lake, "gold.hourly_sales") == 4
+
+
+def test_a_pipeline_that_was_renamed_does_not_begin_beside_its_own_rows(tmp_path):
+    lake, renamed = a_lake(tmp_path), a_pipeline(name="sales_by_hour")
+    a_result(lake, "gold.hourly_sales")
+    with pytest.raises(CheckpointError, match=r"gold\.hourly_sales holds rows of `hourly_sales`.*its old name back"):
+        orders.deploy(lake, [renamed], by="a test")
+    assert orders.all_desired(lake) == {}
+
+    open_table(lake, "gold.hourly_sales").delete()
+    orders.deploy(lake, [renamed], by="a test")
