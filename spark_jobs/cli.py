@@ -55,40 +55,49 @@ PipelineArgument = Annotated[str, typer.Argument(help="Registered name, or path 
 
 
 def main() -> None:
-    """Runs the command line; errors that Tidemark raises on purpose are told without a traceback."""
-    code = 0
-    try:
-        app()
-    except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else 1
-    except (TidemarkError, DefinitionError, UnknownPipelineError) as error:
-        err.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True, highlight=False)
-        code = getattr(error, "exit_code", 1)
-    except ValidationError as error:
-        if error.title not in (Settings.__name__, S3Settings.__name__):
-            raise
-        for wrong in error.errors():
-            prefix = "TIDEMARK" if error.title == Settings.__name__ else "AWS"
-            told = (
-                f" {prefix}_{str(wrong['loc'][0]).upper()}: {wrong['msg']}, got {wrong['input']!r}. Nothing was done."
-            )
-            err.print(Text.assemble(("error:", "red"), told), soft_wrap=True, highlight=False)
-        code = 1
-    except BaseError as error:
-        told = (
-            f" the lake's store cannot be used: {first_line(error)}. What was written before stays. Check its address "
-            "(AWS_ENDPOINT_URL), the credentials and their permissions, then run the same command again."
-        )
-        err.print(Text.assemble(("error:", "red"), told), soft_wrap=True, highlight=False)
-        code = LakeUnavailableError.exit_code
-    except OSError as error:
-        told = f" {error}. What was written before stays. Check that the place exists, may be written and has room."
-        err.print(Text.assemble(("error:", "red"), told), soft_wrap=True, highlight=False)
-        code = LakeUnavailableError.exit_code
+    """Runs the command line."""
+    code = run_told()
     sys.stdout.flush()
     sys.stderr.flush()
     # Native threads of DuckDB and Arrow may outlive the interpreter that they call into; a normal exit can crash then.
     os._exit(code)
+
+
+def run_told() -> int:
+    """Runs the command; errors that Tidemark raises on purpose, or foresees, are told without a traceback.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        app()
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else 1
+    except (TidemarkError, DefinitionError, UnknownPipelineError) as error:
+        _complain(str(error))
+        return getattr(error, "exit_code", 1)
+    except ValidationError as error:
+        if error.title not in (Settings.__name__, S3Settings.__name__):
+            raise
+        prefix = "TIDEMARK" if error.title == Settings.__name__ else "AWS"
+        for wrong in error.errors():
+            name = f"{prefix}_{str(wrong['loc'][0]).upper()}"
+            _complain(f"{name}: {wrong['msg']}, got {wrong['input']!r}. Nothing was done.")
+        return 1
+    except BaseError as error:
+        _complain(
+            f"the lake's store cannot be used: {first_line(error)}. What was written before stays. Check its address "
+            "(AWS_ENDPOINT_URL), the credentials and their permissions, then run the same command again."
+        )
+        return LakeUnavailableError.exit_code
+    except OSError as error:
+        _complain(f"{error}. What was written before stays. Check that the place exists, may be written and has room.")
+        return LakeUnavailableError.exit_code
+    return 0
+
+
+def _complain(text: str) -> None:
+    err.print(Text.assemble(("error:", "red"), f" {text}"), soft_wrap=True, highlight=False)
 
 
 def _lake(text: str | None) -> Lake:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spark_jobs.cli import app
+from spark_jobs.cli import app, run_told
 from spark_jobs.control import mutes, orders
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError
@@ -62,11 +60,13 @@ def test_an_empty_lake_is_not_taken_for_the_default_one(deployed: Lake, monkeypa
         assert isinstance(error, LakeUnavailableError), command
 
 
-def test_a_setting_that_is_none_is_told_by_the_name_of_its_variable(deployed: Lake) -> None:
-    environment = {**os.environ, "TIDEMARK_METRICS_PORT": "70000", "TIDEMARK_SHUFFLE_PARTITIONS": ""}
-    program = [sys.executable, "-m", "spark_jobs", "status", "--lake", deployed.uri, "--machine"]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "error: TIDEMARK_METRICS_PORT: Input should be less than or equal to 65000, got '70000'" in done.stderr
-    assert "error: TIDEMARK_SHUFFLE_PARTITIONS: " in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_setting_that_is_none_is_told_by_the_name_of_its_variable(
+    deployed: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_METRICS_PORT", "70000")
+    monkeypatch.setenv("TIDEMARK_SHUFFLE_PARTITIONS", "")
+    monkeypatch.setattr(sys, "argv", ["tidemark", "status", "--lake", deployed.uri, "--machine"])
+    assert run_told() == 1
+    told = capsys.readouterr().err
+    assert "error: TIDEMARK_METRICS_PORT: Input should be less than or equal to 65000, got '70000'" in told
+    assert "error: TIDEMARK_SHUFFLE_PARTITIONS: " in told
