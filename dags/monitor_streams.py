@@ -67,10 +67,11 @@ def monitor_streams() -> None:
         for move in seen.moves:
             tell(f"moved    {move.table}: version {move.version}, {move.rows:,} rows")
         notify_lake_back(lake.uri, now, context)
-        # What nobody could be told, because this ends in between, is given again at the next look.
-        notify([change.model_dump(mode="json") for change in seen.changes], context)
+        # What nobody took, or could be told because this ends in between, is given again at the next look.
+        taken = notify([change.model_dump(mode="json") for change in seen.changes], context)
+        changes = tuple(change for change, is_taken in zip(seen.changes, taken, strict=True) if is_taken)
         with told():
-            monitor.told(lake, seen)
+            monitor.told(lake, seen.model_copy(update={"changes": changes}))
         return [each.model_dump(mode="json") for each in seen.reports]
 
     @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}")

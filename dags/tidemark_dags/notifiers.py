@@ -30,7 +30,7 @@ class _Notifier(Protocol):
     def notify(self, context: Any) -> None: ...
 
 
-def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> None:
+def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> list[bool]:
     """Tells each change once to everybody; one who cannot be reached is told of in the log, and nothing fails.
 
     All are told side by side, within 45 seconds: one that does not answer keeps neither the others nor the monitor.
@@ -38,13 +38,21 @@ def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> None:
     Args:
         changes: breaches that began or have cleared: `pipeline`, `job`, `kind`, `began`, `at`, `message`.
         context: of the task.
+
+    Returns:
+        Of each change, whether somebody took it, or nobody is to be told: else it is to be told again.
     """
     for change in changes:
         tell(_title(change), logging.WARNING if change["began"] else logging.INFO)
         tell(change["message"])
     if not changes:
-        return
-    telling = [_Telling(place, settings, changes, context) for place, settings in enumerate(_configured())]
+        return []
+    try:
+        configured = _configured()
+    except ValueError as error:
+        tell(f"variable {VARIABLE}: {error}. Nobody was told. Mend it: what they missed is told then.", logging.ERROR)
+        return [False] * len(changes)
+    telling = [_Telling(place, settings, changes, context) for place, settings in enumerate(configured)]
     for each in telling:
         each.start()
     deadline = time.monotonic() + _ALL_S
@@ -52,6 +60,7 @@ def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> None:
         each.join(max(0.0, deadline - time.monotonic()))
         if each.is_alive():
             each.missed(f"{each.left} of {len(changes)} changes", f"no answer within {_ALL_S} s")
+    return [not telling or any(place in each.taken for each in telling) for place in range(len(changes))]
 
 
 class _Telling(threading.Thread):
@@ -61,11 +70,13 @@ class _Telling(threading.Thread):
         super().__init__(name=f"notifier {place}", daemon=True)
         self._place, self._settings, self._changes, self._context = place, settings, changes, context
         self.left = len(changes)
+        self.taken: set[int] = set()
 
     def run(self) -> None:
-        for change in self._changes:
+        for place, change in enumerate(self._changes):
             try:
                 _build(self._settings, change).notify(self._context)
+                self.taken.add(place)
             except Exception as error:  # noqa: BLE001 (whatever a notifier does, the alert itself must be seen)
                 self.missed(repr(_title(change)), f"{type(error).__name__}: {error}")
             self.left -= 1
@@ -91,8 +102,9 @@ def notify_lake_away(lake: str, said: str, at: datetime, context: Any) -> None:
     """
     from airflow.sdk import Variable
 
-    if Variable.get(AWAY, default=None) is None:
-        notify([_lake_change(began=True, at=at, since=at.isoformat(), said=f"{said}\n{_MORE}")], context)
+    if Variable.get(AWAY, default=None) is not None:
+        return
+    if all(notify([_lake_change(began=True, at=at, since=at.isoformat(), said=f"{said}\n{_MORE}")], context)):
         Variable.set(AWAY, at.isoformat(), description=f"since when {lake} cannot be used")
 
 
@@ -102,8 +114,9 @@ def notify_lake_back(lake: str, at: datetime, context: Any) -> None:
 
     since = Variable.get(AWAY, default=None)
     if since is not None:
-        notify([_lake_change(began=False, at=at, since=since, said=f"cleared: lake {lake} can be used again")], context)
-        Variable.delete(AWAY)
+        said = f"cleared: lake {lake} can be used again"
+        if all(notify([_lake_change(began=False, at=at, since=since, said=said)], context)):
+            Variable.delete(AWAY)
 
 
 def _lake_change(*, began: bool, at: datetime, since: str, said: str) -> dict[str, Any]:
@@ -117,11 +130,10 @@ def _configured() -> list[Any]:
     text = Variable.get(VARIABLE, default="[]")
     try:
         found = json.loads(text)
-    except ValueError as error:
-        found = error
+    except ValueError:
+        found = None
     if not isinstance(found, list):
-        tell(f"variable {VARIABLE}: expected a JSON list, got {text!r}. Nobody was told.", logging.ERROR)
-        return []
+        raise ValueError(f"expected a JSON list, got {text!r}")
     return found
 
 

@@ -10,17 +10,18 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from itertools import chain
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.engine.commits import SchemaMismatchError, create_table
 from spark_jobs.engine.late import EVENT_COLUMNS, INGEST_SEQ, KEY, SEQ, SOURCE, TIME, Bronze, LateRows, late_schema
+from spark_jobs.engine.observed import Observed
 from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import current_epoch, has_planned
-from spark_jobs.lake.errors import CountsDisagreeError, LedgerError, MissingTableError
+from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.spec import Late, Pipeline, Select, Session, Table, Window
@@ -184,9 +185,9 @@ class PipelineQuery(Query[Pipeline]):
         The counting pass materialises the whole plan even where every table already has the batch: Spark's state
         partitions have to run, or the query dies at each restart.
         """
-        counted = Observation()
         late = f"({SEQ} IS NOT NULL AND {PASSED} AND {self._is_late(first_end_us, bounds.late_watermark_ms)})"
-        kept = batch.observe(counted, *self._counts(bounds)).where(f"{_RESULT} OR {late}").persist()
+        observed = Observed(batch, self._counts(bounds))
+        kept = observed.rows.where(f"{_RESULT} OR {late}").persist()
         try:
             figures = kept.selectExpr(
                 f"count(CASE WHEN {_RESULT} THEN 1 END) AS rows",
@@ -196,7 +197,13 @@ class PipelineQuery(Query[Pipeline]):
             ).collect()[0]
             self.reached("materialised", batch_id)
             state = state_figures(self.query)
-            ledger = self._ledger(counted.get, figures.asDict(), state, bounds)
+            if repeated := max(observed.repeated_tasks, state.repeated_tasks):
+                raise RepeatedTasksError(
+                    f"pipeline `{self.name}`: {repeated} tasks of batch {batch_id} ran twice, as happens when a worker "
+                    "is lost, and Spark counted twice what they read. Nothing of this batch was written; it runs again "
+                    "at the next start."
+                )
+            ledger = self._ledger(observed.figures, figures.asDict(), state, bounds)
             if ledger.pairs_late and self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE):
                 self._commit_late(kept, ledger, state.dropped_groups, batch_id, bounds)
             return self._commit_result(kept, ledger, figures["rows"], batch_id, bounds)
@@ -275,7 +282,7 @@ class PipelineQuery(Query[Pipeline]):
             sources=bounds.sources,
         )
         if ledger.late + ledger.partly_late != kept["late_events"]:
-            raise CountsDisagreeError(
+            raise LedgerError(
                 f"pipeline `{self.name}`: {ledger.late + ledger.partly_late} events are late by the count over all, "
                 f"but {kept['late_events']} were kept. Nothing of this batch was written; the stream has stopped."
             )
@@ -366,8 +373,8 @@ class PipelineQuery(Query[Pipeline]):
         return top_n(touched.select(*columns), top, self.definition.aggregate.by)
 
 
-def _disagreement(pipeline: str, dropped: int, ours: str) -> CountsDisagreeError:
-    return CountsDisagreeError(
+def _disagreement(pipeline: str, dropped: int, ours: str) -> LedgerError:
+    return LedgerError(
         f"pipeline `{pipeline}`: Spark dropped {dropped} late groups, the late split finds {ours}. Nothing of this "
         "batch was written; the stream has stopped."
     )

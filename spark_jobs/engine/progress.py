@@ -31,10 +31,12 @@ class StateFigures:
     Attributes:
         dropped_groups: late (window, key) groups that the operator dropped.
         groups: groups in state after the batch.
+        repeated_tasks: tasks that were counted more than once, as they are where their output was lost with a worker.
     """
 
     dropped_groups: int
     groups: int
+    repeated_tasks: int
 
 
 def _execution(query: StreamingQuery) -> Any:
@@ -77,16 +79,18 @@ def _offsets(progress: Any) -> Iterator[tuple[str, str]]:
 
 def state_figures(query: StreamingQuery) -> StateFigures:
     """The counts of the batch's stateful operator, after its plan has run and before anything is committed."""
-    dropped = groups = 0
+    dropped = groups = repeated = 0
     for node in _nodes(_execution(query).lastExecution().executedPlan()):
         if "StateStoreSave" in node.nodeName():
             metrics = node.metrics()
             groups += metrics.apply("numTotalStateRows").value()
+            # Each task counts the one store that it has opened.
+            repeated += metrics.apply("numStateStoreInstances").value() - node.stateInfo().get().numPartitions()
         if "StateStore" in node.nodeName():
             metrics = node.metrics()
             if metrics.contains("numRowsDroppedByWatermark"):
                 dropped += metrics.apply("numRowsDroppedByWatermark").value()
-    return StateFigures(dropped_groups=dropped, groups=groups)
+    return StateFigures(dropped_groups=dropped, groups=groups, repeated_tasks=repeated)
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

@@ -10,7 +10,6 @@ from spark_jobs.control.pulse import State
 from spark_jobs.engine.failures import StoppedError
 from spark_jobs.lake.errors import (
     ConcurrentDriverError,
-    CountsDisagreeError,
     LakeUnavailableError,
     MissingTableError,
     TidemarkError,
@@ -24,7 +23,6 @@ _LONGEST_PAUSE_S = 60.0
 _TRIES: tuple[tuple[type[TidemarkError], int], ...] = (
     (ConcurrentDriverError, 5),
     (MissingTableError, 3),
-    (CountsDisagreeError, 3),
 )
 _TRIES_OF_THE_UNKNOWN = 5
 _TRIES_BEFORE_THE_FIRST_PROGRESS = 2

@@ -44,8 +44,10 @@ class LedgerError(TidemarkError):
     """Figures that must agree do not."""
 
 
-class CountsDisagreeError(LedgerError):
-    """The split and Spark's own counters differ, which on a cluster count a task twice that ran twice."""
+class RepeatedTasksError(TidemarkError):
+    """Tasks whose output was lost with a worker have run again, and what they read was counted twice."""
+
+    exit_code = 75
 
 
 def first_line(error: BaseException) -> str:

@@ -20,7 +20,10 @@ from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.launchers import SparkSubmit, Task
 from spark_jobs.engine.spark_settings import spark_settings
 from spark_jobs.lake import Lake
+from spark_jobs.lake.ledger import FATES
 from spark_jobs.lake.settings import Settings
+from spark_jobs.spec import Pipeline
+from tests import lakes
 from tests.calm import FILES, CalmRun
 from tests.chaos import kills
 from tests.compose import services
@@ -136,6 +139,12 @@ def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
         found.end()
 
 
+def counted(lake: Lake, reader: Pipeline) -> dict[str, int]:
+    """The figures of a ledger over all of its batches."""
+    figures = (*FATES, "read", "pairs", "pairs_late", "pairs_result", "rows")
+    return {name: sum(getattr(row, name) for _, row in lakes.ledger(lake, reader)) for name in figures}
+
+
 def test_tables_are_those_of_an_undisturbed_run_after_the_master_was_restarted_and_a_worker_was_killed(
     calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,3 +183,4 @@ def test_tables_are_those_of_an_undisturbed_run_after_the_master_was_restarted_a
             assert finite.wait() == 0, finite.log.read_text()
             assert [each.wait() for each in launcher.launched] == [0, 0]
     assert streams.results(lake, readers) == streams.results(calm.lake, readers)
+    assert counted(lake, readers[0]) == counted(calm.lake, readers[0])

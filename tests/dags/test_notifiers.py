@@ -11,6 +11,18 @@ import pytest
 from tidemark_dags import notifiers
 
 from tests.dags.receiver import listening
+from tests.services.process import free_port
+
+
+def change(pipeline: str) -> dict[str, object]:
+    return {
+        "pipeline": pipeline,
+        "job": "streams",
+        "kind": "late-share",
+        "began": True,
+        "at": "",
+        "message": "11 of 100",
+    }
 
 
 def test_a_notifier_that_does_not_answer_keeps_neither_the_others_nor_the_monitor(
@@ -20,10 +32,7 @@ def test_a_notifier_that_does_not_answer_keeps_neither_the_others_nor_the_monito
     monkeypatch.setattr(notifiers, "tell", lambda text, level=0: said.append(text))
     monkeypatch.setattr(notifiers, "_ALL_S", 3)
     entries = [{"kind": "webhook", "conn_id": name, "endpoint": "alerts"} for name in ("silent", "there")]
-    changes = [
-        {"pipeline": name, "job": "streams", "kind": "late-share", "began": True, "at": "", "message": "11 of 100"}
-        for name in ("a", "b", "c")
-    ]
+    changes = [change(name) for name in ("a", "b", "c")]
     with listening() as there:
         # It takes connections and never answers.
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -31,12 +40,38 @@ def test_a_notifier_that_does_not_answer_keeps_neither_the_others_nor_the_monito
             monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_NOTIFIERS", json.dumps(entries))
             monkeypatch.setenv("AIRFLOW_CONN_SILENT", f"http://127.0.0.1:{silent.getsockname()[1]}")
             monkeypatch.setenv("AIRFLOW_CONN_THERE", there.address)
-            telling = threading.Thread(target=notifiers.notify, args=(changes, {}), daemon=True)
+            taken: list[bool] = []
+            telling = threading.Thread(target=lambda: taken.extend(notifiers.notify(changes, {})), daemon=True)
             telling.start()
             telling.join(timeout=60)
             assert not telling.is_alive()
+            assert taken == [True, True, True]
             assert [body["pipeline"] for _, body in there.received] == ["a", "b", "c"]
             assert "entry 0 (webhook): 3 of 3 changes could not be told (no answer within 3 s)" in " ".join(said)
         for left in threading.enumerate():
             if left.name.startswith("notifier"):
                 left.join(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("variable", "taken"),
+    [
+        ('[{"kind": "webhook", "conn_id": "nobody"}]', False),
+        ('[{"kind": "webhook", "conn_id": "nobody"}, {"kind": "webhook", "conn_id": "there"}]', True),
+        ('[{"kind": "telegram"}]', False),
+        ('{"kind": "webhook", "conn_id": "there"}', False),
+        ("webhook", False),
+        ("[]", True),
+    ],
+)
+def test_what_nobody_took_is_to_be_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, taken: bool
+) -> None:
+    monkeypatch.setattr(notifiers, "tell", lambda text, level=0: None)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_NOTIFIERS", variable)
+    with listening() as there:
+        monkeypatch.setenv("AIRFLOW_CONN_NOBODY", f"http://127.0.0.1:{free_port()}")
+        monkeypatch.setenv("AIRFLOW_CONN_THERE", there.address)
+        assert notifiers.notify([change("a"), change("b")], {}) == [taken, taken]
+    assert notifiers.notify([], {}) == []

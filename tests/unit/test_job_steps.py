@@ -10,10 +10,10 @@ from spark_jobs.job.steps import Slot, Step, after_failure, steps
 from spark_jobs.lake.errors import (
     CheckpointError,
     ConcurrentDriverError,
-    CountsDisagreeError,
     LakeUnavailableError,
     LedgerError,
     MissingTableError,
+    RepeatedTasksError,
 )
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -92,8 +92,9 @@ def test_what_a_person_has_to_mend_is_not_tried_again(error):
     assert pauses(error, progressed=True) == ([], "given up")
 
 
-def test_a_lake_that_is_away_is_awaited_for_ever():
-    waits, end = pauses(LakeUnavailableError("gone"), progressed=True)
+@pytest.mark.parametrize("error", [LakeUnavailableError("gone"), RepeatedTasksError("a worker was lost")])
+def test_a_lake_that_is_away_and_workers_that_come_and_go_are_awaited_for_ever(error):
+    waits, end = pauses(error, progressed=True)
     assert end == "goes on"
     assert waits[:7] == [1, 2, 4, 8, 16, 32, 60]
 
@@ -105,7 +106,6 @@ def test_a_lake_that_is_away_is_awaited_for_ever():
         (StoppedError("Spark says no"), False, 2),
         (ConcurrentDriverError("another"), True, 5),
         (MissingTableError("bronze"), False, 3),
-        (CountsDisagreeError("a task ran twice"), True, 3),
     ],
 )
 def test_what_may_pass_is_tried_a_few_times(error, progressed, tries):
