@@ -22,7 +22,7 @@ from spark_jobs.lake.errors import ConcurrentDriverError, LakeUnavailableError, 
 from spark_jobs.lake.health import trouble
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.stamps import Role, Stamp, decode
-from spark_jobs.lake.tables import open_table, row_count
+from spark_jobs.lake.tables import open_table, row_count, rows_holding, rows_without
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -33,6 +33,11 @@ _SAME_TRANSACTION = "Concurrent transaction"
 
 _ROWS_PER_FILE = 1_000_000
 _FEW_ROWS = 50_000
+FEW_WINDOWS = 1_000
+"""So many windows are named one by one where a table is searched for them, more by the first and the last of them."""
+
+_GONE = "__gone"
+"""Marks the rows of a merge that are to be deleted."""
 
 # What Spark and `deltalake` call the number of rows that an append wrote.
 _ROWS_WRITTEN = ("numOutputRows", "num_added_rows")
@@ -269,56 +274,66 @@ class TableWriter:
         if self._knows(table, stamp):
             return
         names = content.column_names
-        measures, values = _measures(names, keys), {name: f's."{name}"' for name in names}
+        values = {name: f's."{name}"' for name in names}
+        changed = " OR ".join(f'(t."{name}" IS DISTINCT FROM s."{name}")' for name in _measures(names, keys))
         same = [f'(t."{name}" IS NOT DISTINCT FROM s."{name}")' for name in keys]
-        touched = ""
-        if "window_end" in keys and content.num_rows:
+        gone = content.slice(0, 0)
+        if "window_end" in keys:
             ends = sorted(content.column("window_end").cast(pa.int64()).unique().to_pylist())
-            touched = f"t.window_end IN ({', '.join(f'to_timestamp_micros({end})' for end in ends)})"
-            same.insert(0, touched)
-        merge = (
+            same.insert(0, _touched(ends, "to_timestamp_micros"))
+            if replace_windows:
+                instants = pa.array(ends).cast(content.schema.field("window_end").type).to_pylist()
+                held = rows_holding(self.lake, self.table, "window_end", instants, opened=table)
+                gone = rows_without(held.select(names).cast(content.schema), content, keys)
+        marks = pa.array([False] * content.num_rows + [True] * gone.num_rows)
+        (
             table.merge(
-                content,
+                pa.concat_tables([content, gone]).append_column(_GONE, marks),
                 " AND ".join(same) or "true",
                 source_alias="s",
                 target_alias="t",
                 commit_properties=self._commit_properties(stamp),
             )
-            .when_matched_update(
-                {**values, "revision": "t.revision + 1"},
-                predicate=" OR ".join(f'(t."{name}" IS DISTINCT FROM s."{name}")' for name in measures),
-            )
-            .when_not_matched_insert({**values, "revision": "1"})
+            .when_matched_delete(f"s.{_GONE}")
+            .when_matched_update({**values, "revision": "t.revision + 1"}, predicate=f"NOT s.{_GONE} AND ({changed})")
+            .when_not_matched_insert({**values, "revision": "1"}, predicate=f"NOT s.{_GONE}")
+            .execute()
         )
-        if replace_windows and touched:
-            merge = merge.when_not_matched_by_source_delete(touched)
-        merge.execute()
 
     def _merge_many(self, rows: DataFrame, stamp: Stamp, keys: Sequence[str], replace_windows: bool) -> None:
         session = rows.sparkSession
         changed = " OR ".join(f"NOT (t.`{name}` <=> s.`{name}`)" for name in _measures(rows.columns, keys))
-        # The total over the whole stream has no key: its table holds one row.
-        condition = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in keys) or "true"
-        touched = ""
-        if "window_end" in keys:
-            # Literals let Delta skip the files of other windows.
-            ends = rows.select(F.unix_micros("window_end")).distinct().collect()
-            touched = f"t.window_end IN ({', '.join(f'timestamp_micros({end[0]})' for end in ends)})" if ends else ""
-            condition = f"{touched} AND {condition}" if touched else condition
         values = {name: f"s.`{name}`" for name in rows.columns}
-        merge = (
-            DeltaTable.forPath(session, self.path)
-            .alias("t")
-            .merge(rows.alias("s"), condition)
-            .whenMatchedUpdate(changed, {**values, "revision": "t.revision + 1"})
-            .whenNotMatchedInsert(values={**values, "revision": "1"})
-        )
-        if replace_windows and touched:
-            merge = merge.whenNotMatchedBySourceDelete(touched)
+        # The total over the whole stream has no key: its table holds one row.
+        same = [f"t.`{name}` <=> s.`{name}`" for name in keys]
+        touched = None
+        if "window_end" in keys:
+            ends = rows.select(F.unix_micros("window_end")).distinct().toArrow().column(0)
+            # Literals let Delta skip the files of other windows.
+            touched = _touched(sorted(ends.to_pylist()), "timestamp_micros")
+        condition = " AND ".join([touched, *same] if touched else same) or "true"
 
         def execute() -> None:
+            source = rows.withColumn(_GONE, F.lit(False))
+            if replace_windows and touched:
+                held = session.read.format("delta").load(self.path).alias("t").where(touched).select(*rows.columns)
+                windows = rows.select("window_end").distinct()
+                gone = (
+                    held.join(windows, "window_end", "left_semi")
+                    .alias("t")
+                    .join(rows.alias("s"), F.expr(" AND ".join(same)), "left_anti")
+                )
+                source = source.unionByName(gone.withColumn(_GONE, F.lit(True)))
             with _session_settings(session, self._txn_settings(stamp)):
-                merge.execute()
+                (
+                    DeltaTable.forPath(session, self.path)
+                    .alias("t")
+                    .merge(source.alias("s"), condition)
+                    .whenMatchedDelete(f"s.{_GONE}")
+                    .whenMatchedUpdate(f"NOT s.{_GONE} AND ({changed})", {**values, "revision": "t.revision + 1"})
+                    .whenNotMatchedInsert(f"NOT s.{_GONE}", {**values, "revision": "1"})
+                    .execute()
+                )
 
         _retrying(execute)
 
@@ -372,6 +387,18 @@ class TableWriter:
             stamp.batch_id,
             stamp.role,
         )
+
+
+def _touched(ends_us: Sequence[int], instant: str) -> str:
+    """A condition by which a merge leaves out the files of other windows.
+
+    Args:
+        ends_us: ends of the windows, in microseconds since 1970, ascending.
+        instant: the function that makes a time of them.
+    """
+    if len(ends_us) > FEW_WINDOWS:
+        return f"t.window_end BETWEEN {instant}({ends_us[0]}) AND {instant}({ends_us[-1]})"
+    return f"t.window_end IN ({', '.join(f'{instant}({end})' for end in ends_us)})"
 
 
 def _measures(columns: Sequence[str], keys: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_jobs.engine.commits import SchemaMismatchError, create_table
+from spark_jobs.engine.commits import FEW_WINDOWS, SchemaMismatchError, create_table
 from spark_jobs.engine.late import EVENT_COLUMNS, INGEST_SEQ, KEY, SEQ, SOURCE, TIME, Bronze, LateRows, late_schema
 from spark_jobs.engine.observed import Observed
 from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
@@ -366,9 +366,13 @@ class PipelineQuery(Query[Pipeline]):
         top = self.definition.top_n
         if top is None:
             raise ValueError("no ranking is defined")
-        ends = [row[0] for row in changed.select(F.unix_micros("window_end")).distinct().collect()]
+        windows = changed.select("window_end").distinct()
+        ends = windows.select(F.unix_micros("window_end")).toArrow().column(0).to_pylist()
         groups = self._groups(groups_table, ends)
-        touched = groups.where(F.col("window_end").isin([F.timestamp_micros(F.lit(end)) for end in ends]))
+        if len(ends) <= FEW_WINDOWS:
+            touched = groups.where(F.col("window_end").isin([F.timestamp_micros(F.lit(end)) for end in ends]))
+        else:
+            touched = groups.join(windows, "window_end", "left_semi")
         columns = [name for name in groups.columns if name not in ("final_after", "revision", "revised_at")]
         return top_n(touched.select(*columns), top, self.definition.aggregate.by)
 

@@ -140,7 +140,9 @@ def files_holding(table: DeltaTable, column: str, values: Sequence[Any]) -> list
     return held
 
 
-def rows_holding(lake: Lake, table: str, column: str, values: Sequence[Any]) -> pa.Table:
+def rows_holding(
+    lake: Lake, table: str, column: str, values: Sequence[Any], *, opened: DeltaTable | None = None
+) -> pa.Table:
     """The rows that have one of the values, from the files that may hold them.
 
     Args:
@@ -148,8 +150,9 @@ def rows_holding(lake: Lake, table: str, column: str, values: Sequence[Any]) -> 
         table: such as `bronze.sales`.
         column: a column that the files' statistics cover.
         values: in ascending order; few enough for the rows to be kept in memory.
+        opened: the table at the version that is to be read; None: the newest.
     """
-    opened = open_table(lake, table)
+    opened = opened or open_table(lake, table)
     files, schema = files_holding(opened, column, values), pa.schema(opened.schema().to_arrow())
     if not files:
         return schema.empty_table()
@@ -184,6 +187,23 @@ def _scan_s3(
         filesystem=PyFileSystem(DeltaStorageHandler(lake.table_uri(table), lake.storage_options)),
     )
     return found.to_table(filter=pc.field(column).isin(wanted))
+
+
+def rows_without(rows: pa.Table, others: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows whose key none of the others has; nulls are a key like any other.
+
+    Args:
+        rows: to choose from.
+        others: rows of the same columns.
+        keys: columns of both.
+    """
+    same = " AND ".join(f'rows."{name}" IS NOT DISTINCT FROM others."{name}"' for name in keys)
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("rows", rows)
+        connection.register("others", others)
+        found = connection.sql(f"SELECT rows.* FROM rows ANTI JOIN others ON {same or 'true'}").to_arrow_table()
+    return found.cast(rows.schema)
 
 
 def history(table: DeltaTable, limit: int | None = None) -> Iterator[dict[str, Any]]:

@@ -1,13 +1,15 @@
 """Several writers of one table at once."""
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 
 import pyarrow as pa
 import pytest
 from deltalake.exceptions import CommitFailedError
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from spark_jobs.engine import commits
 from spark_jobs.engine.commits import TableWriter, _retrying, create_table
@@ -96,3 +98,64 @@ def test_an_upsert_without_rows_commits_its_ledger_and_reads_nothing(lake, spark
     nothing = a_stamp(1, pipeline="p", rows=0)
     writer.upsert(rows.limit(0), nothing, keys=("k",))
     assert writer.has(nothing)
+
+
+WINDOWED = StructType(
+    [StructField("window_end", TimestampType()), *COLUMNS],
+)
+
+
+def windowed(spark, rankings):
+    """Rows of a ranking from {hour: {key: n}}."""
+    rows = [(hour(number), k, n, 1) for number, ranking in rankings.items() for k, n in ranking.items()]
+    return spark.createDataFrame(rows, WINDOWED)
+
+
+def hour(number):
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)
+
+
+@pytest.mark.parametrize("few_windows", [1_000, 1])
+@pytest.mark.parametrize("few_rows", [50_000, 0])
+def test_the_rows_of_the_windows_of_a_batch_are_replaced_and_no_others(
+    tmp_path, spark, monkeypatch, few_rows, few_windows
+):
+    monkeypatch.setattr(commits, "_FEW_ROWS", few_rows)
+    monkeypatch.setattr(commits, "FEW_WINDOWS", few_windows)
+    lake, keys = a_lake(tmp_path), ("window_end", "k")
+    create_table(lake, "gold.ranking", WINDOWED, statistics=("window_end",))
+    writer = TableWriter(lake, "gold.ranking", "result", "p", query_id="query", epoch=1)
+    batches = (
+        {1: {"a": 1, "b": 2, None: 3}, 2: {"a": 1, None: 3}, 3: {"b": 2, None: 3}},
+        {1: {"a": 1, "c": 5}, 3: {"b": 9, None: 3}},
+        {1: {None: 7}, 3: {None: 3}, 9: {"a": 1}},
+    )
+    expected = {}
+    for batch_id, rankings in enumerate(batches):
+        rows = windowed(spark, rankings)
+        writer.upsert(rows, a_stamp(batch_id, pipeline="p", rows=rows.count()), keys=keys, replace_windows=True)
+        for number, ranking in rankings.items():
+            before = expected.get(number, {})
+            # A row that does not change keeps its revision; one that comes back is a new one.
+            expected[number] = {
+                k: (n, before[k][1] + (before[k][0] != n)) if k in before else (n, 1) for k, n in ranking.items()
+            }
+        table = open_table(lake, "gold.ranking").to_pyarrow_table().to_pylist()
+        found = sorted((row["window_end"], repr(row["k"]), row["n"], row["revision"]) for row in table)
+        assert found == sorted((hour(e), repr(k), n, r) for e, rows in expected.items() for k, (n, r) in rows.items())
+
+
+def test_a_batch_may_change_tens_of_thousands_of_windows(tmp_path, spark):
+    lake, windows = a_lake(tmp_path), 30_000
+    create_table(lake, "gold.minutes", WINDOWED, statistics=("window_end",))
+    writer = TableWriter(lake, "gold.minutes", "result", "p", query_id="query", epoch=1)
+    for batch_id, first in enumerate((0, windows // 2)):
+        minutes = spark.range(first, first + windows).selectExpr(
+            "timestamp_seconds(id * 60) AS window_end", "'a' AS k", f"{batch_id}L AS n", "1L AS revision"
+        )
+        stamp = a_stamp(batch_id, pipeline="p", rows=windows)
+        writer.upsert(minutes, stamp, keys=("window_end", "k"), replace_windows=bool(batch_id))
+    found = Counter(
+        (row["n"], row["revision"]) for row in open_table(lake, "gold.minutes").to_pyarrow_table().to_pylist()
+    )
+    assert found == {(0, 1): windows // 2, (1, 2): windows // 2, (1, 1): windows // 2}
