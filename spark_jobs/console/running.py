@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.text import Text
@@ -17,10 +18,11 @@ from rich.text import Text
 from spark_jobs.console.live import Progress, progress_table, tell_failure
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.failures import StoppedError
-from spark_jobs.engine.session import build_session
+from spark_jobs.engine.session import SessionLostError, build_session, why_ended
 from spark_jobs.engine.state import open_pairs
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Definition, Pipeline
 
@@ -103,8 +105,18 @@ def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
             signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield spark
+    except Exception as error:
+        if why := why_ended(spark):
+            raise SessionLostError(
+                f"Spark has ended in this process ({why}), most often for want of memory: its heap has "
+                f"{Settings().driver_memory} (TIDEMARK_DRIVER_MEMORY). Every batch that was committed is whole. "
+                f"Spark's log: {log_file}. Mend that, then run the same command again."
+            ) from error
+        raise
     finally:
-        spark.stop()
+        # Where its JVM is gone there is nothing to stop.
+        with contextlib.suppress(Py4JError, OSError):
+            spark.stop()
 
 
 def state_check(

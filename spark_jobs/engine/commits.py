@@ -32,7 +32,7 @@ _SAME_TRANSACTION = "Concurrent transaction"
 """What `deltalake` says where another writer commits the same transaction id."""
 
 _ROWS_PER_FILE = 1_000_000
-_FEW_ROWS = 50_000
+_FEW_ROWS, _FEW_BYTES = 50_000, 256 * 2**20
 FEW_WINDOWS = 1_000
 """So many windows are named one by one where a table is searched for them, more by the first and the last of them."""
 
@@ -166,12 +166,17 @@ class TableWriter:
         """The table's address."""
         return self.lake.table_path(self.table)
 
-    def append(self, rows: DataFrame | pa.Table, stamp: Stamp) -> Stamp:
+    def append(self, rows: DataFrame | pa.Table, stamp: Stamp, *, size: int = 0) -> Stamp:
         """Appends the rows of a batch once, however often it is called.
 
         Few rows are collected and committed without Spark: looking up a transaction id costs Spark two jobs over the
         table's log at each commit (0.3 to 0.5 s on two cores), `deltalake` a few milliseconds. Both write the same id
         and both fail where another writer commits it at the same moment (docs/decisions/0002).
+
+        Args:
+            rows: of the batch.
+            stamp: of the batch; `stamp.rows` is the number of `rows`.
+            size: what they take in memory at most, in bytes, see `size_of`; too large ones are few in no case.
 
         Returns:
             The stamp that the table has: of this commit, or of the one that a replay found.
@@ -182,7 +187,7 @@ class TableWriter:
                 of rows than the batch's plan holds.
         """
         with _conflicts_explained(self, stamp):
-            if stamp.rows <= _FEW_ROWS or isinstance(rows, pa.Table):
+            if isinstance(rows, pa.Table) or _are_few(stamp, size):
                 self._append_few(rows, stamp)
             else:
                 self._append_many(rows, stamp)
@@ -239,7 +244,9 @@ class TableWriter:
             )
         return content
 
-    def upsert(self, rows: DataFrame, stamp: Stamp, *, keys: Sequence[str], replace_windows: bool = False) -> None:
+    def upsert(
+        self, rows: DataFrame, stamp: Stamp, *, keys: Sequence[str], replace_windows: bool = False, size: int = 0
+    ) -> None:
         """Merges the rows of a batch by key, once; a row that did not change keeps its `revision`.
 
         Few rows are merged without Spark, as in `append`.
@@ -249,12 +256,13 @@ class TableWriter:
             stamp: of the batch; `stamp.rows` is the number of `rows`.
             keys: what identifies a row.
             replace_windows: whether rows of a touched window that are not in `rows` are deleted.
+            size: as `append`.
 
         Raises:
             ConcurrentDriverError, LedgerError: as `append`.
         """
         nested = any(isinstance(field.dataType, ArrayType | MapType | StructType) for field in rows.schema)
-        merge = self._merge_many if stamp.rows > _FEW_ROWS or nested else self._merge_few
+        merge = self._merge_few if _are_few(stamp, size) and not nested else self._merge_many
         # Without rows a merge would read the whole table for nothing.
         if stamp.rows:
             with _conflicts_explained(self, stamp):
@@ -387,6 +395,16 @@ class TableWriter:
             stamp.batch_id,
             stamp.role,
         )
+
+
+def size_of(persisted: DataFrame) -> int:
+    """What a persisted frame takes in memory, in bytes, once it has been computed; rows picked out of it take less."""
+    return int(persisted._jdf.queryExecution().withCachedData().stats().sizeInBytes())
+
+
+def _are_few(stamp: Stamp, size: int) -> bool:
+    """Whether the rows of a batch may be collected."""
+    return stamp.rows <= _FEW_ROWS and size <= _FEW_BYTES
 
 
 def _touched(ends_us: Sequence[int], instant: str) -> str:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.engine import heartbeats
-from spark_jobs.engine.commits import create_table, schema_of
+from spark_jobs.engine.commits import create_table, schema_of, size_of
 from spark_jobs.engine.files import FileBatch, file_names, planned_files
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
@@ -329,16 +329,16 @@ class IngestQuery(Query[Ingest]):
         ledger: LedgerRow,
         batch_id: int,
     ) -> None:
-        table = self.definition.sink.table
+        table, size = self.definition.sink.table, size_of(rows)
         if ledger.quarantined:
             bad = self._quarantined(rows, census, unreadable, ledger, batch_id)
             self.writer("quarantine", f"{table}__quarantine").append(
-                bad, self.stamp("quarantine", batch_id, ledger.quarantined)
+                bad, self.stamp("quarantine", batch_id, ledger.quarantined), size=size
             )
             self.reached("quarantine_committed", batch_id)
         next_seq = self._next_seq + sum(group["rows"] for group in census.groups)
         stamp = self.stamp("result", batch_id, ledger.rows, ledger=ledger, next_seq=next_seq)
-        written = self.writer("result", table).append(self._good(rows, census), stamp)
+        written = self.writer("result", table).append(self._good(rows, census), stamp, size=size)
         self._next_seq = written.next_seq or 0
         self.reached("result_committed", batch_id)
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_jobs.engine.commits import FEW_WINDOWS, SchemaMismatchError, create_table
+from spark_jobs.engine.commits import FEW_WINDOWS, SchemaMismatchError, create_table, size_of
 from spark_jobs.engine.late import EVENT_COLUMNS, INGEST_SEQ, KEY, SEQ, SOURCE, TIME, Bronze, LateRows, late_schema
 from spark_jobs.engine.observed import Observed
 from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
@@ -293,7 +293,7 @@ class PipelineQuery(Query[Pipeline]):
     def _commit_result(
         self, kept: DataFrame, ledger: LedgerRow, changed: int, batch_id: int, bounds: BatchBounds
     ) -> LedgerRow:
-        table = self.definition.sink.table
+        table, size = self.definition.sink.table, size_of(kept)
         results = kept.where(_RESULT).drop(TIME, SEQ, PASSED, SOURCE, KEY)
         top, by = self.definition.top_n, self.definition.aggregate.by
         writer = self.writer("result", table)
@@ -303,20 +303,20 @@ class PipelineQuery(Query[Pipeline]):
                 results = top_n(results, top, by).persist()
                 rows = results.count()
             ledger = ledger.model_copy(update={"rows": rows})
-            writer.append(results, self.stamp("result", batch_id, rows, ledger=ledger))
+            writer.append(results, self.stamp("result", batch_id, rows, ledger=ledger), size=size)
             results.unpersist()
         else:
             revised = self._with_revision(results, bounds.batch_time_ms)
             keys = self.definition.key_columns
             if top and changed:
                 groups = self.writer("groups", f"{table}__groups")
-                groups.upsert(revised, self.stamp("groups", batch_id, changed), keys=keys)
+                groups.upsert(revised, self.stamp("groups", batch_id, changed), keys=keys, size=size)
                 self.reached("groups_committed", batch_id)
                 revised = self._with_revision(self._ranked(groups.table, results), bounds.batch_time_ms).persist()
             rows = revised.count() if top and changed else changed
             ledger = ledger.model_copy(update={"rows": rows})
             stamp = self.stamp("result", batch_id, rows, ledger=ledger)
-            writer.upsert(revised, stamp, keys=keys, replace_windows=top is not None)
+            writer.upsert(revised, stamp, keys=keys, replace_windows=top is not None, size=size)
             revised.unpersist()
         self.reached("result_committed", batch_id)
         return ledger

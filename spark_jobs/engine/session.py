@@ -3,14 +3,27 @@
 import os
 import sys
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.spark_settings import spark_settings
 from spark_jobs.lake import Lake
-from spark_jobs.lake.errors import LakeUnavailableError
+from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
+
+
+class SessionLostError(TidemarkError):
+    """Spark has ended in the process of a driver."""
+
+
+def why_ended(spark: SparkSession) -> str | None:
+    """Why Spark has ended in this process; None: it goes on."""
+    try:
+        # Spark ends it by itself where a cluster's master removes the application.
+        return "its session was stopped" if spark.sparkContext._jsc.sc().isStopped() else None
+    except (Py4JError, OSError) as error:
+        return f"its JVM does not answer: {first_line(error)}"
 
 
 def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings | None = None) -> SparkSession:

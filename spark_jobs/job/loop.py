@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders, terms
@@ -16,6 +15,7 @@ from spark_jobs.control.pulse import Figures, PipelinePulse, State
 from spark_jobs.control.terms import FencedError
 from spark_jobs.engine.driver import BESIDE, Driver
 from spark_jobs.engine.failures import StoppedError
+from spark_jobs.engine.session import SessionLostError, why_ended
 from spark_jobs.job.figures import Gauges
 from spark_jobs.job.steps import Slot, after_failure, steps
 from spark_jobs.lake import Lake
@@ -51,10 +51,6 @@ class _Running:
 
     def become(self, state: State) -> None:
         self.state, self.since = state, datetime.now(UTC)
-
-
-class SessionLostError(TidemarkError):
-    """Spark has ended in the process of a driver."""
 
 
 class Fence:
@@ -318,12 +314,7 @@ class JobDriver:
 
     def _refuse_lost_session(self) -> None:
         """Without Spark each pipeline would be tried again in vain, in a driver that gives signs of life."""
-        try:
-            # Spark ends it by itself where a cluster's master removes the application.
-            over, why = bool(self._spark.sparkContext._jsc.sc().isStopped()), "its session was stopped"
-        except (Py4JError, OSError) as error:
-            over, why = True, f"its JVM does not answer: {first_line(error)}"
-        if over:
+        if why := why_ended(self._spark):
             raise SessionLostError(f"Spark has ended in this driver ({why}). It ends; its supervisor starts another.")
 
     def _refuse_fenced(self) -> None:

@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from spark_jobs.engine import commits
-from spark_jobs.engine.commits import TableWriter, _retrying, create_table
+from spark_jobs.engine.commits import TableWriter, _retrying, create_table, size_of
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.tables import open_table
 from tests.builders import a_lake, a_stamp
@@ -159,3 +159,20 @@ def test_a_batch_may_change_tens_of_thousands_of_windows(tmp_path, spark):
         (row["n"], row["revision"]) for row in open_table(lake, "gold.minutes").to_pyarrow_table().to_pylist()
     )
     assert found == {(0, 1): windows // 2, (1, 2): windows // 2, (1, 1): windows // 2}
+
+
+def test_few_rows_that_are_large_are_not_collected(lake, spark, monkeypatch):
+    monkeypatch.setattr(commits, "_FEW_BYTES", 5_000_000)
+    writer = TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1)
+    for batch_id, length in enumerate((100_000, 200_000)):
+        rows = spark.range(40).selectExpr(f"rpad(id, {length}, 'x') AS k", "id AS n", "1L AS revision").persist()
+        rows.count()
+        assert 40 * length <= size_of(rows) < 41 * length
+        writer.append(rows, a_stamp(batch_id, pipeline="p", rows=40), size=size_of(rows))
+    writer.upsert(rows, a_stamp(2, pipeline="p", rows=40), keys=("k",), size=size_of(rows))
+    # Newest first.
+    spark_wrote = [
+        commit["engineInfo"].startswith("Apache-Spark") for commit in open_table(lake, "gold.totals").history()
+    ]
+    assert spark_wrote[:3] == [True, True, False]
+    rows.unpersist()

@@ -1,11 +1,14 @@
-"""Where the log of `tidemark run` goes."""
+"""Where the log of `tidemark run` goes, and what is said where Spark dies."""
 
 import io
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -37,3 +40,19 @@ def test_a_run_has_a_log_of_its_own_users_and_those_older_than_a_month_go(
     assert f"its log: {mine}" in said.file.getvalue()  # type: ignore[attr-defined]
     assert mine.read_text() == "no Java\n"
     assert {path.name for path in folder.iterdir()} == {logs[29].name, mine.name}
+
+
+def test_a_run_whose_spark_dies_says_why_it_may_have(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "sales").mkdir()
+    command = [sys.executable, "-m", "spark_jobs", "run", "ingest_sales", "--lake", lake.uri, "--from", str(tmp_path)]
+    environment = {**os.environ, "TIDEMARK_DRIVER_MEMORY": "1g"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert next(run.stdout).startswith("Running ingest_sales")
+        (java,) = [each for each in psutil.Process(run.pid).children(recursive=True) if each.name() == "java"]
+        java.kill()
+        _, said = run.communicate(timeout=120)
+    assert run.returncode == 1
+    assert "error: Spark has ended in this process (its JVM does not answer: " in said
+    assert "its heap has 1g (TIDEMARK_DRIVER_MEMORY)" in said
+    assert "Traceback" not in said
