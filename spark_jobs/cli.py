@@ -348,6 +348,9 @@ def tables(lake: LakeOption = None) -> None:
         out.print(f"{_lake(lake).uri} has no tables yet. Fill it: tidemark run ingest_sales")
         return
     reports.print_summaries(out, summaries)
+    unreadable = [summary.unreadable for summary in summaries if summary.unreadable]
+    if unreadable:
+        raise LakeUnavailableError("\n       ".join(unreadable))
 
 
 @app.command()

@@ -59,7 +59,9 @@ def print_summaries(console: Console, summaries: Sequence[TableSummary]) -> None
         rows_table(
             ("table", "rows", "files", "MB", "newest event", "final up to", "late share"),
             [
-                (
+                (summary.table, *[None] * 6)
+                if summary.unreadable
+                else (
                     summary.table,
                     summary.rows,
                     summary.files,

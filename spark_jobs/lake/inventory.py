@@ -4,18 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from deltalake.exceptions import DeltaError
+
 from spark_jobs.lake import ledger
 from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables import file_statistics, newest, open_table, row_count, table_names
+from spark_jobs.lake.tables import file_statistics, newest, open_table, row_count, table_folders
 from spark_jobs.lake.watermarks import published
 from spark_jobs.spec import Definition, Pipeline
+
+# A log that is damaged, or of another program, is no trouble of the other tables.
+_UNREADABLE = (LakeUnavailableError, DeltaError)
 
 
 @dataclass(frozen=True)
 class TableSummary:
-    """A table at a glance.
+    """A table at a glance; of one that cannot be read only its name and why are known.
 
     Attributes:
         table: such as `gold.top_products`.
@@ -25,40 +31,51 @@ class TableSummary:
         newest_event: greatest event time (bronze) or window end (results), to the millisecond.
         watermark: published by the pipeline that writes it: up to here its rows are final.
         late_share: late events among those read; None where nothing can be late.
+        unreadable: why it cannot be read.
     """
 
     table: str
-    rows: int
-    files: int
-    size_bytes: int
-    newest_event: datetime | None
-    watermark: datetime | None
-    late_share: float | None
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    newest_event: datetime | None = None
+    watermark: datetime | None = None
+    late_share: float | None = None
+    unreadable: str | None = None
 
 
 def summaries(lake: Lake, definitions: Mapping[str, Definition]) -> tuple[TableSummary, ...]:
     """All tables of the lake, in order of layer and name."""
     writers = {definition.sink.table: definition for definition in definitions.values()}
-    watermarks = published(lake)
+    try:
+        watermarks = published(lake)
+    except _UNREADABLE:  # told below
+        watermarks = {}
     found = []
-    for name in table_names(lake):
-        table = open_table(lake, name)
-        statistics = file_statistics(table)
-        writer = writers.get(name)
-        is_result = isinstance(writer, Pipeline)
-        column = "window_end" if is_result else writer.event_time if writer and writer.event_time else ""
-        found.append(
-            TableSummary(
-                table=name,
-                rows=row_count(table),
-                files=statistics.num_rows,
-                size_bytes=sum(statistics.column("size_bytes").to_pylist()) if statistics.num_rows else 0,
-                newest_event=newest(table, column, beside="_ingest_seq") if column else None,
-                watermark=watermarks.get(writer.name) if writer and is_result else None,
-                late_share=_late_share(lake, writer) if isinstance(writer, Pipeline) and writer.watermark else None,
-            )
-        )
+    for name in table_folders(lake):
+        try:
+            found.append(_summary(lake, name, writers.get(name), watermarks))
+        except MissingTableError:
+            continue
+        except _UNREADABLE as error:
+            found.append(TableSummary(name, unreadable=first_line(error)))
     return tuple(found)
+
+
+def _summary(lake: Lake, name: str, writer: Definition | None, watermarks: Mapping[str, datetime]) -> TableSummary:
+    table = open_table(lake, name)
+    statistics = file_statistics(table)
+    is_result = isinstance(writer, Pipeline)
+    column = "window_end" if is_result else writer.event_time if writer and writer.event_time else ""
+    return TableSummary(
+        table=name,
+        rows=row_count(table),
+        files=statistics.num_rows,
+        size_bytes=sum(statistics.column("size_bytes").to_pylist()) if statistics.num_rows else 0,
+        newest_event=newest(table, column, beside="_ingest_seq") if column else None,
+        watermark=watermarks.get(writer.name) if writer and is_result else None,
+        late_share=_late_share(lake, writer) if isinstance(writer, Pipeline) and writer.watermark else None,
+    )
 
 
 def _late_share(lake: Lake, pipeline: Pipeline) -> float | None:

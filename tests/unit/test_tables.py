@@ -231,6 +231,17 @@ class TestSummaries:
         (summary,) = summaries(lake, {})
         assert (summary.table, summary.rows, summary.newest_event) == ("gold.foreign", 2, None)
 
+    @pytest.mark.parametrize("damaged", ["bronze.sales", "ops.watermarks"])
+    def test_a_table_that_cannot_be_read_hides_no_other(self, lake, damaged):
+        write(lake, "bronze.sales", {"n": [1]})
+        watermarks.publish(lake, pipeline="p", table="gold.x", engine_ms=0, grace_ms=0, epoch=1, batch_id=0)
+        layer, short = damaged.split(".")
+        Path(lake.uri, layer, short, "_delta_log", f"{0:020}.json").write_text("{no JSON")
+        found = {summary.table: summary for summary in summaries(lake, {})}
+        assert {name for name, summary in found.items() if summary.unreadable} == {damaged}
+        assert f"table {damaged}: " in found[damaged].unreadable
+        assert sum(summary.rows for summary in found.values()) == 1
+
 
 class TestRowsByValue:
     @pytest.fixture
