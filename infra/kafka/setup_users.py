@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 # The package gives these names without saying so to type checkers.
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -30,6 +31,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.kafka import check_credentials, client_options
@@ -72,11 +74,17 @@ def setup_users(environment: Mapping[str, str]) -> None:
             unless=KafkaError.TOPIC_ALREADY_EXISTS,
         )
         _await(admin.create_acls(permissions(topics)).values())
+        missing = _not_in_effect(admin, permissions(topics))
     except KafkaException as error:
         raise KafkaSetupError(
             f"Kafka at {servers}: {error.args[0].str()}. Some users or topics may be missing. Check that the broker "
             "runs and that TIDEMARK_KAFKA_USERNAME may administer it, then run this again."
         ) from error
+    if missing:
+        raise KafkaSetupError(
+            f"Kafka at {servers}: {len(missing)} permissions are noted, but not in effect after {_ANSWER_S:.0f} s. "
+            "Look at the broker's log, then run this again."
+        )
 
 
 def permissions(topics: Iterable[str]) -> list[AclBinding]:
@@ -98,6 +106,19 @@ def permissions(topics: Iterable[str]) -> list[AclBinding]:
 def _allow(user: str, place: tuple[ResourceType, str, ResourcePatternType], operation: AclOperation) -> AclBinding:
     # Reading and writing both imply describing.
     return AclBinding(*place, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+
+
+@retry(
+    retry=retry_if_result(bool),
+    stop=stop_after_delay(_ANSWER_S),
+    wait=wait_fixed(0.1),
+    retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+)
+def _not_in_effect(admin: AdminClient, wanted: Iterable[AclBinding]) -> set[AclBinding]:
+    """The permissions that the broker does not act on yet: it takes a moment to learn what its controller has noted."""
+    place = (ResourceType.ANY, None, ResourcePatternType.ANY)
+    anything = AclBindingFilter(*place, None, None, AclOperation.ANY, AclPermissionType.ANY)  # type: ignore[arg-type]
+    return set(wanted) - set(admin.describe_acls(anything, request_timeout=_ANSWER_S).result(timeout=_ANSWER_S))
 
 
 def _await(answers: Iterable[Future[Any]], *, unless: int | None = None) -> None:
