@@ -50,7 +50,10 @@ def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> list[bool]:
     try:
         configured = _configured()
     except ValueError as error:
-        tell(f"variable {VARIABLE}: {error}. Nobody was told. Mend it: what they missed is told then.", logging.ERROR)
+        tell(
+            f"variable {VARIABLE}: {error}. Nobody was told. Mend it: what lasts until then is told then.",
+            logging.ERROR,
+        )
         return [False] * len(changes)
     telling = [_Telling(place, settings, changes, context) for place, settings in enumerate(configured)]
     for each in telling:

@@ -54,6 +54,8 @@ def run_pipelines(
             else:
                 out.print(f"Running {', '.join(d.name for d in definitions)} on {lake.uri}. Ctrl-C ends cleanly.")
                 outcomes = driver.run_continuously(stop, idle_after=idle_after)
+        if any(outcome.error for outcome in outcomes.values()):
+            refuse_lost(spark)
         out.print(progress_table(driver, width=out.width))
         for warning in driver.warnings:
             err.print(Text.assemble(("warning:", "yellow"), f" {warning}"), soft_wrap=True, highlight=False)
@@ -106,17 +108,30 @@ def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
     try:
         yield spark
     except Exception as error:
-        if why := why_ended(spark):
-            raise SessionLostError(
-                f"Spark has ended in this process ({why}), most often for want of memory: its heap has "
-                f"{Settings().driver_memory} (TIDEMARK_DRIVER_MEMORY). Every batch that was committed is whole. "
-                f"Spark's log: {log_file}. Mend that, then run the same command again."
-            ) from error
+        refuse_lost(spark, error)
         raise
     finally:
         # Where its JVM is gone there is nothing to stop.
         with contextlib.suppress(Py4JError, OSError):
             spark.stop()
+
+
+def refuse_lost(spark: SparkSession, error: BaseException | None = None) -> None:
+    """Says so where Spark has died; what each pipeline then says of itself is misleading.
+
+    Args:
+        spark: the session.
+        error: what was seen of it.
+
+    Raises:
+        SessionLostError: if it has.
+    """
+    if why := why_ended(spark):
+        raise SessionLostError(
+            f"Spark has ended in this process ({why}), most often for want of memory: of its own heap, which has "
+            f"{Settings().driver_memory} (TIDEMARK_DRIVER_MEMORY), or of the host. Every batch that was committed is "
+            f"whole. Spark's log: {_log_file()}. Mend that, then run the same command again."
+        ) from error
 
 
 def state_check(

@@ -147,9 +147,10 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
     ordered = seen.order.ordered_at
     see = f"see the driver's log{f' ({seen.pulse.log})' if seen.pulse and seen.pulse.log else ''}"
     if pipeline is not None and _is_down(pipeline):
-        again = "is not started again until it is deployed" if pipeline.state == "failed" else "is being tried again"
+        given_up = pipeline.state == "failed"
+        again = "is not started again until it is deployed" if given_up else "is being tried again"
         kind = "checkpoint-failing" if _of_the_checkpoint(pipeline) else "not-running"
-        remedy = f"mend what it says, then deploy `{name}` again"
+        remedy = f"mend what it says, {f'then deploy `{name}` again' if given_up else 'if it does not pass by itself'}"
         yield Breach(kind, f"It does not run: it {again}. {pipeline.error}", pipeline.since, remedy)
     elif status is None or not seen.taken:
         if seen.now - ordered > START:

@@ -331,7 +331,8 @@ class TableWriter:
                     .alias("t")
                     .join(rows.alias("s"), F.expr(" AND ".join(same)), "left_anti")
                 )
-                source = source.unionByName(gone.withColumn(_GONE, F.lit(True)))
+                # A key twice, as another program may have left it, would match its row twice.
+                source = source.unionByName(gone.dropDuplicates(list(keys)).withColumn(_GONE, F.lit(True)))
             with _session_settings(session, self._txn_settings(stamp)):
                 (
                     DeltaTable.forPath(session, self.path)
@@ -404,7 +405,7 @@ def size_of(persisted: DataFrame) -> int:
 
 def _are_few(stamp: Stamp, size: int) -> bool:
     """Whether the rows of a batch may be collected."""
-    return stamp.rows <= _FEW_ROWS and size <= _FEW_BYTES
+    return not stamp.rows or (stamp.rows <= _FEW_ROWS and size <= _FEW_BYTES)
 
 
 def _touched(ends_us: Sequence[int], instant: str) -> str:

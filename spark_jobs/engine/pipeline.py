@@ -313,7 +313,10 @@ class PipelineQuery(Query[Pipeline]):
                 groups.upsert(revised, self.stamp("groups", batch_id, changed), keys=keys, size=size)
                 self.reached("groups_committed", batch_id)
                 revised = self._with_revision(self._ranked(groups.table, results), bounds.batch_time_ms).persist()
-            rows = revised.count() if top and changed else changed
+            rows = changed
+            if top and changed:
+                # Not only what has changed: the whole ranking of each window that was touched.
+                rows, size = revised.count(), size_of(revised)
             ledger = ledger.model_copy(update={"rows": rows})
             stamp = self.stamp("result", batch_id, rows, ledger=ledger)
             writer.upsert(revised, stamp, keys=keys, replace_windows=top is not None, size=size)

@@ -96,7 +96,7 @@ def after_failure(
     """
     recent = sum(now - failure < WINDOW for failure in failures)
     pause = timedelta(seconds=min(2.0 ** max(0, recent - 1), _LONGEST_PAUSE_S))
-    # A lake that is away comes back, however long it takes; the monitor tells in the meantime.
+    # A lake that is away comes back, and so do workers, however long it takes; the monitor tells in the meantime.
     if isinstance(error, LakeUnavailableError) or error.exit_code == LakeUnavailableError.exit_code:
         return now + pause
     tries = next((count for kind, count in _TRIES if isinstance(error, kind)), None)

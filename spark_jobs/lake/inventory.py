@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from spark_jobs.lake import ledger
@@ -15,8 +16,8 @@ from spark_jobs.lake.tables import file_statistics, newest, open_table, row_coun
 from spark_jobs.lake.watermarks import published
 from spark_jobs.spec import Definition, Pipeline
 
-# A log that is damaged, or of another program, is no trouble of the other tables.
-_UNREADABLE = (LakeUnavailableError, DeltaError)
+# What is damaged, or of another program, is no trouble of the other tables.
+_UNREADABLE = (LakeUnavailableError, DeltaError, OSError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def summaries(lake: Lake, definitions: Mapping[str, Definition]) -> tuple[TableS
     writers = {definition.sink.table: definition for definition in definitions.values()}
     try:
         watermarks = published(lake)
-    except _UNREADABLE:  # told below
+    except _UNREADABLE:
         watermarks = {}
     found = []
     for name in table_folders(lake):

@@ -128,16 +128,18 @@ def files_holding(table: DeltaTable, column: str, values: Sequence[Any]) -> list
         values: in ascending order.
     """
     statistics = file_statistics(table)
-    names = ["path", f"min.{column}", f"max.{column}"]
-    if not set(names) <= set(statistics.column_names):
+    low, high, empty, rows = f"min.{column}", f"max.{column}", f"null_count.{column}", "num_records"
+    if not {low, high, empty} <= set(statistics.column_names):
         return [str(path) for path in statistics.column("path").to_pylist()]
-    held = []
-    for row in statistics.select(names).to_pylist():
-        low, high = row[f"min.{column}"], row[f"max.{column}"]
-        # Heartbeats have no sequence number, hence no statistics.
-        if low is not None and bisect_left(values, low) < bisect_right(values, high):
-            held.append(str(row["path"]))
-    return held
+
+    def may_hold(file: dict[str, Any]) -> bool:
+        if file[low] is None or file[high] is None:
+            # Heartbeats have no sequence number, and no other program need write statistics.
+            return file[empty] is None or file[empty] != file[rows]
+        return bisect_left(values, file[low]) < bisect_right(values, file[high])
+
+    known = statistics.select(["path", low, high, empty, rows]).to_pylist()
+    return [str(file["path"]) for file in known if may_hold(file)]
 
 
 def rows_holding(
@@ -190,19 +192,22 @@ def _scan_s3(
 
 
 def rows_without(rows: pa.Table, others: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The rows whose key none of the others has; nulls are a key like any other.
+    """The rows whose key none of the others has, one of each key; nulls are a key like any other.
 
     Args:
         rows: to choose from.
         others: rows of the same columns.
-        keys: columns of both.
+        keys: columns of both, at least one.
     """
     same = " AND ".join(f'rows."{name}" IS NOT DISTINCT FROM others."{name}"' for name in keys)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("rows", rows)
         connection.register("others", others)
-        found = connection.sql(f"SELECT rows.* FROM rows ANTI JOIN others ON {same or 'true'}").to_arrow_table()
+        one = ", ".join(f'"{name}"' for name in keys)
+        found = connection.sql(
+            f"SELECT DISTINCT ON ({one}) rows.* FROM rows ANTI JOIN others ON {same}"
+        ).to_arrow_table()
     return found.cast(rows.schema)
 
 

@@ -5,16 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine import commits, pipeline
 from spark_jobs.engine.ingest import IngestQuery
+from spark_jobs.engine.observed import Observed
 from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import RepeatedTasksError
 from spark_jobs.lake.reset import tables_of
-from spark_jobs.lake.tables import exists
+from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.spec import (
     Aggregate,
     Between,
@@ -154,6 +158,54 @@ def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(
 
     assert contents(lake, definition) == calm.tables
     lakes.assert_balanced(lake, definition)
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_a_batch_whose_tasks_were_counted_twice_writes_nothing_and_runs_again(
+    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, Undisturbed], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    calm = undisturbed[mode]
+    shutil.copytree(calm.before, tmp_path / "lake")
+    lake, definition = Lake(str(tmp_path / "lake")).made(), a_pipeline(mode)
+    before = contents(lake, definition)
+    with monkeypatch.context() as patched:
+        # As when a worker was lost: tests/spark/test_observed.py provokes it.
+        patched.setattr(Observed, "repeated_tasks", 1)
+        with pytest.raises(RepeatedTasksError, match=f"1 tasks of batch {calm.batch_id} ran twice"):
+            lakes.run(spark, lake, definition)
+    assert contents(lake, definition) == before
+    lakes.run(spark, lake, definition)
+    assert contents(lake, definition) == calm.tables
+    lakes.assert_balanced(lake, definition)
+
+
+@pytest.mark.parametrize(
+    ("bound", "modules", "by_spark"),
+    [
+        # Each of them taken to be exceeded.
+        ("FEW_WINDOWS", (commits, pipeline), False),
+        ("_FEW_BYTES", (commits,), True),
+    ],
+)
+def test_the_tables_are_the_same_whichever_way_a_batch_is_written(
+    spark: SparkSession,
+    tmp_path: Path,
+    undisturbed: dict[str, Undisturbed],
+    monkeypatch: pytest.MonkeyPatch,
+    bound: str,
+    modules: Sequence[ModuleType],
+    by_spark: bool,
+) -> None:
+    calm = undisturbed["update"]
+    shutil.copytree(calm.before, tmp_path / "lake")
+    lake, definition = Lake(str(tmp_path / "lake")).made(), a_pipeline("update")
+    for module in modules:
+        monkeypatch.setattr(module, bound, 0)
+    lakes.run(spark, lake, definition)
+    assert contents(lake, definition) == calm.tables
+    for table in (definition.sink.table, f"{definition.sink.table}__groups"):
+        writers = [commit["engineInfo"] for commit in open_table(lake, table).history()]
+        assert any(writer.startswith("Apache-Spark") for writer in writers) == by_spark
 
 
 def an_ingest(folder: Path) -> Ingest:

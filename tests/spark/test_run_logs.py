@@ -54,5 +54,5 @@ def test_a_run_whose_spark_dies_says_why_it_may_have(lake: Lake, tmp_path: Path)
         _, said = run.communicate(timeout=120)
     assert run.returncode == 1
     assert "error: Spark has ended in this process (its JVM does not answer: " in said
-    assert "its heap has 1g (TIDEMARK_DRIVER_MEMORY)" in said
+    assert "of its own heap, which has 1g (TIDEMARK_DRIVER_MEMORY)" in said
     assert "Traceback" not in said

@@ -131,6 +131,15 @@ def test_a_pipeline_that_is_being_tried_again_is_well_only_once_it_has_made_prog
     assert kinds(seen(pipeline=tried | {"progressed_at": NOW})) == []
 
 
+def test_only_what_was_given_up_is_to_be_deployed_again():
+    told = {
+        state: examine(seen(pipeline={"state": state, "error": "disk full"}))[0].text(now=NOW)
+        for state in ("failed", "retrying")
+    }
+    assert "What to do: mend what it says, then deploy `hourly_sales` again\n" in told["failed"]
+    assert "What to do: mend what it says, if it does not pass by itself\n" in told["retrying"]
+
+
 def test_another_driver_on_the_checkpoint_is_no_failure_of_the_checkpoint():
     told = {
         "state": "retrying",

@@ -1,5 +1,6 @@
 """Real Delta tables in a folder, read without a JVM."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -242,6 +243,25 @@ class TestSummaries:
         assert f"table {damaged}: " in found[damaged].unreadable
         assert sum(summary.rows for summary in found.values()) == 1
 
+    @pytest.mark.parametrize("damage", ["gone", "cut"])
+    def test_a_table_of_watermarks_without_its_data_hides_no_other(self, lake, damage):
+        write(lake, "bronze.sales", {"n": [1]})
+        watermarks.publish(lake, pipeline="p", table="gold.x", engine_ms=0, grace_ms=0, epoch=1, batch_id=0)
+        (file,) = Path(lake.uri, "ops", "watermarks").glob("*.parquet")
+        file.unlink() if damage == "gone" else file.write_bytes(file.read_bytes()[:-20])
+        assert [summary.table for summary in summaries(lake, {})] == ["bronze.sales", "ops.watermarks"]
+
+
+class TestRowsWithout:
+    def test_nulls_are_a_key_and_each_key_comes_once(self):
+        def rows(*pairs):
+            return pa.table({"k": pa.array([k for k, _ in pairs], pa.string()), "n": [n for _, n in pairs]})
+
+        held = rows(("a", 1), (None, 1), ("b", 1), ("b", 1), ("c", 1), ("c", 2))
+        found = tables.rows_without(held, rows(("a", 9), (None, 9)), ["k"])
+        assert sorted(found.column("k").to_pylist()) == ["b", "c"]
+        assert tables.rows_without(held, held, ["k", "n"]).num_rows == 0
+
 
 class TestRowsByValue:
     @pytest.fixture
@@ -262,6 +282,20 @@ class TestRowsByValue:
             Path(path.removeprefix("file://")).unlink()
         assert len(held) == 2
         assert tables.rows_holding(numbered, "bronze.sales", "seq", [3, 4, 27]).num_rows == 3
+
+    def test_a_file_without_statistics_may_hold_them(self, numbered):
+        log = Path(numbered.uri, "bronze", "sales", "_delta_log", f"{1:020}.json")
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        for action in actions:
+            action.get("add", {}).pop("stats", None)
+        log.write_text("\n".join(json.dumps(action) for action in actions))
+        found = tables.rows_holding(numbered, "bronze.sales", "seq", [3, 13])
+        assert sorted(found.column("text").to_pylist()) == ["row 13", "row 3"]
+
+    def test_a_file_that_has_no_value_is_left_out(self, numbered):
+        write(numbered, "bronze.sales", {"seq": pa.array([None], pa.int64()), "text": ["heartbeat"]})
+        table = tables.open_table(numbered, "bronze.sales")
+        assert len(tables.files_holding(table, "seq", range(-100, 100))) == 3
 
     @pytest.mark.parametrize("first_is_sparks", [True, False])
     def test_times_are_the_same_whoever_wrote_the_file_and_wherever_the_machine_is(
