@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import CronTriggerTimetable, dag, get_current_context, task
 from tidemark_dags.assets import MOVED, table_asset
-from tidemark_dags.notifiers import notify, notify_lake_away, notify_lake_back
+from tidemark_dags.notifiers import notify_lake_away, notify_lake_back, notify_of
 from tidemark_dags.tasks import fail, tell, this_lake, told
 
 if TYPE_CHECKING:
@@ -67,11 +67,8 @@ def monitor_streams() -> None:
         for move in seen.moves:
             tell(f"moved    {move.table}: version {move.version}, {move.rows:,} rows")
         notify_lake_back(lake.uri, now, context)
-        # What nobody took, or could be told because this ends in between, is given again at the next look.
-        taken = notify([change.model_dump(mode="json") for change in seen.changes], context)
-        changes = tuple(change for change, is_taken in zip(seen.changes, taken, strict=True) if is_taken)
         with told():
-            monitor.told(lake, seen.model_copy(update={"changes": changes}))
+            notify_of(lake, seen, context)
         return [each.model_dump(mode="json") for each in seen.reports]
 
     @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}")

@@ -11,9 +11,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark_dags.tasks import tell
+
+if TYPE_CHECKING:
+    from spark_jobs.control.monitor import Look
+    from spark_jobs.lake import Lake
 
 VARIABLE = "tidemark_notifiers"
 
@@ -28,6 +32,23 @@ _ALL_S = 45
 
 class _Notifier(Protocol):
     def notify(self, context: Any) -> None: ...
+
+
+def notify_of(lake: "Lake", seen: "Look", context: Any) -> None:
+    """Tells what a look has found, and notes it as told; what nobody took is given again by the next look.
+
+    So is what nobody could be told because this ended in between.
+
+    Args:
+        lake: at which it looked.
+        seen: what it has found.
+        context: of the task.
+    """
+    from spark_jobs.control import monitor
+
+    taken = notify([change.model_dump(mode="json") for change in seen.changes], context)
+    changes = tuple(change for change, is_taken in zip(seen.changes, taken, strict=True) if is_taken)
+    monitor.told(lake, seen.model_copy(update={"changes": changes}))
 
 
 def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> list[bool]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tidemark_dags import notifiers
 
+from spark_jobs.control import monitor, orders
+from spark_jobs.lake import Lake
+from spark_jobs.pipelines import registry
 from tests.dags.receiver import listening
 from tests.services.process import free_port
 
@@ -75,3 +79,27 @@ def test_what_nobody_took_is_to_be_told_again(
         monkeypatch.setenv("AIRFLOW_CONN_THERE", there.address)
         assert notifiers.notify([change("a"), change("b")], {}) == [taken, taken]
     assert notifiers.notify([], {}) == []
+
+
+def test_a_breach_that_nobody_took_is_told_at_the_next_look_and_then_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifiers, "tell", lambda text, level=0: None)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv(
+        "AIRFLOW_VAR_TIDEMARK_NOTIFIERS", '[{"kind": "webhook", "conn_id": "ops", "endpoint": "alerts"}]'
+    )
+    lake, now = Lake(str(tmp_path / "lake")).made(), datetime.now(UTC)
+    orders.deploy(lake, [registry()["shop_totals"]], by="a test")
+
+    def look(minutes: int) -> None:
+        notifiers.notify_of(lake, monitor.look(lake, now=now + timedelta(minutes=minutes)), {})
+
+    monkeypatch.setenv("AIRFLOW_CONN_OPS", f"http://127.0.0.1:{free_port()}")
+    look(5)
+    with listening() as there:
+        monkeypatch.setenv("AIRFLOW_CONN_OPS", there.address)
+        look(6)
+        assert there.of("shop_totals") == [("/alerts", "no-supervisor", "began")]
+        look(7)
+        assert len(there.received) == 1

@@ -127,6 +127,15 @@ def test_a_wrong_password_is_told_with_what_to_set_and_without_the_password(
         simulate(broker)
 
 
+def test_a_permission_that_the_broker_does_not_act_on_is_seen(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    become(monkeypatch, broker, "admin", ADMIN_PASSWORD)
+    admin = AdminClient(client_options(broker.bootstrap_servers))
+    look_once = setup_users._not_in_effect.__wrapped__
+    assert look_once(admin, setup_users.permissions(["sales", "clicks"])) == set()
+    (missing,) = look_once(admin, setup_users.permissions(["sales", "visits"]))
+    assert (missing.principal, missing.name) == ("User:simulator", "visits")
+
+
 def test_each_user_may_do_its_own_work_and_nothing_else(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, broker, "simulator", SIMULATOR_PASSWORD)
     assert send("clicks") is None

@@ -253,6 +253,18 @@ def test_an_ingest_that_fails_goes_on_as_if_it_had_not(
     assert contents(lake, definition) == ingested
 
 
+def test_an_ingest_writes_the_same_whichever_way_its_batches_are_written(
+    spark: SparkSession, lake: Lake, landing: Path, ingested: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "_FEW_BYTES", 0)
+    definition = an_ingest(landing)
+    IngestQuery(spark, lake, definition).start(until_caught_up=True).awaitTermination()
+    assert contents(lake, definition) == ingested
+    for table in ingested:
+        newest = next(iter(open_table(lake, table).history()))
+        assert newest["engineInfo"].startswith("Apache-Spark")
+
+
 class _LookedBefore(IngestQuery):
     """An ingest that has looked for the newest number of bronze before batch 1 of another driver landed there."""
 

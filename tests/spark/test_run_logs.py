@@ -8,7 +8,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from rich.console import Console
 
@@ -42,17 +41,46 @@ def test_a_run_has_a_log_of_its_own_users_and_those_older_than_a_month_go(
     assert {path.name for path in folder.iterdir()} == {logs[29].name, mine.name}
 
 
-def test_a_run_whose_spark_dies_says_why_it_may_have(lake: Lake, tmp_path: Path) -> None:
+DIES_WHILE_IT_RUNS = """
+def tick(self, driver):
+    if driver.queries["ingest_sales"].waits_for_input:
+        end_java()
+Progress.tick = tick
+"""
+DIES_WHILE_IT_STARTS = """
+def create_tables(self):
+    end_java()
+    self.spark.sql("SELECT 1").collect()
+IngestQuery.create_tables = create_tables
+"""
+RUN = """
+import psutil
+from spark_jobs.cli import main
+from spark_jobs.console.live import Progress
+from spark_jobs.engine.ingest import IngestQuery
+
+def end_java():
+    for each in psutil.Process().children(recursive=True):
+        if each.name() == "java":
+            each.kill()
+            each.wait()
+"""
+
+
+@pytest.mark.parametrize("dies", [DIES_WHILE_IT_RUNS, DIES_WHILE_IT_STARTS], ids=["runs", "starts"])
+def test_a_run_whose_spark_dies_says_why_it_may_have(lake: Lake, tmp_path: Path, dies: str) -> None:
     (tmp_path / "sales").mkdir()
-    command = [sys.executable, "-m", "spark_jobs", "run", "ingest_sales", "--lake", lake.uri, "--from", str(tmp_path)]
-    environment = {**os.environ, "TIDEMARK_DRIVER_MEMORY": "1g"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
-        assert next(run.stdout).startswith("Running ingest_sales")
-        (java,) = [each for each in psutil.Process(run.pid).children(recursive=True) if each.name() == "java"]
-        java.kill()
-        _, said = run.communicate(timeout=120)
-    assert run.returncode == 1
+    arguments = ["run", "ingest_sales", "--lake", lake.uri, "--from", str(tmp_path)]
+    run = subprocess.run(
+        [sys.executable, "-c", f"{RUN}{dies}\nmain()", *arguments],
+        env={**os.environ, "TIDEMARK_DRIVER_MEMORY": "1g"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = run.stderr
+    assert run.returncode == 1, said
     assert "error: Spark has ended in this process (its JVM does not answer: " in said
     assert "of its own heap, which has 1g (TIDEMARK_DRIVER_MEMORY)" in said
     assert "Traceback" not in said
