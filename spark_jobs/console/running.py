@@ -1,6 +1,7 @@
 """Runs pipelines in this process, with live progress and a plain account at the end."""
 
 import contextlib
+import logging
 import os
 import signal
 import tempfile
@@ -105,15 +106,32 @@ def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
             os.close(saved)
             # Spark takes Ctrl-C for itself when it starts: it would end batches in the middle.
             signal.signal(signal.SIGINT, on_interrupt)
+    with _libraries_log_to(log_file):
+        try:
+            yield spark
+        except Exception as error:
+            refuse_lost(spark, error)
+            raise
+        finally:
+            # Where its JVM is gone there is nothing to stop.
+            with contextlib.suppress(Py4JError, OSError):
+                spark.stop()
+
+
+@contextlib.contextmanager
+def _libraries_log_to(log_file: Path) -> Iterator[None]:
+    """What libraries log goes to a file, as py4j's traces of a JVM that died; Tidemark's own warnings to the person."""
+    file, person = logging.FileHandler(log_file), logging.StreamHandler()
+    person.setLevel(logging.WARNING)
+    root, own = logging.getLogger(), logging.getLogger("tidemark")
+    root.addHandler(file)
+    own.addHandler(person)
     try:
-        yield spark
-    except Exception as error:
-        refuse_lost(spark, error)
-        raise
+        yield
     finally:
-        # Where its JVM is gone there is nothing to stop.
-        with contextlib.suppress(Py4JError, OSError):
-            spark.stop()
+        own.removeHandler(person)
+        root.removeHandler(file)
+        file.close()
 
 
 def refuse_lost(spark: SparkSession, error: BaseException | None = None) -> None:

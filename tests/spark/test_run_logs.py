@@ -53,21 +53,49 @@ def create_tables(self):
     self.spark.sql("SELECT 1").collect()
 IngestQuery.create_tables = create_tables
 """
+DIES_IN_THE_MIDST_OF_A_CALL = """
+class Dying:
+    # What Java has not read when it is killed is answered with a reset of the connection.
+    def __init__(self, stream):
+        self.stream = stream
+
+    def readline(self):
+        end_java()
+        return self.stream.readline()
+
+def create_tables(self):
+    suspend_java()
+    connection = self.spark._jvm._gateway_client.get_thread_connection()
+    connection.stream = Dying(connection.stream)
+    self.spark.sql("SELECT 1").collect()
+IngestQuery.create_tables = create_tables
+"""
 RUN = """
 import psutil
 from spark_jobs.cli import main
 from spark_jobs.console.live import Progress
 from spark_jobs.engine.ingest import IngestQuery
 
+def java():
+    return [each for each in psutil.Process().children(recursive=True) if each.name() == "java"]
+
+def suspend_java():
+    for each in java():
+        each.suspend()
+        # Until each thread has, it may still read.
+        while any(psutil.Process(thread.id).status() != psutil.STATUS_STOPPED for thread in each.threads()):
+            pass
+
 def end_java():
-    for each in psutil.Process().children(recursive=True):
-        if each.name() == "java":
-            each.kill()
-            each.wait()
+    for each in java():
+        each.kill()
+        each.wait()
 """
 
 
-@pytest.mark.parametrize("dies", [DIES_WHILE_IT_RUNS, DIES_WHILE_IT_STARTS], ids=["runs", "starts"])
+@pytest.mark.parametrize(
+    "dies", [DIES_WHILE_IT_RUNS, DIES_WHILE_IT_STARTS, DIES_IN_THE_MIDST_OF_A_CALL], ids=["runs", "starts", "answers"]
+)
 def test_a_run_whose_spark_dies_says_why_it_may_have(lake: Lake, tmp_path: Path, dies: str) -> None:
     (tmp_path / "sales").mkdir()
     arguments = ["run", "ingest_sales", "--lake", lake.uri, "--from", str(tmp_path)]
@@ -84,3 +112,5 @@ def test_a_run_whose_spark_dies_says_why_it_may_have(lake: Lake, tmp_path: Path,
     assert "error: Spark has ended in this process (its JVM does not answer: " in said
     assert "of its own heap, which has 1g (TIDEMARK_DRIVER_MEMORY)" in said
     assert "Traceback" not in said
+    if dies is DIES_IN_THE_MIDST_OF_A_CALL:
+        assert "Traceback" in Path(said.split("Spark's log: ")[1].split(". Mend")[0]).read_text()
