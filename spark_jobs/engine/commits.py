@@ -1,28 +1,26 @@
 """Idempotent commits: each table of a batch gets its rows exactly once, and a commit that was skipped is noticed."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 from delta.tables import DeltaTable
-from deltalake import CommitProperties, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake import DeltaTable as Table
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.errors import ConcurrentDriverError, LakeUnavailableError, LedgerError, TidemarkError, first_line
-from spark_jobs.lake.health import trouble
+from spark_jobs.lake.errors import ConcurrentDriverError, LedgerError
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.stamps import Role, Stamp, decode
-from spark_jobs.lake.tables import open_table, row_count, rows_holding, rows_without
+from spark_jobs.lake.tables import open_table, rows_holding, rows_without
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -45,92 +43,6 @@ _ROWS_WRITTEN = ("numOutputRows", "num_added_rows")
 
 # A job that fails reaches Python as the one, an error of the plan as the other.
 _SPARK_ERRORS = (Py4JJavaError, PySparkException)
-
-
-class SchemaMismatchError(TidemarkError):
-    """A table has other columns than the definition gives."""
-
-
-def schema_of(ddl: str) -> StructType:
-    """A schema from its SQL text."""
-    schema = StructType.fromDDL(ddl)
-    if not isinstance(schema, StructType):
-        raise TypeError(f"expected the columns of a table, got {ddl!r}")
-    return schema
-
-
-def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequence[str] = ()) -> None:
-    """Creates a table unless it exists; without Spark, which takes a second for it.
-
-    Args:
-        lake: where.
-        table: such as `gold.top_products`.
-        schema: its columns; all may be null.
-        statistics: columns whose minimum and maximum each file records.
-
-    Raises:
-        SchemaMismatchError: if the table exists with other columns.
-        LakeUnavailableError: if it cannot be created.
-    """
-    nullable = StructType([StructField(field.name, field.dataType) for field in schema])
-    properties = {
-        # Readers start at the first version, and the ledger lives in the history: both need the log.
-        "delta.logRetentionDuration": "interval 3650 days",
-        # Nothing of it is ever too old; to look for that would list all of it at each commit.
-        "delta.enableExpiredLogCleanup": "false",
-        # A long log is slow to open.
-        "delta.checkpointInterval": "50",
-    }
-    if statistics:
-        properties["delta.dataSkippingStatsColumns"] = ",".join(statistics)
-    uri, options = lake.table_uri(table), lake.storage_options
-    try:
-        try:
-            found = Table.create(
-                uri,
-                Schema.from_json(nullable.json()),
-                mode="ignore",
-                configuration=properties,
-                storage_options=options,
-                # Who comes second at the same moment would otherwise make the table anew in its next version, under
-                # another id, which stops those that read it or append to it.
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
-        except CommitFailedError:
-            if not Table.is_deltatable(uri, options):
-                raise
-            found = Table(uri, storage_options=options)
-    except (DeltaError, OSError) as error:
-        reason = trouble(lake) or first_line(error)
-        raise LakeUnavailableError(
-            f"table {table}: cannot be created in {lake.uri}: {reason}. Nothing was started."
-        ) from error
-    except Exception as error:  # the schema's types are checked by native code that raises plain exceptions
-        raise SchemaMismatchError(
-            f"table {table}: Delta cannot keep these columns ({first_line(error)}): {nullable.simpleString()}. Nothing "
-            "was written. Cast them to other types in the definition."
-        ) from error
-    columns = {field.name: field.dataType for field in StructType.fromJson(json.loads(found.schema().to_json()))}
-    expected = {field.name: field.dataType for field in nullable}
-    if columns == expected:
-        return
-    if row_count(found) == 0:
-        # Emptied by a reset after the definition changed: nothing would be lost with the old columns.
-        empty = pa.schema(Schema.from_json(nullable.json()).to_arrow()).empty_table()
-        write_deltalake(found, empty, mode="overwrite", schema_mode="overwrite")
-        return
-    differing = sorted(name for name in columns.keys() | expected.keys() if columns.get(name) != expected.get(name))
-    described = "; ".join(
-        f"{name}: expected {_type(expected.get(name))}, the table has {_type(columns.get(name))}" for name in differing
-    )
-    raise SchemaMismatchError(
-        f"table {table} in {lake.uri} does not fit the definition: {described}. Nothing was written. Write to a new "
-        "table (sink), or move the old one away."
-    )
-
-
-def _type(data_type: object) -> str:
-    return "no such column" if data_type is None else str(getattr(data_type, "simpleString", lambda: data_type)())
 
 
 @dataclass

@@ -13,12 +13,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.engine import heartbeats
-from spark_jobs.engine.commits import create_table, schema_of, size_of
+from spark_jobs.engine.commits import size_of
 from spark_jobs.engine.files import FileBatch, file_names, planned_files
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
 from spark_jobs.engine.progress import BatchBounds
 from spark_jobs.engine.query import Query, Reached, unobserved
+from spark_jobs.engine.tables import create_table, schema_of
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.history import find_stamp

@@ -14,11 +14,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_jobs.engine.commits import FEW_WINDOWS, SchemaMismatchError, create_table, size_of
+from spark_jobs.engine.commits import FEW_WINDOWS, size_of
 from spark_jobs.engine.late import EVENT_COLUMNS, INGEST_SEQ, KEY, SEQ, SOURCE, TIME, Bronze, LateRows, late_schema
 from spark_jobs.engine.observed import Observed
 from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
 from spark_jobs.engine.query import Query
+from spark_jobs.engine.tables import SchemaMismatchError, create_table
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import current_epoch, has_planned
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError

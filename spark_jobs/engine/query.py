@@ -10,8 +10,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.engine.commits import SchemaMismatchError, TableWriter
+from spark_jobs.engine.commits import TableWriter
 from spark_jobs.engine.progress import BatchBounds, batch_bounds
+from spark_jobs.engine.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
 from spark_jobs.lake.errors import first_line

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.engine.commits import SchemaMismatchError
 from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery, MissingInputError
+from spark_jobs.engine.tables import SchemaMismatchError
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.ledger import Totals

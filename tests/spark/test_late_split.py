@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.engine.commits import SchemaMismatchError
+from spark_jobs.engine.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import (
