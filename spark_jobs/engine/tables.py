@@ -4,14 +4,14 @@ import json
 from collections.abc import Sequence
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import Schema, write_deltalake
+from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.health import trouble
-from spark_jobs.lake.tables import row_count
+from spark_jobs.lake.tables import open_or_create, row_count
 
 
 class SchemaMismatchError(TidemarkError):
@@ -45,28 +45,11 @@ def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequ
         "delta.logRetentionDuration": "interval 3650 days",
         # Nothing of it is ever too old; to look for that would list all of it at each commit.
         "delta.enableExpiredLogCleanup": "false",
-        # A long log is slow to open.
-        "delta.checkpointInterval": "50",
     }
     if statistics:
         properties["delta.dataSkippingStatsColumns"] = ",".join(statistics)
-    uri, options = lake.table_uri(table), lake.storage_options
     try:
-        try:
-            found = DeltaTable.create(
-                uri,
-                Schema.from_json(nullable.json()),
-                mode="ignore",
-                configuration=properties,
-                storage_options=options,
-                # Who comes second at the same moment would otherwise make the table anew in its next version, under
-                # another id, which stops those that read it or append to it.
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
-        except CommitFailedError:
-            if not DeltaTable.is_deltatable(uri, options):
-                raise
-            found = DeltaTable(uri, storage_options=options)
+        found = open_or_create(lake, table, Schema.from_json(nullable.json()), properties)
     except (DeltaError, OSError) as error:
         reason = trouble(lake) or first_line(error)
         raise LakeUnavailableError(

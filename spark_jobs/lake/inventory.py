@@ -4,20 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-import pyarrow as pa
-from deltalake.exceptions import DeltaError
-
 from spark_jobs.lake import ledger
 from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
+from spark_jobs.lake.errors import MissingTableError, first_line
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables import file_statistics, newest, open_table, row_count, table_folders
+from spark_jobs.lake.tables import UNREADABLE, file_statistics, newest, open_table, row_count, table_folders
 from spark_jobs.lake.watermarks import published
 from spark_jobs.spec import Definition, Pipeline
-
-# What is damaged, or of another program, is no trouble of the other tables.
-_UNREADABLE = (LakeUnavailableError, DeltaError, OSError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,7 @@ def summaries(lake: Lake, definitions: Mapping[str, Definition]) -> tuple[TableS
     writers = {definition.sink.table: definition for definition in definitions.values()}
     try:
         watermarks = published(lake)
-    except _UNREADABLE:
+    except UNREADABLE:
         watermarks = {}
     found = []
     for name in table_folders(lake):
@@ -58,7 +52,7 @@ def summaries(lake: Lake, definitions: Mapping[str, Definition]) -> tuple[TableS
             found.append(_summary(lake, name, writers.get(name), watermarks))
         except MissingTableError:
             continue
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             found.append(TableSummary(name, unreadable=first_line(error)))
     return tuple(found)
 

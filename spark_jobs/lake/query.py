@@ -2,11 +2,10 @@
 
 import duckdb
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
-from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
+from spark_jobs.lake.errors import MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables import LAYERS, open_table, table_folders
+from spark_jobs.lake.tables import LAYERS, UNREADABLE, open_table, table_folders
 
 
 class QueryError(TidemarkError):
@@ -36,7 +35,7 @@ class _Opened:
                 self.tables[name] = table, table.to_pyarrow_dataset()
             except MissingTableError:
                 continue
-            except (LakeUnavailableError, DeltaError) as error:
+            except UNREADABLE as error:
                 self.left_out[name] = first_line(error)
 
 

@@ -1,13 +1,13 @@
 """The Delta tables of a lake, read without a JVM."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
@@ -17,6 +17,18 @@ from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, firs
 from spark_jobs.lake.location import Lake
 
 LAYERS = ("bronze", "silver", "gold", "ops")
+
+UNREADABLE = (LakeUnavailableError, DeltaError, OSError, pa.ArrowException)
+"""What reading a table raises that is damaged or of another program: no trouble of the other tables."""
+
+
+again_at_conflicts = retry(
+    retry=retry_if_exception_type(CommitFailedError),
+    stop=stop_after_attempt(10),
+    wait=wait_random_exponential(multiplier=0.05, max=2),
+    reraise=True,
+)
+"""For what writes to a table to which all processes of a lake write."""
 
 
 def open_table(lake: Lake, table: str, *, version: int | None = None) -> DeltaTable:
@@ -34,6 +46,34 @@ def open_table(lake: Lake, table: str, *, version: int | None = None) -> DeltaTa
         raise LakeUnavailableError(
             f"table {table}: in the lake {lake.uri}, cannot be read: {first_line(error)}"
         ) from error
+
+
+def open_or_create(lake: Lake, table: str, schema: Schema, properties: Mapping[str, str] | None = None) -> DeltaTable:
+    """Opens a table; creates it first where there is none, once, however many processes do so at the same moment.
+
+    Args:
+        lake: where.
+        table: such as `ops.metrics`.
+        schema: its columns, if it is created.
+        properties: of Delta's, if it is created.
+    """
+    uri, options = lake.table_uri(table), lake.storage_options
+    try:
+        return DeltaTable.create(
+            uri,
+            schema,
+            mode="ignore",
+            # A long log is slow to open.
+            configuration={"delta.checkpointInterval": "50", **(properties or {})},
+            storage_options=options,
+            # Who comes second at the same moment would otherwise make the table anew in its next version, under another
+            # id, which stops those that read it or append to it.
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+    except CommitFailedError:
+        if not DeltaTable.is_deltatable(uri, options):
+            raise
+        return DeltaTable(uri, storage_options=options)
 
 
 def exists(lake: Lake, table: str) -> bool:
@@ -216,19 +256,7 @@ def history(table: DeltaTable, limit: int | None = None) -> Iterator[dict[str, A
     yield from table.history(limit)
 
 
-@retry(
-    retry=retry_if_exception_type(CommitFailedError),
-    stop=stop_after_attempt(10),
-    wait=wait_random_exponential(multiplier=0.05, max=2),
-    reraise=True,
-)
+@again_at_conflicts
 def append_rows(lake: Lake, table: str, rows: pa.Table) -> None:
     """Appends to a table that many processes write, and creates it with the first rows."""
-    write_deltalake(
-        lake.table_uri(table),
-        rows,
-        mode="append",
-        # A long log is slow to open.
-        configuration={"delta.checkpointInterval": "50"},
-        storage_options=lake.storage_options,
-    )
+    write_deltalake(open_or_create(lake, table, Schema.from_arrow(rows.schema)), rows, mode="append")

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from deltalake import Schema
 
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables import again_at_conflicts, open_or_create, open_table
 
 TABLE = "ops.watermarks"
 
@@ -28,16 +26,7 @@ _SCHEMA = pa.schema(
 )
 
 
-_RETRYING = retry(
-    retry=retry_if_exception_type(CommitFailedError),
-    stop=stop_after_attempt(10),
-    wait=wait_random_exponential(multiplier=0.05, max=2),
-    reraise=True,
-)
-"""All drivers of a lake write to this one table."""
-
-
-@_RETRYING
+@again_at_conflicts
 def publish(lake: Lake, *, pipeline: str, table: str, engine_ms: int, grace_ms: int, epoch: int, batch_id: int) -> None:
     """Publishes how far a pipeline is: rows with `final_after <= watermark` do not change any more.
 
@@ -60,18 +49,13 @@ def publish(lake: Lake, *, pipeline: str, table: str, engine_ms: int, grace_ms: 
         "updated_at": datetime.now(UTC),
     }
     rows = pa.Table.from_pylist([row], schema=_SCHEMA)
-    target: DeltaTable | str
-    try:
-        target = open_table(lake, TABLE)
-    except MissingTableError:
-        write_deltalake(lake.table_uri(TABLE), rows, mode="append", storage_options=lake.storage_options)
-        return
+    target = open_or_create(lake, TABLE, Schema.from_arrow(_SCHEMA))
     target.merge(
         rows, "t.pipeline = s.pipeline", source_alias="s", target_alias="t"
     ).when_matched_update_all().when_not_matched_insert_all().execute()
 
 
-@_RETRYING
+@again_at_conflicts
 def withdraw(lake: Lake, pipeline: str) -> None:
     """Takes a pipeline's watermark back: its rows are to be computed again, none of them is final."""
     try:

@@ -8,10 +8,11 @@ from threading import Barrier
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from spark_jobs.engine import commits, tables
+from spark_jobs.engine import commits
 from spark_jobs.engine.commits import TableWriter, _retrying, size_of
 from spark_jobs.engine.tables import create_table
 from spark_jobs.lake.errors import LakeUnavailableError
@@ -48,7 +49,7 @@ def test_a_table_that_cannot_be_made_is_told_with_what_the_store_said(tmp_path, 
     def refuse(*_, **__):
         raise CommitFailedError("the store has refused it")
 
-    monkeypatch.setattr(tables.DeltaTable, "create", refuse)
+    monkeypatch.setattr(DeltaTable, "create", refuse)
     with pytest.raises(LakeUnavailableError, match=r"gold\.totals: cannot be created in .*: the store has refused it"):
         create_table(a_lake(tmp_path), "gold.totals", COLUMNS)
 

@@ -252,6 +252,28 @@ class TestSummaries:
         assert [summary.table for summary in summaries(lake, {})] == ["bronze.sales", "ops.watermarks"]
 
 
+class TestTablesOfManyWriters:
+    @pytest.mark.parametrize("table", ["ops.metrics", "ops.watermarks"])
+    def test_of_several_that_write_the_first_rows_at_once_one_makes_the_table(self, lake, table):
+        writers = 4
+        barrier = Barrier(writers, timeout=60)
+
+        def write_first(number):
+            barrier.wait()
+            if table == "ops.metrics":
+                tables.append_rows(lake, table, pa.table({"n": [number]}))
+            else:
+                watermarks.publish(
+                    lake, pipeline=f"p{number}", table="gold.x", engine_ms=0, grace_ms=0, epoch=1, batch_id=0
+                )
+
+        with ThreadPoolExecutor(writers) as pool:
+            list(pool.map(write_first, range(writers)))
+        log = Path(lake.table_uri(table), "_delta_log").glob("*.json")
+        assert sum('"metaData"' in commit.read_text() for commit in log) == 1
+        assert tables.row_count(tables.open_table(lake, table)) == writers
+
+
 class TestRowsWithout:
     def test_nulls_are_a_key_and_each_key_comes_once(self):
         def rows(*pairs):
