@@ -75,7 +75,7 @@ class Cluster:
         """Whether the master is there."""
         try:
             return bool(self.state()["status"] == "ALIVE")
-        except OSError:
+        except (OSError, json.JSONDecodeError):  # its page answers a moment before what it says of itself
             return False
 
     def workers(self) -> int:

@@ -62,6 +62,15 @@ def answers(url: str) -> bool:
         return False
 
 
+def says_how_it_is(url: str) -> bool:
+    """Whether it answers with JSON: pages of Spark's answer in HTML a moment before."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(json.load(answer))
+    except (OSError, json.JSONDecodeError):
+        return False
+
+
 def checked_path(service: str) -> str:
     """What the service's health check asks for, without the host."""
     text = " ".join(SERVICES[service].raw["healthcheck"]["test"])
@@ -155,7 +164,7 @@ def spark(name: str, folder: Path, **places: str) -> Iterator[tuple[str, list[st
         variables["SPARK_MASTER_OPTS"] = variables["SPARK_MASTER_OPTS"].replace("/var/lib/tidemark", str(folder))
     log = folder / f"{name}.log"
     words[0] = str(Path(sys.executable).with_name(words[0]))
-    with running(name, words, log=log, is_ready=lambda: answers(state), environment=variables):
+    with running(name, words, log=log, is_ready=lambda: says_how_it_is(state), environment=variables):
         yield state, words
 
 
