@@ -82,12 +82,15 @@ def run_told() -> int:
         prefix = "TIDEMARK" if error.title == Settings.__name__ else "AWS"
         for wrong in error.errors():
             name = f"{prefix}_{str(wrong['loc'][0]).upper()}"
-            _complain(f"{name}: {wrong['msg']}, got {wrong['input']!r}. Nothing was done.")
+            _complain(
+                f"{name}: {wrong['msg'].removeprefix('Value error, ')}, got {wrong['input']!r}. Nothing was done."
+            )
         return 1
     except BaseError as error:
         _complain(
             f"the lake's store cannot be used: {first_line(error)}. What was written before stays. Check its address "
-            "(AWS_ENDPOINT_URL), the credentials and their permissions, then run the same command again."
+            "(AWS_ENDPOINT_URL), its region (AWS_REGION), the credentials and their permissions, then run the same "
+            "command again."
         )
         return LakeUnavailableError.exit_code
     except OSError as error:
@@ -282,7 +285,6 @@ def simulate(
             seconds=seconds,
             rows_per_file=rows_per_file,
             file_format=file_format,
-            storage_options=where.storage_options,
             stop=stop,
         )
 

@@ -15,6 +15,7 @@ from spark_jobs.lake import Lake, audit, query, tables
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.s3 import s3_store
 from spark_jobs.pipelines import registry
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Pipeline
@@ -51,7 +52,7 @@ def demonstrate(out: Console, err: Console, lake: Lake, *, seconds: float, stop:
     simulator = threading.Thread(
         target=simulate_files,
         args=(shop,),
-        kwargs={"out": landing, "stop": shop_closed, "storage_options": lake.storage_options or None},
+        kwargs={"out": landing, "stop": shop_closed, "open_s3": s3_store},
         daemon=True,
     )
     simulator.start()

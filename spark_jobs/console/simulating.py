@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from spark_jobs.lake.kafka import check_credentials, client_options
+from spark_jobs.lake.s3 import s3_store
 from spark_jobs.simulator import Disorder, FileFormat, Progress, Shop, SimulatorError, simulate_files, simulate_kafka
 from spark_jobs.spec import DefinitionError
 
@@ -23,7 +24,6 @@ def simulate_shop(
     seconds: float | None,
     rows_per_file: int,
     file_format: str,
-    storage_options: Mapping[str, str],
     stop: threading.Event,
 ) -> None:
     """Emits events until a limit or Ctrl-C, and tells what they were.
@@ -62,7 +62,7 @@ def simulate_shop(
                     out=to,
                     rows_per_file=rows_per_file,
                     format=file_format,  # type: ignore[arg-type]
-                    storage_options=storage_options or None,
+                    open_s3=s3_store,
                     **limits,
                 )
     except ValidationError as error:

@@ -46,6 +46,13 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
+    # Hadoop's own choice, but with profiles and web identities too, and instance and container roles as the SDK does
+    # them. The first two take what Spark hands to executors from the driver's environment.
+    "spark.hadoop.fs.s3a.aws.credentials.provider": (
+        "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider,"
+        "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider,"
+        "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+    ),
     "spark.hadoop.fs.s3a.path.style.access": "true",
     "spark.hadoop.fs.s3a.connection.ssl.enabled": "true",
 }
@@ -91,7 +98,7 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
         if settings.java_options:
             found["spark.executor.extraJavaOptions"] = settings.java_options
     if lake.on_s3:
-        s3 = S3Settings()
+        s3 = S3Settings.of_environment()
         found["spark.hadoop.fs.s3a.endpoint.region"] = s3.region
         if s3.endpoint_url:
             found["spark.hadoop.fs.s3a.endpoint"] = s3.endpoint_url

@@ -25,7 +25,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import commit_at
 from spark_jobs.lake.kafka import client_options
-from spark_jobs.lake.location import s3_store
+from spark_jobs.lake.s3 import s3_store
 from spark_jobs.lake.settings import Settings
 from spark_jobs.spec import Definition, Files, Kafka, Pipeline
 

@@ -1,5 +1,10 @@
 """What goes wrong with a lake, and whether trying again helps."""
 
+import re
+
+# https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+_S3_ANSWER = re.compile(r"<Error>.*?<Code>(?P<code>[^<]*)</Code>.*?<Message>(?P<message>[^<]*)</Message>", re.DOTALL)
+
 
 class TidemarkError(Exception):
     """The base of all errors that Tidemark raises on purpose.
@@ -51,5 +56,13 @@ class RepeatedTasksError(TidemarkError):
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says went wrong, without the stack that follows."""
-    return (str(error).splitlines() or [repr(error)])[0]
+    """What a library says went wrong, without the stack that follows.
+
+    Of what S3 answers, XML on lines of its own, the code and the message are kept: they tell a missing bucket from an
+    expired token.
+    """
+    text = str(error)
+    line = (text.splitlines() or [repr(error)])[0]
+    if not (answer := _S3_ANSWER.search(text)):
+        return line
+    return f"{line.partition('<?xml')[0].rstrip(': ')}: {answer['code']}: {answer['message'].rstrip('.')}"

@@ -3,15 +3,14 @@
 import os
 import re
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from obstore.store import LocalStore, ObjectStore, S3Store
+from obstore.store import LocalStore, ObjectStore
 
 from spark_jobs.lake.errors import LakeUnavailableError
-from spark_jobs.lake.settings import S3Settings
+from spark_jobs.lake.s3 import s3_store, storage_options
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -74,23 +73,14 @@ class Lake:
     @property
     def storage_options(self) -> dict[str, str]:
         """How readers without a JVM reach the store; credentials come from the AWS chain, not from here."""
-        if not self.on_s3:
-            return {}
-        settings = S3Settings()
-        options = {"AWS_REGION": settings.region, "AWS_CONDITIONAL_PUT": "etag"}
-        if settings.endpoint_url:
-            options |= {
-                "AWS_ENDPOINT_URL": settings.endpoint_url,
-                "AWS_ALLOW_HTTP": str(settings.endpoint_url.startswith("http://")).lower(),
-            }
-        return options
+        return storage_options() if self.on_s3 else {}
 
     @cached_property
     def store(self) -> ObjectStore:
         """The lake's objects by their path inside it, with conditional creates.
 
         Raises:
-            LakeUnavailableError: if the folder of a lake is not there.
+            LakeUnavailableError: if the folder of a lake is not there, or there are no credentials for its bucket.
         """
         if self.on_s3:
             return s3_store(self.uri)
@@ -116,22 +106,6 @@ class Lake:
                     "Set TIDEMARK_LAKE to a folder that you may write."
                 ) from error
         return self
-
-
-def s3_store(uri: str) -> ObjectStore:
-    """The objects below an address such as `s3a://bucket/prefix`; credentials come from the AWS chain."""
-    bucket, _, prefix = uri.removeprefix("s3a://").partition("/")
-    settings = S3Settings()
-    return S3Store(
-        bucket,
-        prefix=prefix or None,
-        region=settings.region,
-        endpoint=settings.endpoint_url,
-        client_options={"allow_http": bool(settings.endpoint_url)},
-        # What runs for long tries again by itself; a person, or the monitor, is to be told in time.
-        retry_config={"retry_timeout": timedelta(seconds=20)},
-        virtual_hosted_style_request=False,
-    )
 
 
 def _folder(text: str, path: str) -> str:

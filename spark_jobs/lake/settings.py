@@ -1,8 +1,10 @@
 """Settings of a process, from its environment. Credentials of S3 are not among them: the AWS chain finds those."""
 
+import os
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, FilePath, SecretStr, model_validator
+from pydantic import AliasChoices, Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -42,14 +44,38 @@ class S3Settings(BaseSettings):
     """Where S3 is, from the variables that AWS's own tools read.
 
     Attributes:
-        endpoint_url: of MinIO or another store that speaks S3; None: AWS.
-        region: of the bucket.
+        endpoint_url: of MinIO or another store that speaks S3, `http://…` or `https://…`; None: AWS.
+        region: of the bucket; `AWS_REGION`, or `AWS_DEFAULT_REGION` as AWS's command line has it.
     """
 
     model_config = SettingsConfigDict(env_prefix="AWS_")
 
     endpoint_url: str | None = None
-    region: str = "us-east-1"
+    region: str = Field(default="us-east-1", validation_alias=AliasChoices("AWS_REGION", "AWS_DEFAULT_REGION"))
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        """The settings; what the libraries of S3 read for themselves in the environment is made to agree with them.
+
+        They panic at a variable that is set to nothing, and ask the network for a region that is in none.
+        """
+        for name in [name for name, value in os.environ.items() if name.startswith("AWS_") and not value]:
+            del os.environ[name]
+        settings = cls()
+        os.environ["AWS_REGION"] = settings.region
+        return settings
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _is_an_address(cls, text: str | None) -> str | None:
+        if text is not None and not (text.startswith(("http://", "https://")) and urlsplit(text).netloc):
+            raise ValueError("expected http://host:port or https://host")
+        return text
+
+    @property
+    def plain_http(self) -> bool:
+        """Whether the address says that what is sent is not encrypted."""
+        return (self.endpoint_url or "").startswith("http://")
 
 
 class KafkaSettings(BaseSettings):

@@ -2,7 +2,7 @@
 
 import io
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,7 +16,7 @@ from spark_jobs.simulator.disorder import Disorder
 from spark_jobs.simulator.durations import parse_duration, whole_ms
 from spark_jobs.simulator.errors import BadTarget
 from spark_jobs.simulator.file_sink import TRUTH_FOLDER, file_name, unused_run
-from spark_jobs.simulator.folders import open_folder
+from spark_jobs.simulator.folders import OpenS3, open_folder
 from spark_jobs.simulator.progress import Progress, StopReason
 from spark_jobs.simulator.shop import Shop, run_stamp
 from spark_jobs.simulator.streams import instant
@@ -67,7 +67,7 @@ def bulk_sales(
     stop: threading.Event | None = None,
     clock: Clock = SYSTEM_CLOCK,
     on_progress: Callable[[Progress], None] | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    open_s3: OpenS3 | None = None,
 ) -> Progress:
     """Writes sales as Parquet to `<out>/sales/`, in order of arrival, and the truth to `<out>/_truth/sales/`.
 
@@ -89,7 +89,7 @@ def bulk_sales(
         stop: set it to end before the next file.
         clock: dates the start.
         on_progress: called after each file.
-        storage_options: for S3; see `open_folder`.
+        open_s3: makes the store behind `s3://…`; see `open_folder`.
 
     Returns:
         What was written, and why it ended.
@@ -108,7 +108,7 @@ def bulk_sales(
             f"{rows!r}, {rows_per_file!r}, {extra_columns!r}; nothing was written"
         )
     began_s, start_ms = clock.monotonic_s(), Shop(start=start).start_ms(clock.now_ms())
-    folder = open_folder(out, storage_options)
+    folder = open_folder(out, open_s3)
     run = unused_run(folder, ("sales",), run_stamp(seed, start_ms))
     columns = SalesColumns(seed=seed, start_ms=start_ms, products=products, extra_columns=extra_columns)
     gap_ms = max(1, whole_ms(parse_duration(span))) / max(rows, 1)

@@ -2,16 +2,18 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
-from obstore.store import ObjectStore, S3Store
+from obstore.store import ObjectStore
 
 from spark_jobs.simulator.errors import BadTarget
+
+OpenS3 = Callable[[str], ObjectStore]
 
 
 class Folder(Protocol):
@@ -97,13 +99,12 @@ class ObjectFolder:
         self._appended[path] = number + 1
 
 
-def open_folder(out: str, storage_options: Mapping[str, str] | None = None) -> Folder:
+def open_folder(out: str, open_s3: OpenS3 | None = None) -> Folder:
     """The folder behind a path or URL.
 
     Args:
         out: a local path, or `s3://bucket/prefix` (`s3a://` too).
-        storage_options: for S3, such as `endpoint` or `access_key_id`; what is not given comes from the usual
-            `AWS_*` variables. Plain HTTP is allowed where the endpoint says so.
+        open_s3: makes the store of such a URL; None: only folders can be written.
 
     Raises:
         BadTarget: if the URL is of another kind.
@@ -113,25 +114,9 @@ def open_folder(out: str, storage_options: Mapping[str, str] | None = None) -> F
         return LocalFolder(out)
     if url.scheme == "file":
         return LocalFolder(url.path)
-    if url.scheme not in ("s3", "s3a") or not url.netloc:
+    if url.scheme not in ("s3", "s3a") or not url.netloc or open_s3 is None:
         raise BadTarget(f"out: expected a folder or s3://bucket/prefix, got {out!r}; nothing was written")
-    options = {name.lower().removeprefix("aws_"): value for name, value in (storage_options or {}).items()}
-    options.pop("allow_http", None)
-    options["endpoint"] = options.pop("endpoint_url", options.get("endpoint", ""))
-    endpoints = (options.get("endpoint"), os.environ.get("AWS_ENDPOINT_URL"), os.environ.get("AWS_ENDPOINT"))
-    endpoint = next((each for each in endpoints if each), "")
-    if endpoint:
-        options["endpoint"] = endpoint
-    else:
-        options.pop("endpoint")
-    return ObjectFolder(
-        S3Store(
-            url.netloc,
-            prefix=url.path.strip("/") or None,
-            config=options,  # type: ignore[arg-type]
-            client_options={"allow_http": endpoint.startswith("http://")},
-        )
-    )
+    return ObjectFolder(open_s3(out))
 
 
 def _exists(path: str) -> BadTarget:

@@ -9,7 +9,7 @@ from spark_jobs.simulator.arrivals import Arrival, arrivals
 from spark_jobs.simulator.clock import SYSTEM_CLOCK, Clock
 from spark_jobs.simulator.errors import BadTarget
 from spark_jobs.simulator.file_sink import FileSink
-from spark_jobs.simulator.folders import open_folder
+from spark_jobs.simulator.folders import OpenS3, open_folder
 from spark_jobs.simulator.kafka_sink import KafkaSink, kafka_producer
 from spark_jobs.simulator.malformed import FileFormat, kinds_for
 from spark_jobs.simulator.pacing import Pacing
@@ -44,7 +44,7 @@ def simulate_files(
     stop: threading.Event | None = None,
     clock: Clock = SYSTEM_CLOCK,
     on_progress: Callable[[Progress], None] | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    open_s3: OpenS3 | None = None,
 ) -> Progress:
     """Writes a shop's streams as files to `<out>/<stream>/`, and the truth to `<out>/_truth/<stream>.jsonl`.
 
@@ -64,7 +64,7 @@ def simulate_files(
         stop: set it to end; what has arrived is written.
         clock: paces the events and dates the start.
         on_progress: called about once a second, and at the end.
-        storage_options: for S3; see `open_folder`.
+        open_s3: makes the store behind `s3://…`; see `open_folder`.
 
     Returns:
         What was emitted, and why it ended.
@@ -75,7 +75,7 @@ def simulate_files(
     _check_limits(rows, duration_s, ("rows_per_file", rows_per_file))
     start_ms, tally = shop.start_ms(clock.now_ms()), Tally()
     sink = FileSink(
-        open_folder(out, storage_options),
+        open_folder(out, open_s3),
         streams=shop.streams,
         stamp=run_stamp(shop.seed, start_ms),
         file_format=format,

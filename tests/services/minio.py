@@ -116,8 +116,9 @@ def start_minio(root: Path) -> Iterator[Minio]:
     server = Minio(f"http://{address}")
 
     def is_ready() -> bool:
+        # `ready` is said before users and buckets are loaded; what asks then is told to come back in 60 seconds.
         try:
-            with urllib.request.urlopen(f"{server.endpoint}/minio/health/ready", timeout=2) as answer:
+            with urllib.request.urlopen(f"{server.endpoint}/minio/health/cluster", timeout=2) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False

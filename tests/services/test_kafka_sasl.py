@@ -72,7 +72,6 @@ def simulate(broker: Broker) -> None:
         seconds=None,
         rows_per_file=ROWS,
         file_format="json",
-        storage_options={},
         stop=threading.Event(),
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from spark_jobs.control.marks import last_look, mark_look
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.errors import LakeUnavailableError
 from tests.services.minio import Minio, minio_binary, start_minio
-from tests.services.process import leave_out
+from tests.services.process import REPOSITORY, leave_out
 
 BUCKET, LAKE = "tidemark", "s3a://tidemark/lake"
 PASSWORDS = {user: f"{user}-4f2c91" for user in ("streams", "airflow", "analysts")}
@@ -156,7 +158,33 @@ def test_a_store_that_refuses_a_command_is_told_without_a_traceback(
     assert done.returncode == LakeUnavailableError.exit_code
     assert done.stderr.startswith("error: the lake's store cannot be used: ")
     assert "Traceback" not in done.stderr
+    assert "SignatureDoesNotMatch" in done.stderr
     assert "credentials" in done.stderr
+
+
+def test_streams_find_their_credentials_in_a_profile(minio: Minio, tmp_path: Path) -> None:
+    profiles = tmp_path / "credentials"
+    profiles.write_text(
+        f"[streams]\naws_access_key_id = streams\naws_secret_access_key = {PASSWORDS['streams']}\n", encoding="utf-8"
+    )
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    of_profile = {
+        **inherited,
+        "AWS_ENDPOINT_URL": minio.endpoint,
+        "AWS_SHARED_CREDENTIALS_FILE": str(profiles),
+        "AWS_PROFILE": "streams",
+        "TIDEMARK_LAKE": LAKE,
+    }
+
+    def tidemark(*arguments: str) -> str:
+        program = [sys.executable, "-m", "spark_jobs", *arguments]
+        done = subprocess.run(program, capture_output=True, text=True, check=False, env=of_profile, cwd=REPOSITORY)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    tidemark("simulate", "--streams", "payments", "--rows", "500", "--malformed", "0", "--future", "0")
+    tidemark("run", "ingest_payments", "--until-caught-up")
+    assert tidemark("sql", "SELECT count(*) AS payments FROM bronze.payments").split() == ["payments", "500"]
 
 
 def test_a_lake_that_the_policies_do_not_name_is_refused(minio: Minio) -> None:

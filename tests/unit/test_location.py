@@ -10,8 +10,9 @@ from spark_jobs.lake.errors import LakeUnavailableError
 
 @pytest.fixture
 def no_aws(monkeypatch):
-    for name in ("AWS_ENDPOINT_URL", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
 
 
 class TestAddress:
@@ -111,8 +112,11 @@ class TestStore:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example")
         assert Lake("s3a://bucket").storage_options["AWS_ALLOW_HTTP"] == "false"
 
+    def test_without_keys_in_the_environment_readers_go_through_the_chain(self, monkeypatch):
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        assert Lake("s3a://bucket").storage_options["AWS_FORCE_CREDENTIAL_LOAD"] == "true"
+
     def test_credentials_are_in_no_option(self, monkeypatch):
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
         assert "hunter2" not in str(Lake("s3a://bucket").storage_options)
 
