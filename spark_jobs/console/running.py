@@ -19,7 +19,7 @@ from rich.text import Text
 from spark_jobs.console.live import Progress, progress_table, tell_failure
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.failures import StoppedError
-from spark_jobs.engine.session import SessionLostError, build_session, why_ended
+from spark_jobs.engine.session import SessionLostError, SessionStartError, build_session, why_ended
 from spark_jobs.engine.state import open_pairs
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.ledger import LedgerRow
@@ -97,9 +97,12 @@ def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
         os.dup2(log.fileno(), 2)
         try:
             spark = build_session(lake)
-        except Exception:
+        except Exception as error:
             os.dup2(saved, 2)
-            err.print(f"Spark did not start; its log: {log_file}")
+            if isinstance(error, SessionStartError):
+                for line in _last_words(log_file):
+                    err.print(Text(line, style="dim"), soft_wrap=True)
+            err.print(f"Spark's log: {log_file}", soft_wrap=True, highlight=False)
             raise
         finally:
             os.dup2(saved, 2)
@@ -116,6 +119,12 @@ def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
             # Where its JVM is gone there is nothing to stop.
             with contextlib.suppress(Py4JError, OSError):
                 spark.stop()
+
+
+def _last_words(log_file: Path) -> list[str]:
+    """What Java said last, without its stacks."""
+    lines = log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line for line in lines if line.strip() and not line.startswith(("\t", " "))][-4:]
 
 
 @contextlib.contextmanager

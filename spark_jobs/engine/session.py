@@ -13,6 +13,10 @@ from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_li
 from spark_jobs.lake.settings import Settings
 
 
+class SessionStartError(TidemarkError):
+    """Spark does not start in this process."""
+
+
 class SessionLostError(TidemarkError):
     """Spark has ended in the process of a driver."""
 
@@ -31,6 +35,8 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
 
     Raises:
         MissingJarsError: if set-up has not retrieved the jars.
+        SessionStartError: if Spark does not start; what Java said of it is on standard error.
+        LakeUnavailableError: if the lake cannot be written, or its store ignores conditional writes.
     """
     settings = settings or Settings()
     values = spark_settings(lake, settings)
@@ -40,7 +46,14 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
     builder = SparkSession.builder.appName(app_name).master(settings.master)
     for key, value in values.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise SessionStartError(
+            f"Spark did not start: {_cause(error)}. Nothing was started or written. It needs Java 17 or 21 (JAVA_HOME, "
+            f"or `java` on PATH), memory for a heap of {settings.driver_memory} (TIDEMARK_DRIVER_MEMORY) and, as "
+            f"TIDEMARK_MASTER is {settings.master}, that master; its log says more."
+        ) from error
     _probe_store(spark, lake)
     return spark
 
@@ -52,11 +65,10 @@ def _probe_store(spark: SparkSession, lake: Lake) -> None:
             lake.path("_control", "probe"), spark.sparkContext._jsc.hadoopConfiguration()
         )
     except (Py4JJavaError, PySparkException) as error:
-        cause = str(getattr(error, "java_exception", error)).splitlines()[0]
         spark.stop()
         raise LakeUnavailableError(
-            f"lake {lake.uri}: cannot be written ({cause}). Nothing was started or written. Check that it exists, that "
-            "you may write it and that the disk has room, then start again."
+            f"lake {lake.uri}: cannot be written ({_cause(error)}). Nothing was started or written. Check that it "
+            "exists, that you may write it and that the disk has room, then start again."
         ) from error
     if not excludes:
         spark.stop()
@@ -64,3 +76,8 @@ def _probe_store(spark: SparkSession, lake: Lake) -> None:
             f"lake {lake.uri}: its store ignores conditional writes, so one driver could overwrite what another "
             "committed. Nothing was started. Use a folder, MinIO, AWS S3 or another store with If-None-Match."
         )
+
+
+def _cause(error: Exception) -> str:
+    """What Java or Spark says went wrong, in a line."""
+    return str(getattr(error, "java_exception", error)).splitlines()[0].rstrip(".")

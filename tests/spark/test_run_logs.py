@@ -36,9 +36,34 @@ def test_a_run_has_a_log_of_its_own_users_and_those_older_than_a_month_go(
     with pytest.raises(RuntimeError, match="it does not start"), running.session(lake, said):
         pass
     mine = folder / f"driver-{os.getpid()}.log"
-    assert f"its log: {mine}" in said.file.getvalue()  # type: ignore[attr-defined]
+    assert f"Spark's log: {mine}" in said.file.getvalue()  # type: ignore[attr-defined]
     assert mine.read_text() == "no Java\n"
     assert {path.name for path in folder.iterdir()} == {logs[29].name, mine.name}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words_of_java"),
+    [
+        ("TIDEMARK_DRIVER_MEMORY", "2x", "Invalid maximum heap size: -Xmx2x"),
+        ("JAVA_HOME", "/nowhere", "/nowhere/bin/java: No such file or directory"),
+    ],
+)
+def test_a_run_whose_spark_does_not_start_says_why_it_may_not(
+    lake: Lake, name: str, value: str, words_of_java: str
+) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "spark_jobs", "run", "ingest_sales", "--lake", lake.uri],
+        env={**os.environ, name: value},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert words_of_java in run.stderr
+    assert "error: Spark did not start: " in run.stderr
+    assert name in run.stderr.split("error: ")[-1]
+    assert "Traceback" not in run.stderr
 
 
 DIES_WHILE_IT_RUNS = """
