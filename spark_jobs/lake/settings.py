@@ -57,12 +57,14 @@ class S3Settings(BaseSettings):
     def of_environment(cls) -> Self:
         """The settings; what the libraries of S3 read for themselves in the environment is made to agree with them.
 
-        They panic at a variable that is set to nothing, and ask the network for a region that is in none.
+        They panic at a variable that is set to nothing, and ask the network for a region that is in none. Only the
+        first call changes anything: their threads must not read an environment that is being written.
         """
-        for name in [name for name, value in os.environ.items() if name.startswith("AWS_") and not value]:
+        for name in [name for name, value in os.environ.copy().items() if name.startswith("AWS_") and not value]:
             del os.environ[name]
         settings = cls()
-        os.environ["AWS_REGION"] = settings.region
+        if os.environ.get("AWS_REGION") != settings.region:
+            os.environ["AWS_REGION"] = settings.region
         return settings
 
     @field_validator("endpoint_url")
