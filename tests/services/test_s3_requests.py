@@ -1,4 +1,7 @@
-"""Where S3 is and who asks: AWS itself, a store of one's own, and the chain of credentials. Nothing is sent."""
+"""Where S3 is and who asks: AWS itself, a store of one's own, and the chain of credentials. Nothing is sent.
+
+Not among the unit tests: AWS's client takes a second to load for the first time.
+"""
 
 import os
 import sys
