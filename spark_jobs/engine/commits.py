@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -17,7 +18,8 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.errors import ConcurrentDriverError, LedgerError
+from spark_jobs.lake.continuity import RESTORE_OR_RESET
+from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.stamps import Role, Stamp, decode
 from spark_jobs.lake.tables import open_table, rows_holding, rows_without
@@ -280,26 +282,45 @@ class TableWriter:
                     )
                 return found
         before = self.find(stamp)
-        if before is not None and row_metrics and before.rows != stamp.rows:
-            raise LedgerError(
-                f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` was written with {before.rows} "
-                f"rows; its replay gives {stamp.rows}. The stream has stopped; nothing more was written."
-            )
+        # An upsert that changed nothing has no rows of its own, whatever it was given.
+        if before is not None and (before.content != stamp.content or (row_metrics and before.rows != stamp.rows)):
+            self._refuse_other_rows(before, stamp)
         return before
+
+    def _refuse_other_rows(self, found: Stamp, stamp: Stamp) -> NoReturn:
+        """A replay must give the rows that the table has: another number, or as many others, means a changed input."""
+        raise LedgerError(
+            f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` was written with {_described(found)}; "
+            f"its replay gives {_described(stamp)}{'' if found.rows != stamp.rows else ' that differ'}. The stream has "
+            "stopped; nothing more was written. What the batch reads has changed since it was first read, as where a "
+            "file was moved away: bring it back as it was, then start the stream again."
+        )
 
     def has(self, stamp: Stamp) -> bool:
         """Whether the table has exactly this commit."""
         return self.find(stamp) == stamp
 
     def find(self, stamp: Stamp) -> Stamp | None:
-        """This batch's commit, looked for no further back than this writer's commit before it."""
+        """This batch's commit, looked for no further back than this writer's commit before it.
+
+        Raises:
+            CheckpointError: if the table has another batch of this number: the checkpoint is not the one that wrote it.
+        """
 
         def is_ours_or_older(found: Stamp) -> bool:
             same_writer = (found.pipeline, found.role) == (stamp.pipeline, stamp.role)
             return same_writer and (found.epoch, found.batch_id) <= (stamp.epoch, stamp.batch_id)
 
         found = find_stamp(self.lake, self.table, is_ours_or_older)
-        return found if found is not None and self._is_ours(found, stamp) else None
+        if found is None or not self._is_ours(found, stamp):
+            return None
+        if difference := found.differs(stamp):
+            raise CheckpointError(
+                f"table {self.table}: has another batch {stamp.batch_id} of `{self.pipeline}`, epoch {self.epoch}, "
+                f"than its checkpoint ({difference}). The checkpoint was lost, or is an older copy. Nothing was "
+                f"written. {RESTORE_OR_RESET.format(pipeline=self.pipeline)}"
+            )
+        return found
 
     def _is_ours(self, found: Stamp, stamp: Stamp) -> bool:
         return (found.pipeline, found.epoch, found.batch_id, found.role) == (
@@ -308,6 +329,11 @@ class TableWriter:
             stamp.batch_id,
             stamp.role,
         )
+
+
+def _described(stamp: Stamp) -> str:
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(stamp.reasons.items()))
+    return f"{stamp.rows:,} rows" + (f" ({reasons})" if reasons else "")
 
 
 def size_of(persisted: DataFrame) -> int:

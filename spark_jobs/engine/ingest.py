@@ -25,6 +25,7 @@ from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.ledger import WARNING, LedgerRow
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline
+from spark_jobs.transforms.content import digest, digest_columns
 from spark_jobs.transforms.rows import (
     DETAIL,
     HEADER,
@@ -87,6 +88,7 @@ class _Census:
     header: str | None
     bad_headers: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
+    contents: dict[str | None, tuple[int, int]] = field(default_factory=dict)
     good: int = 0
 
     def __post_init__(self) -> None:
@@ -105,10 +107,26 @@ class _Census:
                 self.good += group["rows"]
             else:
                 self.reasons[reason] = self.reasons.get(reason, 0) + group["rows"]
+            xor, total = self.contents.get(reason, (0, 0))
+            self.contents[reason] = xor ^ group["content_xor"], total + group["content_sum"]
 
     @property
     def quarantined(self) -> int:
         return sum(self.reasons.values())
+
+    @property
+    def good_content(self) -> str | None:
+        """A digest of the rows for bronze."""
+        return digest((xor, total) for reason, (xor, total) in self.contents.items() if reason is None)
+
+    def bad_content(self, unreadable: Iterable[str]) -> str | None:
+        """A digest of the rows for the quarantine.
+
+        Args:
+            unreadable: paths of files that cannot be read; each is a row of it too.
+        """
+        bad = ((reason, xor, total) for reason, (xor, total) in self.contents.items() if reason is not None)
+        return digest((*bad, *((UNREADABLE, path) for path in unreadable)))
 
     def broken(self, index: int) -> int:
         """Rows for bronze that break a rule which is counted on its own."""
@@ -280,6 +298,7 @@ class IngestQuery(Query[Ingest]):
             .agg(
                 F.count(F.lit(1)).alias("rows"),
                 F.min(_ORDER).alias("first"),
+                *digest_columns(F.xxhash64(_NAME, RAW)),
                 *([F.min_by(line, _ORDER).alias("first_line")] if header is not None else []),
                 *(
                     F.count(F.when(F.col(REASON).isNull() & broken(rule), 1)).alias(f"broken_{index}")
@@ -333,12 +352,15 @@ class IngestQuery(Query[Ingest]):
         table, size = self.definition.sink.table, size_of(rows)
         if ledger.quarantined:
             bad = self._quarantined(rows, census, unreadable, ledger, batch_id)
-            self.writer("quarantine", f"{table}__quarantine").append(
-                bad, self.stamp("quarantine", batch_id, ledger.quarantined), size=size
-            )
+            reasons = {reason: count for reason, count in ledger.reasons.items() if not reason.startswith(WARNING)}
+            content = census.bad_content(path for path, _ in unreadable)
+            bad_stamp = self.stamp("quarantine", batch_id, ledger.quarantined, content=content, reasons=reasons)
+            self.writer("quarantine", f"{table}__quarantine").append(bad, bad_stamp, size=size)
             self.reached("quarantine_committed", batch_id)
         next_seq = self._next_seq + sum(group["rows"] for group in census.groups)
-        stamp = self.stamp("result", batch_id, ledger.rows, ledger=ledger, next_seq=next_seq)
+        stamp = self.stamp(
+            "result", batch_id, ledger.rows, ledger=ledger, next_seq=next_seq, content=census.good_content
+        )
         written = self.writer("result", table).append(self._good(rows, census), stamp, size=size)
         self._next_seq = written.next_seq or 0
         self.reached("result_committed", batch_id)

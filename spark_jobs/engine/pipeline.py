@@ -7,7 +7,7 @@ of which a window ended at or before W(N-1): exactly those whose pairs Spark's o
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import chain
 
 from pyspark.sql import Column, DataFrame
@@ -21,13 +21,15 @@ from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
 from spark_jobs.engine.query import Query
 from spark_jobs.engine.tables import SchemaMismatchError, create_table
 from spark_jobs.lake import tables
-from spark_jobs.lake.checkpoints import current_epoch, has_planned
+from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
 from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.offsets import read_by_batch
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.spec import Late, Pipeline, Select, Session, Table, Window
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.transforms.aggregation import EVENTS, aggregate, top_n, with_result_steps
+from spark_jobs.transforms.content import digest, digest_columns
 from spark_jobs.transforms.events import PASSED, project, with_row_steps
 from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
 
@@ -137,13 +139,28 @@ class PipelineQuery(Query[Pipeline]):
         return project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT))
 
     def _first_version(self, table: Table) -> int:
-        """Where a new checkpoint starts in bronze: at its first commit, or after a reset of its ingest emptied it."""
-        epoch = current_epoch(self.lake, self.name)
-        # Spark goes by its log from the first planned batch on, and by this until then.
-        if epoch is not None and has_planned(self.lake, epoch):
-            return 0
+        """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it."""
+        if (noted := self._starts.versions.get(table.name)) is not None:
+            return noted
         history = tables.history(tables.open_table(self.lake, table.name))
         return next((commit["version"] for commit in history if commit.get(EMPTIED) == "reset"), 0)
+
+    @cached_property
+    def _starts(self) -> Starts:
+        """Where this epoch begins in its source tables; of an epoch that has not begun yet nothing is known."""
+        epoch = current_epoch(self.lake, self.name)
+        return (starts_of(self.lake, epoch) if epoch is not None else None) or Starts(versions={})
+
+    def fix_starts(self) -> bool:
+        """Notes where a new checkpoint begins in its source tables, before Spark plans its first batch.
+
+        Spark asks for it again at each start until a batch is finished, and must get the same answer.
+        """
+        if self._starts.versions:
+            return False
+        planned = Starts(versions={table.name: self._first_version(table) for table in self.definition.tables})
+        self._starts = fix_starts(self.lake, self.epoch, planned)
+        return True
 
     def _with_watermark(self, stream: DataFrame) -> DataFrame:
         watermark, event_time = self.definition.watermark, self.definition.event_time
@@ -190,14 +207,21 @@ class PipelineQuery(Query[Pipeline]):
         observed = Observed(batch, self._counts(bounds))
         kept = observed.rows.where(f"{_RESULT} OR {late}").persist()
         try:
-            figures = kept.selectExpr(
-                f"count(CASE WHEN {_RESULT} THEN 1 END) AS rows",
-                f"sum({EVENTS}) AS pairs_result",
-                f"count({SOURCE}) AS late_events",
-                f"sum(CASE WHEN {_NARROW} THEN {self._late_windows(bounds)} END) AS pairs_late",
+            figures = kept.agg(
+                F.expr(f"count(CASE WHEN {_RESULT} THEN 1 END)").alias("rows"),
+                F.expr(f"sum({EVENTS})").alias("pairs_result"),
+                F.count(SOURCE).alias("late_events"),
+                F.expr(f"sum(CASE WHEN {_NARROW} THEN {self._late_windows(bounds)} END)").alias("pairs_late"),
+                # Not the measures: sums of floating-point numbers may differ in their last digits.
+                *digest_columns(self._hash(_RESULT, (*self.definition.key_columns, EVENTS)), prefix="result"),
+                *digest_columns(self._hash(_NARROW, (SEQ, SOURCE)), prefix="late"),
             ).collect()[0]
             self.reached("materialised", batch_id)
             state = state_figures(self.query)
+            content = {
+                role: digest([(figures[f"{role}_xor"], figures[f"{role}_sum"])] if figures[f"{role}_sum"] else ())
+                for role in ("result", "late")
+            }
             if repeated := max(observed.repeated_tasks, state.repeated_tasks):
                 raise RepeatedTasksError(
                     f"pipeline `{self.name}`: {repeated} tasks of batch {batch_id} ran twice, as happens when a worker "
@@ -205,11 +229,19 @@ class PipelineQuery(Query[Pipeline]):
                     "at the next start."
                 )
             ledger = self._ledger(observed.figures, figures.asDict(), state, bounds)
+            ledger = self._with_source(ledger, bounds)
+            if self.latest is None:
+                # Of a checkpoint that is another than the table's, not even the late rows may be written.
+                self.writer("result", self.definition.sink.table).find(self.stamp("result", batch_id, 0))
             if ledger.pairs_late and self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE):
-                self._commit_late(kept, ledger, state.dropped_groups, batch_id, bounds)
-            return self._commit_result(kept, ledger, figures["rows"], batch_id, bounds)
+                self._commit_late(kept, ledger, state.dropped_groups, batch_id, bounds, content["late"])
+            return self._commit_result(kept, ledger, figures["rows"], batch_id, bounds, content["result"])
         finally:
             kept.unpersist()
+
+    def _hash(self, kind: str, columns: Sequence[str]) -> Column:
+        """A hash of the rows of one branch; null for those of the other."""
+        return F.when(F.expr(kind), F.xxhash64(*(F.col(f"`{name}`") for name in columns)))
 
     @property
     def _windowed(self) -> bool:
@@ -291,8 +323,30 @@ class PipelineQuery(Query[Pipeline]):
             raise _disagreement(self.name, state.dropped_groups, f"{ledger.pairs_late} late (event, window) pairs")
         return ledger
 
+    def _with_source(self, ledger: LedgerRow, bounds: BatchBounds) -> LedgerRow:
+        """The ledger row with what the source tables hold between the batch's offsets, by their own logs.
+
+        Raises:
+            SourceEmptiedError: if a reset of an ingest took back what this pipeline has counted.
+            LedgerError: if the batch has not read just that.
+        """
+        found = read_by_batch(self.lake, self.definition, self._starts, bounds.begins, bounds.sources).rows
+        read = ledger.read + ledger.heartbeats
+        if found is not None and found != read:
+            raise LedgerError(
+                f"pipeline `{self.name}`: a batch has read {read} rows, but the logs of its sources hold {found} "
+                "between its offsets. Nothing of it was written; the stream has stopped."
+            )
+        return ledger.model_copy(update={"source_rows": found})
+
     def _commit_result(
-        self, kept: DataFrame, ledger: LedgerRow, changed: int, batch_id: int, bounds: BatchBounds
+        self,
+        kept: DataFrame,
+        ledger: LedgerRow,
+        changed: int,
+        batch_id: int,
+        bounds: BatchBounds,
+        content: str | None,
     ) -> LedgerRow:
         table, size = self.definition.sink.table, size_of(kept)
         results = kept.where(_RESULT).drop(TIME, SEQ, PASSED, SOURCE, KEY)
@@ -304,14 +358,15 @@ class PipelineQuery(Query[Pipeline]):
                 results = top_n(results, top, by).persist()
                 rows = results.count()
             ledger = ledger.model_copy(update={"rows": rows})
-            writer.append(results, self.stamp("result", batch_id, rows, ledger=ledger), size=size)
+            writer.append(results, self.stamp("result", batch_id, rows, ledger=ledger, content=content), size=size)
             results.unpersist()
         else:
             revised = self._with_revision(results, bounds.batch_time_ms)
             keys = self.definition.key_columns
             if top and changed:
                 groups = self.writer("groups", f"{table}__groups")
-                groups.upsert(revised, self.stamp("groups", batch_id, changed), keys=keys, size=size)
+                stamp = self.stamp("groups", batch_id, changed, content=content)
+                groups.upsert(revised, stamp, keys=keys, size=size)
                 self.reached("groups_committed", batch_id)
                 revised = self._with_revision(self._ranked(groups.table, results), bounds.batch_time_ms).persist()
             rows = changed
@@ -319,14 +374,20 @@ class PipelineQuery(Query[Pipeline]):
                 # Not only what has changed: the whole ranking of each window that was touched.
                 rows, size = revised.count(), size_of(revised)
             ledger = ledger.model_copy(update={"rows": rows})
-            stamp = self.stamp("result", batch_id, rows, ledger=ledger)
+            stamp = self.stamp("result", batch_id, rows, ledger=ledger, content=content)
             writer.upsert(revised, stamp, keys=keys, replace_windows=top is not None, size=size)
             revised.unpersist()
         self.reached("result_committed", batch_id)
         return ledger
 
     def _commit_late(
-        self, kept: DataFrame, ledger: LedgerRow, dropped: int, batch_id: int, bounds: BatchBounds
+        self,
+        kept: DataFrame,
+        ledger: LedgerRow,
+        dropped: int,
+        batch_id: int,
+        bounds: BatchBounds,
+        content: str | None,
     ) -> None:
         bronze = Bronze(self.spark, self.lake, self.definition.tables, self._bronze_schemas)
         events = ledger.late + ledger.partly_late
@@ -342,7 +403,7 @@ class PipelineQuery(Query[Pipeline]):
             if not found.fewest_groups <= dropped <= found.most_groups:
                 raise _disagreement(self.name, dropped, f"{found.fewest_groups} late groups")
             writer = self.writer("late", f"{self.definition.sink.table}__late")
-            writer.append(rows, self.stamp("late", batch_id, events))
+            writer.append(rows, self.stamp("late", batch_id, events, content=content))
         finally:
             if isinstance(rows, DataFrame):
                 rows.unpersist()

@@ -15,12 +15,14 @@ class BatchBounds:
         watermark_ms: W(N): windows that end at or before it are closed in this batch.
         late_watermark_ms: W(N-1): pairs whose window ends at or before it are late.
         sources: source -> offset up to which the batch reads, as JSON.
+        begins: source -> offset up to which the batches before have read; empty before the first.
         batch_time_ms: the batch's clock, which `current_timestamp()` answers with.
     """
 
     watermark_ms: int
     late_watermark_ms: int
     sources: dict[str, str]
+    begins: dict[str, str]
     batch_time_ms: int
 
 
@@ -56,6 +58,7 @@ def batch_bounds(query: StreamingQuery) -> BatchBounds:
         watermark_ms=last.offsetSeqMetadata().batchWatermarkMs(),
         late_watermark_ms=previous.get().batchWatermarkMs() if previous.isDefined() else 0,
         sources=dict(_offsets(execution.availableOffsets())),
+        begins={source: offset for source, offset in _offsets(execution.committedOffsets()) if offset},
         batch_time_ms=last.offsetSeqMetadata().batchTimestampMs(),
     )
 

@@ -15,10 +15,11 @@ from spark_jobs.engine.progress import BatchBounds, batch_bounds
 from spark_jobs.engine.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
+from spark_jobs.lake.continuity import refuse_lost_batches
 from spark_jobs.lake.errors import first_line
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.reset import refuse_tables_of_others
-from spark_jobs.lake.stamps import Role, Stamp
+from spark_jobs.lake.stamps import Role, Stamp, digest
 from spark_jobs.spec import Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms
 
@@ -67,6 +68,7 @@ class Query(ABC, Generic[D]):
         self.until_caught_up = False
         self._query: StreamingQuery | None = None
         self._epoch: Epoch | None = None
+        self._bounds: BatchBounds | None = None
 
     @property
     def name(self) -> str:
@@ -94,7 +96,8 @@ class Query(ABC, Generic[D]):
             until_caught_up: process what is there now, then end.
 
         Raises:
-            CheckpointError: if the checkpoint was made with another definition, or a table is another pipeline's.
+            CheckpointError: if the checkpoint was made with another definition, a table is another pipeline's, or the
+                checkpoint and the tables do not hold the same batches.
             SchemaMismatchError: if a table has other columns than the definition gives, or the source lacks some.
         """
         self.until_caught_up = until_caught_up
@@ -107,8 +110,11 @@ class Query(ABC, Generic[D]):
             raise SchemaMismatchError(
                 f"pipeline `{self.name}` does not fit its source: {first_line(error)} Nothing was started."
             ) from error
-        # Only now: a definition that cannot start must leave no checkpoint that refuses the mended one.
+        # Only now: a definition that cannot start must leave no checkpoint that refuses the fixed one.
         self._epoch = open_epoch(self.lake, self.definition)
+        refuse_lost_batches(self.lake, self.definition, self._epoch)
+        if self.fix_starts():
+            plan = self.plan()
         interval = f"{duration_ms(self.definition.trigger_interval)} milliseconds"
         writer = (
             plan.writeStream.foreachBatch(self._run_batch)
@@ -130,6 +136,10 @@ class Query(ABC, Generic[D]):
     def plan(self) -> DataFrame:
         """The streaming plan."""
 
+    def fix_starts(self) -> bool:
+        """Notes where a new checkpoint begins in its source; whether the plan has to be made again for it."""
+        return False
+
     @abstractmethod
     def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
         """Commits one batch: side tables first, the result with the ledger row last."""
@@ -149,13 +159,16 @@ class Query(ABC, Generic[D]):
 
     def stamp(self, role: Role, batch_id: int, rows: int, **more: object) -> Stamp:
         """What a commit of this query says of itself."""
-        fields = {
+        fields: dict[str, object] = {
             "pipeline": self.name,
             "epoch": self.epoch.number,
             "batch_id": batch_id,
             "role": role,
             "rows": rows,
+            "query_id": str(self.query.id),
         }
+        if self._bounds is not None:
+            fields |= {"clock_ms": self._bounds.batch_time_ms, "offsets": digest(self._bounds.sources)}
         return Stamp.model_validate({**fields, **more})
 
     def drain(self) -> None:
@@ -197,7 +210,8 @@ class Query(ABC, Generic[D]):
         try:
             started = time.time()
             self.reached("planned", batch_id)
-            row = self.process(batch, batch_id, batch_bounds(self.query))
+            self._bounds = batch_bounds(self.query)
+            row = self.process(batch, batch_id, self._bounds)
             self.latest, self.latest_batch_id = row, batch_id
             self.total_read += row.read
             self.total_late += row.late + row.partly_late

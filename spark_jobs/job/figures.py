@@ -10,12 +10,13 @@ from typing import Any
 from spark_jobs.control.pulse import Figures
 from spark_jobs.engine.driver import AnyQuery
 from spark_jobs.engine.pipeline import PipelineQuery
-from spark_jobs.job.lag import Lag, LagMeter, commits_after, committed_at, next_version, table_read
+from spark_jobs.job.lag import Lag, LagMeter, commits_after, committed_at
 from spark_jobs.job.meter import Counts, Meter, checkpoint_ms, state_bytes
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.offsets import next_version, table_read
 
 _SIZE_EVERY_S = 60.0
 

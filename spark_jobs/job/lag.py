@@ -25,6 +25,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import commit_at
 from spark_jobs.lake.kafka import client_options
+from spark_jobs.lake.offsets import next_version, table_read
 from spark_jobs.lake.s3 import s3_store
 from spark_jobs.lake.settings import Settings
 from spark_jobs.spec import Definition, Files, Kafka, Pipeline
@@ -246,22 +247,9 @@ def _oldest_message(consumer: Consumer, places: Sequence[TopicPartition]) -> dat
     return datetime.fromtimestamp(min(times) / 1000, UTC) if times else None
 
 
-def table_read(source: str, pipeline: Pipeline) -> str | None:
-    """The table that Spark's name of a source means, such as `DeltaSource[file:/lake/bronze/sales]`."""
-    place = source.rstrip("]/")
-    return next((t.name for t in pipeline.tables if place.endswith("/" + t.name.replace(".", "/", 1))), None)
-
-
 def committed_at(commit: Mapping[str, Any]) -> datetime:
     """When a version of a Delta table was committed."""
     return datetime.fromtimestamp(int(commit.get("timestamp", 0)) / 1000, UTC)
-
-
-def next_version(offset: str) -> int:
-    """The first version of a Delta table that a stream has not read to its end, from the stream's offset."""
-    place = json.loads(offset)
-    # Between two versions Spark notes the next one with the index before its first file.
-    return int(place["reservoirVersion"]) + (1 if int(place.get("index", -1)) >= 0 else 0)
 
 
 def commits_after(lake: Lake, table: str, version: int) -> Iterator[Mapping[str, Any]]:

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import duckdb
 
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.history import commit_at, latest_version
 from spark_jobs.lake.ledger import FATES, LedgerRow, Totals, discrepancies
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
 from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Definition, Ingest, Late, Pipeline
@@ -31,10 +32,35 @@ def checks(lake: Lake, definition: Definition, epoch: int, rows: list[tuple[int,
         return results
     books = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1, all_rows=current.tables_emptied)
     if isinstance(definition, Pipeline):
+        results += _source_check(lake, definition, current, rows, totals)
         results += _pipeline_checks(books, definition, totals)
     else:
         results += _ingest_checks(books, definition, totals)
     return results
+
+
+def _source_check(
+    lake: Lake, definition: Pipeline, epoch: Epoch, rows: list[tuple[int, LedgerRow]], totals: Totals
+) -> list[tuple[bool, str]]:
+    """What the batches have read, held against the logs of the source tables between the first offset and the last."""
+    starts = starts_of(lake, epoch)
+    if starts is None or not rows:
+        return []
+    names = ", ".join(table.name for table in definition.tables)
+    try:
+        held = read_by_batch(lake, definition, starts, {}, rows[-1][1].sources).rows
+    except SourceEmptiedError as error:
+        return [(False, str(error))]
+    if held is None:
+        return []
+    read = totals.read + totals.heartbeats
+    return [
+        (
+            held == read,
+            f"source: {names} holds {held:,} rows between the first and the last offset, {read:,} were read "
+            f"({totals.read:,} events, {totals.heartbeats:,} heartbeats)",
+        )
+    ]
 
 
 def _pipeline_checks(books: "_Books", definition: Pipeline, totals: Totals) -> list[tuple[bool, str]]:

@@ -2,16 +2,20 @@
 
 `_checkpoints/<pipeline>/epochs/<number>.json` is created once and never changed, by a conditional create, so of two
 drivers that begin an epoch exactly one does. Spark's own checkpoint of the epoch lies beside it, in
-`_checkpoints/<pipeline>/epoch-<number>/`.
+`_checkpoints/<pipeline>/epoch-<number>/`, and where it begins in its source tables in
+`_checkpoints/<pipeline>/starts/<number>.json`.
 """
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Literal
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, NotFoundError
 from pydantic import BaseModel, ConfigDict
 
+from spark_jobs.lake.durable import create_object
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.location import Lake
 from spark_jobs.spec import Definition
@@ -45,6 +49,42 @@ class Epoch(BaseModel):
         return f"_checkpoints/{self.pipeline}/epoch-{self.number}"
 
 
+class Starts(BaseModel):
+    """Where the first batch of an epoch begins.
+
+    Spark's log of offsets holds only ends: without this a first batch that was planned and not committed would begin
+    wherever the next start thinks that it should.
+
+    Attributes:
+        versions: source table -> the first version of it that is read.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    versions: Mapping[str, int]
+
+
+def starts_of(lake: Lake, epoch: Epoch) -> Starts | None:
+    """Where an epoch begins in its source tables; None before its first start."""
+    try:
+        return Starts.model_validate_json(bytes(obstore.get(lake.store, _starts_path(epoch)).bytes()))
+    except (NotFoundError, FileNotFoundError):
+        return None
+
+
+def fix_starts(lake: Lake, epoch: Epoch, starts: Starts) -> Starts:
+    """Notes where an epoch begins, once; if another driver was first, what that one has noted."""
+    try:
+        create_object(lake, _starts_path(epoch), starts.model_dump_json().encode())
+    except AlreadyExistsError:
+        return starts_of(lake, epoch) or starts
+    return starts
+
+
+def _starts_path(epoch: Epoch) -> str:
+    return f"_checkpoints/{epoch.pipeline}/starts/{epoch.number:06d}.json"
+
+
 def current_epoch(lake: Lake, pipeline: str) -> Epoch | None:
     """The newest epoch of a pipeline; None before its first run."""
     folder = f"_checkpoints/{pipeline}/epochs/"
@@ -73,7 +113,7 @@ def begin_epoch(lake: Lake, definition: Definition, number: int, *, tables_empti
     )
     path = f"_checkpoints/{definition.name}/epochs/{number:06d}.json"
     try:
-        lake.store.put(path, epoch.model_dump_json().encode(), mode="create")
+        create_object(lake, path, epoch.model_dump_json().encode())
     except AlreadyExistsError:
         other = Epoch.model_validate_json(bytes(lake.store.get(path).bytes()))
         _refuse_other_definition(lake, other, definition)
@@ -122,8 +162,14 @@ def query_id(lake: Lake, epoch: Epoch) -> str | None:
 
 def has_planned(lake: Lake, epoch: Epoch) -> bool:
     """Whether Spark has planned a batch of this epoch; what a planner that died left half written is no plan."""
-    entries = lake.store.list_with_delimiter(f"{epoch.folder}/offsets/")["objects"]
-    return any(entry["path"].rsplit("/", 1)[-1].isdigit() for entry in entries)
+    return newest_batch(lake, epoch, "offsets") is not None
+
+
+def newest_batch(lake: Lake, epoch: Epoch, log: Literal["offsets", "commits"]) -> int | None:
+    """The newest batch that Spark has planned (`offsets`) or finished (`commits`) in this epoch; None: none."""
+    entries = lake.store.list_with_delimiter(f"{epoch.folder}/{log}/")["objects"]
+    names = (entry["path"].rsplit("/", 1)[-1] for entry in entries)
+    return max((int(name) for name in names if name.isdigit()), default=None)
 
 
 def delete_checkpoint(lake: Lake, epoch: Epoch) -> None:

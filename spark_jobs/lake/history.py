@@ -24,16 +24,20 @@ def latest_version(lake: Lake, table: str) -> int:
 
 def commit_at(lake: Lake, table: str, version: int) -> dict[str, Any] | None:
     """The `commitInfo` of one version, read from its file alone; None if there is no such version yet."""
+    actions = actions_at(lake, table, version)
+    if actions is None:
+        return None
+    return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})
+
+
+def actions_at(lake: Lake, table: str, version: int) -> list[dict[str, Any]] | None:
+    """The actions of one version, in the order of its commit; None if there is no such version yet."""
     path = f"{table.replace('.', '/', 1)}/_delta_log/{version:020d}.json"
     try:
         content = bytes(obstore.get(lake.store, path).bytes())
     except (NotFoundError, FileNotFoundError):
         return None
-    for line in content.splitlines():
-        action = json.loads(line)
-        if "commitInfo" in action:
-            return dict(action["commitInfo"])
-    return {}
+    return [json.loads(line) for line in content.splitlines()]
 
 
 def find_stamp(lake: Lake, table: str, wanted: Callable[[Stamp], bool]) -> Stamp | None:

@@ -43,6 +43,8 @@ class LedgerRow(BaseModel):
         state_groups: groups that Spark keeps in its state after this batch.
         rows: rows of the result table that the batch wrote.
         heartbeats: heartbeat rows that the batch read.
+        source_rows: rows, heartbeats included, that the logs of the source tables hold between the batch's first and
+            last offset; None where the source is no table, or another program left no statistics in it.
         reasons: quarantined rows by reason, and rows that only warn by `warn: <rule>`.
         sources: source -> the offset up to which the batch read, as Spark's log has it.
     """
@@ -68,6 +70,7 @@ class LedgerRow(BaseModel):
     state_groups: int | None = None
     rows: int = 0
     heartbeats: int = 0
+    source_rows: int | None = None
     reasons: dict[str, int] = {}
     sources: dict[str, str] = {}
 
@@ -145,6 +148,11 @@ def discrepancies(
             problems.append(f"batch {batch_id}: {row.within_grace} within grace of {row.on_time} on time")
         if not row.balanced:
             problems.append(f"batch {batch_id}: read {row.read} events, accounts for {row.accounted}")
+        if row.source_rows is not None and row.read + row.heartbeats != row.source_rows:
+            problems.append(
+                f"batch {batch_id}: read {row.read + row.heartbeats} rows, its source has {row.source_rows} between "
+                "its offsets"
+            )
         if row.pairs_result is None or not from_the_start:
             continue
         opened += row.pairs - row.pairs_late - row.pairs_result

@@ -7,14 +7,13 @@ conditional overwrite would not give on a folder.
 
 import json
 import logging
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from obstore.exceptions import AlreadyExistsError, NotFoundError
 from pydantic import BaseModel
 
+from spark_jobs.lake.durable import create_object
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.location import Lake
 
@@ -87,11 +86,9 @@ class Records(Generic[T]):
             RecordTakenError: if somebody else was first.
         """
         try:
-            self._lake.store.put(self._path(number), value.model_dump_json().encode(), mode="create")
+            create_object(self._lake, self._path(number), value.model_dump_json().encode())
         except AlreadyExistsError:
             raise RecordTakenError(f"{self._path(number)} in {self._lake.uri}") from None
-        if not self._lake.on_s3:
-            _flush(Path(self._lake.uri) / self._path(number))
         self._known = number, value
         if number % _KEPT == 0:
             self._prune(number)
@@ -127,9 +124,3 @@ def _is_whole(content: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _flush(path: Path) -> None:
-    """To the disk: the store writes files without waiting for that."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

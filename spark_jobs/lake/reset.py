@@ -63,7 +63,10 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     Raises:
         MissingTableError: if the pipeline has never run on this lake.
     """
-    before = current_epoch(lake, definition.name)
+    before, newest = current_epoch(lake, definition.name), _newest_epoch(lake, definition)
+    if before is None and newest:
+        # All of its checkpoints are gone, and its tables know of them: there is nothing to bury.
+        before = begin_epoch(lake, definition, newest)
     if before is None:
         raise MissingTableError(
             f"pipeline `{definition.name}` has not run on {lake.uri}: there is nothing to reset. "
@@ -78,9 +81,19 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
         if empty_tables:
             open_table(lake, table).delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}))
     withdraw(lake, definition.name)
-    after = begin_epoch(lake, definition, before.number + 1, tables_emptied=empty_tables)
+    # Beyond every epoch that a table has batches of: an older copy of the checkpoints does not know all of them.
+    after = begin_epoch(lake, definition, max(before.number, newest) + 1, tables_emptied=empty_tables)
     delete_checkpoint(lake, before)
     return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
+
+
+def _newest_epoch(lake: Lake, definition: Definition) -> int:
+    """The newest epoch that the result table has a batch of; 0: none."""
+    table = definition.sink.table
+    if not exists(lake, table):
+        return 0
+    found = find_stamp(lake, table, lambda stamp: (stamp.pipeline, stamp.role) == (definition.name, "result"))
+    return found.epoch if found is not None else 0
 
 
 def _tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[str, ...]:

@@ -1,5 +1,9 @@
 """What each commit of a batch says of itself, in the commit's `userMetadata`."""
 
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,6 +23,11 @@ class Stamp(BaseModel):
         batch_id: number of the batch within the epoch.
         role: which of the batch's tables this is.
         rows: rows that the plan of the batch holds for this table.
+        query_id: of Spark's checkpoint.
+        clock_ms: the batch's clock, milliseconds since 1970, which Spark notes when it plans the batch.
+        offsets: digest of the offsets up to which the batch reads, see `digest`.
+        content: digest of the rows, in any order: what a replay must give again.
+        reasons: quarantine only: rows by reason.
         ledger: what became of the batch's events; in the commit of the result table only.
         next_seq: bronze only: the `_ingest_seq` with which the next batch begins.
     """
@@ -31,12 +40,42 @@ class Stamp(BaseModel):
     batch_id: int
     role: Role
     rows: int
+    query_id: str | None = None
+    clock_ms: int | None = None
+    offsets: str | None = None
+    content: str | None = None
+    reasons: Mapping[str, int] = {}
     ledger: LedgerRow | None = None
     next_seq: int | None = None
 
     def encode(self) -> str:
         """As the commit's `userMetadata`."""
         return self.model_dump_json(exclude_none=True)
+
+    def differs(self, other: "Stamp") -> str | None:
+        """In what the plan of a batch differs from another batch of the same number; None: they are one batch.
+
+        A checkpoint that was lost, or was put back from an older copy, plans other batches under numbers that the
+        tables know already.
+        """
+        if self.query_id != other.query_id:
+            return f"checkpoint {other.query_id} instead of {self.query_id}"
+        if self.clock_ms != other.clock_ms:
+            return f"planned at {_clock(other.clock_ms)} instead of {_clock(self.clock_ms)}"
+        return "other offsets" if self.offsets != other.offsets else None
+
+
+def digest(offsets: Mapping[str, str]) -> str:
+    """A short text that tells offsets from others; the address of the lake is not part of it, so that it may move."""
+    plain = sorted(
+        (source.rstrip("]/").rpartition("/")[2], json.loads(offset) if offset else None)
+        for source, offset in offsets.items()
+    )
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _clock(ms: int | None) -> str:
+    return "an unknown time" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
 def decode(commit: dict[str, Any]) -> Stamp | None:

@@ -8,9 +8,10 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
-from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import open_epoch
+from spark_jobs.lake import Lake, audit
+from spark_jobs.lake.checkpoints import current_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError, LedgerError
+from spark_jobs.lake.offsets import SourceEmptiedError
 from spark_jobs.lake.reset import reset
 from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table
 from tests import lakes
@@ -98,3 +99,72 @@ def test_after_a_reset_with_empty_tables_everything_is_computed_once(
     stamp = zombie.stamp("result", 99, 0)
     with pytest.raises(LedgerError, match="skipped as known"):
         zombie.writer("result", "gold.totals").append(spark.createDataFrame([], "k STRING"), stamp)
+
+
+def planned_only(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
+    """A start that dies when Spark has planned the first batch and nothing of it is written."""
+
+    def killed(point: str, batch_id: int) -> None:
+        raise KeyError(point)
+
+    with pytest.raises(KeyError):
+        lakes.run(spark, lake, definition, reached=killed)
+
+
+def test_a_first_batch_that_was_planned_and_not_written_begins_where_it_was_planned(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "1.json").write_text('{"k": "a", "v": 1, "t": "2026-01-01T00:00:00Z"}\n' * 3)
+    ingest = an_ingest(tmp_path / "landing")
+    run(spark, lake, ingest, totals())
+    reset(lake, ingest, empty_tables=True)
+    run(spark, lake, ingest)
+    reset(lake, totals(), empty_tables=True)
+    for _ in range(2):
+        planned_only(spark, lake, totals())
+
+    assert run(spark, lake, totals()) == {"totals": None}
+    assert [row["total"] for row in lakes.rows(lake, "gold.totals")] == [3]
+    lakes.assert_balanced(lake, totals())
+
+
+def test_a_reader_stops_where_a_reset_emptied_its_source_and_counts_nothing_twice(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "1.json").write_text('{"k": "a", "v": 1, "t": "2026-01-01T00:00:00Z"}\n' * 4)
+    ingest = an_ingest(tmp_path / "landing")
+    run(spark, lake, ingest, totals())
+    reset(lake, ingest, empty_tables=True)
+
+    for _ in range(2):
+        stopped = run(spark, lake, ingest, totals())["totals"]
+        assert isinstance(stopped, SourceEmptiedError)
+        assert "bronze.sales was emptied by a reset at" in str(stopped)
+        assert "tidemark reset totals --empty-tables" in str(stopped)
+        assert [row["total"] for row in lakes.rows(lake, "gold.totals")] == [4]
+
+    reset(lake, totals(), empty_tables=True)
+    assert run(spark, lake, totals()) == {"totals": None}
+    assert [row["total"] for row in lakes.rows(lake, "gold.totals")] == [4]
+    lakes.assert_balanced(lake, totals())
+
+
+def test_what_a_reader_read_is_held_against_the_log_of_its_source(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "1.json").write_text('{"k": "a", "v": 1, "t": "2026-01-01T00:00:00Z"}\n' * 4)
+    run(spark, lake, an_ingest(tmp_path / "landing"), totals())
+    epoch, rows = current_epoch(lake, "totals"), lakes.ledger(lake, totals())
+    told = [text for _, text in audit.checks(lake, totals(), epoch.number, rows) if text.startswith("source:")]
+    assert told == [
+        "source: bronze.sales holds 4 rows between the first and the last offset, 4 were read (4 events, 0 heartbeats)"
+    ]
+    # A batch that has read what another one of them should have: each balances in itself.
+    batch_id, row = rows[0]
+    lost = row.model_copy(update={"read": 3, "on_time": 3, "pairs": 3})
+    wrong = [text for holds, text in audit.checks(lake, totals(), epoch.number, [(batch_id, lost)]) if not holds]
+    assert any("holds 4 rows between the first and the last offset, 3 were read" in text for text in wrong)
+    assert any("batch 0: read 3 rows, its source has 4 between its offsets" in text for text in wrong)

@@ -1,0 +1,52 @@
+"""Whether a checkpoint and the tables of its pipeline hold the same batches.
+
+Each batch is in Spark's log of offsets before it runs, in the tables when it has been written, and in Spark's log of
+commits after that. So the newest batch of the result table is the newest that Spark has finished, or the one after it.
+"""
+
+from spark_jobs.lake.checkpoints import Epoch, newest_batch, query_id
+from spark_jobs.lake.errors import CheckpointError, MissingTableError
+from spark_jobs.lake.history import find_stamp
+from spark_jobs.lake.location import Lake
+from spark_jobs.spec import Definition
+
+RESTORE_OR_RESET = (
+    "Bring back what is missing, as it was after the table's newest batch; or begin a new epoch, which reads the "
+    "source again from its start: `tidemark reset {pipeline} --empty-tables` computes the tables anew (what the source "
+    "does not hold any more is lost), `--keep-tables` keeps their rows (what it still holds comes twice)."
+)
+
+
+def refuse_lost_batches(lake: Lake, definition: Definition, epoch: Epoch) -> None:
+    """Refuses to start where the checkpoint has lost batches that the table has, or the table some that it had.
+
+    Raises:
+        CheckpointError: if the one does not fit the other.
+    """
+    table, name = definition.sink.table, definition.name
+    # In this order: another driver may write a batch between two looks, which must not seem lost.
+    finished = newest_batch(lake, epoch, "commits")
+    try:
+        stamp = find_stamp(lake, table, lambda found: (found.pipeline, found.role) == (name, "result"))
+    except MissingTableError:
+        stamp = None
+    written = stamp.batch_id if stamp is not None and stamp.epoch == epoch.number else None
+    query, planned = query_id(lake, epoch), newest_batch(lake, epoch, "offsets")
+    folder = lake.path(epoch.folder)
+    lost: str | None = None
+    if stamp is not None and stamp.epoch > epoch.number:
+        known = lake.path("_checkpoints", name)
+        lost = f"{table} has batches of epoch {stamp.epoch}, but the newest epoch in {known} is {epoch.number}"
+    elif stamp is not None and written is not None and query is None:
+        lost = f"{table} has batch {written} of epoch {epoch.number}, but its checkpoint {folder} is gone"
+    elif stamp is not None and written is not None and stamp.query_id not in (None, query):
+        lost = f"{table} has batch {written} of checkpoint {stamp.query_id}, but {folder} is checkpoint {query}"
+    elif written is not None and (planned is None or planned < written):
+        end = "has planned none" if planned is None else f"ends at batch {planned}: it is an older copy"
+        lost = f"{table} has batch {written} of epoch {epoch.number}, but its checkpoint {folder} {end}"
+    elif finished is not None and (written is None or written < finished):
+        end = "no batch" if written is None else f"no batch after {written}"
+        lost = f"its checkpoint {folder} has finished batch {finished}, but {table} has {end} of epoch {epoch.number}"
+    if lost is not None:
+        remedy = RESTORE_OR_RESET.format(pipeline=name)
+        raise CheckpointError(f"pipeline `{name}`: {lost}. Nothing was started or written. {remedy}")

@@ -1,0 +1,134 @@
+"""What a stream has read of a table: from the stream's own offsets, held against the log of the table.
+
+An offset of Spark's Delta source is a place in the table's log: all versions before `reservoirVersion`, and of that one
+the data files up to `index`, in the order of the commit.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from spark_jobs.lake.checkpoints import Starts
+from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.history import actions_at
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.reset import EMPTIED
+from spark_jobs.spec import Pipeline
+
+_AT_ONCE = 16
+
+
+class SourceEmptiedError(TidemarkError):
+    """The rows that a pipeline has counted are gone from its source, and come again."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the log of a table holds between two offsets.
+
+    Attributes:
+        rows: events and heartbeats; None where another program has left no statistics.
+        emptied_at: when a reset of the table's ingest emptied it in between; None: it did not.
+        emptied_in: the version of that commit.
+    """
+
+    rows: int | None
+    emptied_at: datetime | None = None
+    emptied_in: int | None = None
+
+
+def table_read(source: str, pipeline: Pipeline) -> str | None:
+    """The table that Spark's name of a source means, such as `DeltaSource[file:/lake/bronze/sales]`."""
+    place = source.rstrip("]/")
+    return next((t.name for t in pipeline.tables if place.endswith("/" + t.name.replace(".", "/", 1))), None)
+
+
+def next_version(offset: str) -> int:
+    """The first version of a Delta table that a stream has not read to its end, from the stream's offset."""
+    version, index = _place(offset)
+    # Between two versions Spark notes the next one with the index before its first file.
+    return version + (1 if index >= 0 else 0)
+
+
+def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> Read:
+    """What a table's log holds between two offsets of a stream.
+
+    Args:
+        lake: where.
+        table: such as `bronze.sales`.
+        start: the first version that the stream reads at all.
+        before: where it was before; empty: at its start.
+        upto: where it is now.
+    """
+    first, last = _place(before) if before else (start, -1), _place(upto)
+    total: int | None = 0
+    emptied: tuple[datetime, int] | None = None
+    for version, actions in _commits(lake, table, first[0], last[0]):
+        info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        if info.get(EMPTIED) == "reset" and version > start:
+            emptied = datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC), version
+        # Of the files that a version adds, those that lie between the two places.
+        rows = [count for index, count in enumerate(_added(actions)) if first < (version, index) <= last]
+        total = None if total is None or None in rows else total + sum(count or 0 for count in rows)
+    return Read(total, *emptied) if emptied else Read(total)
+
+
+def read_by_batch(
+    lake: Lake, pipeline: Pipeline, starts: Starts, before: Mapping[str, str], upto: Mapping[str, str]
+) -> Read:
+    """What the logs of a pipeline's source tables hold between the ends of two of its batches.
+
+    Args:
+        lake: where.
+        pipeline: that reads them.
+        starts: of its epoch.
+        before: source -> offset up to which the batches before have read; a source that has none is at its start.
+        upto: source -> offset up to which this one has.
+
+    Raises:
+        SourceEmptiedError: if one of them was emptied in between, which takes back what the pipeline has counted.
+    """
+    total: int | None = 0
+    for source, offset in upto.items():
+        table = table_read(source, pipeline)
+        if table is None or not offset or offset == before.get(source):
+            continue
+        found = read_between(lake, table, starts.versions.get(table, 0), before.get(source, ""), offset)
+        if found.emptied_at is not None:
+            raise SourceEmptiedError(
+                f"pipeline `{pipeline.name}`: its source {table} was emptied by a reset at "
+                f"{found.emptied_at:%Y-%m-%d %H:%M:%S} UTC (version {found.emptied_in}). Events that it has counted "
+                "are gone from there, and would be counted twice where they come again. Nothing of this batch was "
+                "written. "
+                f"Begin anew with what is there now: tidemark reset {pipeline.name} --empty-tables"
+            )
+        total = None if total is None or found.rows is None else total + found.rows
+    return Read(total)
+
+
+def _place(offset: str) -> tuple[int, int]:
+    place = json.loads(offset)
+    return int(place["reservoirVersion"]), int(place.get("index", -1))
+
+
+def _commits(lake: Lake, table: str, first: int, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """The commits of these versions, the last one included where it is there already."""
+    versions = range(first, last + 1)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        look = pool.map if len(versions) > _AT_ONCE else map
+        for version, actions in zip(versions, look(lambda v: actions_at(lake, table, v), versions), strict=True):
+            if actions is not None:
+                yield version, actions
+
+
+def _added(actions: list[dict[str, Any]]) -> Iterator[int | None]:
+    """Rows of each data file that a commit brings to readers; None where its statistics do not tell."""
+    if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
+        return  # a commit that takes rows away is no event: streams pass over all of it
+    for action in actions:
+        if "add" in action and action["add"].get("dataChange", True):
+            statistics = json.loads(action["add"].get("stats") or "{}")
+            yield None if action["add"].get("deletionVector") else statistics.get("numRecords")

@@ -1,0 +1,34 @@
+"""A digest of rows in any order, taken in the pass that counts them: what a replay of a batch must give again."""
+
+import hashlib
+from collections.abc import Iterable
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+_LOW_BITS = 0xFFFFFFFF
+
+
+def digest_columns(row_hash: Column, *, prefix: str = "content") -> tuple[Column, Column]:
+    """Two aggregates that together tell sets of rows apart: `<prefix>_xor` and `<prefix>_sum`.
+
+    Rows that come twice cancel each other in the one and add up in the other, which holds two thousand million rows.
+
+    Args:
+        row_hash: a 64-bit hash of each row; rows where it is null are left out.
+        prefix: of the names.
+    """
+    return (
+        F.bit_xor(row_hash).alias(f"{prefix}_xor"),
+        F.sum(row_hash.bitwiseAND(F.lit(_LOW_BITS).cast("bigint"))).alias(f"{prefix}_sum"),
+    )
+
+
+def digest(parts: Iterable[tuple[object, ...]]) -> str | None:
+    """One short text for the figures of a batch's groups; None where there are no rows.
+
+    Args:
+        parts: one tuple for each kind of rows, such as (reason, xor, sum).
+    """
+    found = sorted(repr(part) for part in parts)
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16] if found else None

@@ -1,0 +1,181 @@
+"""A checkpoint and its tables must hold the same batches: what one of them has lost is never passed over in silence."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine.ingest import IngestQuery
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import CheckpointError, LedgerError
+from spark_jobs.lake.reset import reset
+from spark_jobs.spec import Aggregate, Between, Files, Ingest, Pipeline, Sink, Table
+from tests import lakes
+
+INGEST_CHECKPOINT = "_checkpoints/ingest_sales/epoch-1"
+
+
+class InjectedError(Exception):
+    """The failure that a test asks for."""
+
+
+def failing_at(point: str) -> Callable[[str, int], None]:
+    def reached(where: str, batch_id: int) -> None:
+        if where == point:
+            raise InjectedError(point)
+
+    return reached
+
+
+def an_ingest(folder: Path) -> Ingest:
+    return Ingest(
+        name="ingest_sales",
+        source=Files(str(folder)),
+        columns={"k": "STRING", "v": "INT", "t": "TIMESTAMP"},
+        event_time="t",
+        max_future=timedelta(days=36500),
+        rules=(Between("v", min=0),),
+        sink=Sink("bronze.sales"),
+    )
+
+
+def totals() -> Pipeline:
+    return Pipeline(
+        name="totals",
+        source=Table("bronze.sales"),
+        steps=(Aggregate(by=("k",), measures={"total": "sum(v)"}),),
+        sink=Sink("gold.totals", mode="update"),
+    )
+
+
+def land(folder: Path, name: str, *values: int) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
+    rows = (json.dumps({"k": name, "v": value, "t": "2026-01-01T00:00:00Z"}) for value in values)
+    path.write_text("".join(f"{row}\n" for row in rows))
+    return path
+
+
+def ingest(spark: SparkSession, lake: Lake, definition: Ingest, **more: Callable[[str, int], None]) -> None:
+    query = IngestQuery(spark, lake, definition, **more)
+    handle = query.start(until_caught_up=True)
+    try:
+        handle.awaitTermination()
+    except StreamingQueryException as error:
+        raise query.error or error from None
+
+
+def kept(lake: Lake, table: str = "bronze.sales") -> list[str]:
+    return sorted(f"{row['k']}{row['v']}" for row in lakes.rows(lake, table) if not row.get("_heartbeat"))
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    return tmp_path / "landing"
+
+
+@pytest.mark.parametrize("lost", ["folder", "older copy", "all checkpoints", "bronze"])
+def test_an_ingest_whose_checkpoint_or_bronze_lost_batches_reads_nothing_and_says_so(
+    spark: SparkSession, lake: Lake, landing: Path, lost: str
+) -> None:
+    definition, checkpoint = an_ingest(landing), Path(lake.uri, INGEST_CHECKPOINT)
+    land(landing, "a", 1, 2)
+    ingest(spark, lake, definition)
+    shutil.copytree(checkpoint, landing.parent / "copy")
+    land(landing, "b", 3)
+    ingest(spark, lake, definition)
+    land(landing, "c", 4)
+    match lost:
+        case "folder":
+            shutil.rmtree(checkpoint)
+        case "older copy":
+            shutil.rmtree(checkpoint)
+            shutil.copytree(landing.parent / "copy", checkpoint)
+        case "all checkpoints":
+            shutil.rmtree(checkpoint.parent)
+        case "bronze":
+            newest = max(Path(lake.uri, "bronze/sales/_delta_log").glob("*.json"))
+            newest.unlink()
+    before = kept(lake)
+
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"`ingest_sales`: .*Nothing was started or written.*tidemark reset"):
+            ingest(spark, lake, definition)
+    assert kept(lake) == before
+
+    # What it tells the operator to run brings all of it back.
+    reset(lake, definition, empty_tables=True)
+    ingest(spark, lake, definition)
+    assert kept(lake) == ["a1", "a2", "b3", "c4"]
+
+
+def test_a_batch_that_was_planned_anew_is_not_taken_for_the_one_that_the_table_has(
+    spark: SparkSession, lake: Lake, landing: Path
+) -> None:
+    # The older copy of the checkpoint ends just before the batch that the table has: numbers alone tell nothing.
+    definition, checkpoint = an_ingest(landing), Path(lake.uri, INGEST_CHECKPOINT)
+    land(landing, "a", 1, 2)
+    ingest(spark, lake, definition)
+    shutil.copytree(checkpoint, landing.parent / "copy")
+    land(landing, "b", 3)
+    ingest(spark, lake, definition)
+    land(landing, "c", 4)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(landing.parent / "copy", checkpoint)
+    # A driver has planned batch 1 on it already.
+    shutil.copy(checkpoint / "offsets/0", checkpoint / "offsets/1")
+    version, metadata, offset = (checkpoint / "offsets/1").read_text().split("\n")
+    clock = json.loads(metadata)
+    clock["batchTimestampMs"] += 1
+    (checkpoint / "offsets/1").write_text("\n".join((version, json.dumps(clock), offset)))
+
+    with pytest.raises(CheckpointError, match=r"another batch 1 of `ingest_sales`.*planned at .* instead of"):
+        ingest(spark, lake, definition)
+    assert kept(lake) == ["a1", "a2", "b3"]
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_replay_that_finds_its_file_moved_writes_nothing_until_it_is_back(
+    spark: SparkSession, lake: Lake, landing: Path, tmp_path: Path, archived: bool
+) -> None:
+    definition = an_ingest(landing)
+    path = land(landing, "a", *range(1, 10), -1)
+    with pytest.raises(InjectedError):
+        ingest(spark, lake, definition, reached=failing_at("quarantine_committed"))
+    os.rename(path, tmp_path / "archived.json")
+    if not archived:  # another file in its place, with as many bad rows
+        land(landing, "a", 1, -2)
+
+    told = "unreadable file 1" if archived else r"1 rows \(between\(v, 0\.\.\) 1\) that differ"
+    with pytest.raises(LedgerError, match=rf"was written with 1 rows \(between.*replay gives .*{told}.*bring it back"):
+        ingest(spark, lake, definition)
+    assert kept(lake) == []
+
+    os.replace(tmp_path / "archived.json", path)
+    ingest(spark, lake, definition)
+    assert kept(lake) == [f"a{value}" for value in range(1, 10)]
+    assert [row["reason"] for row in lakes.rows(lake, "bronze.sales__quarantine")] == ["between(v, 0..)"]
+
+
+def test_a_pipeline_on_an_older_copy_of_its_checkpoint_writes_nothing(
+    spark: SparkSession, lake: Lake, landing: Path
+) -> None:
+    definition, checkpoint = totals(), Path(lake.uri, "_checkpoints/totals/epoch-1")
+    land(landing, "a", 1, 2)
+    lakes.run_all(spark, lake, [an_ingest(landing), definition], close=False)
+    shutil.copytree(checkpoint, landing.parent / "copy")
+    land(landing, "b", 3)
+    lakes.run_all(spark, lake, [an_ingest(landing), definition], close=False)
+    before = lakes.comparable(lakes.rows(lake, "gold.totals"))
+    shutil.rmtree(checkpoint)
+    shutil.copytree(landing.parent / "copy", checkpoint)
+
+    with pytest.raises(CheckpointError, match=r"gold\.totals has batch 1 of epoch 1, but its checkpoint .* older copy"):
+        lakes.run(spark, lake, definition)
+    assert lakes.comparable(lakes.rows(lake, "gold.totals")) == before
