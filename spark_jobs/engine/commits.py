@@ -19,10 +19,11 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.continuity import RESTORE_OR_RESET
+from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.stamps import Role, Stamp, decode
-from spark_jobs.lake.tables import open_table, rows_holding, rows_without
+from spark_jobs.lake.tables import open_table, prune_log_checkpoints, rows_holding, rows_without
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -273,6 +274,8 @@ class TableWriter:
             self._version += 1
             found = decode(commit)
             if found is not None and self._is_ours(found, stamp):
+                force_commit(self.lake, self.table, self._version)
+                prune_log_checkpoints(self.lake, self.table, self._version)
                 written = sum(int(commit.get("operationMetrics", {}).get(name, 0)) for name in row_metrics)
                 if row_metrics and written != stamp.rows:
                     raise LedgerError(

@@ -15,7 +15,7 @@ from spark_jobs.engine.progress import BatchBounds, batch_bounds
 from spark_jobs.engine.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
-from spark_jobs.lake.continuity import refuse_lost_batches
+from spark_jobs.lake.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.errors import first_line
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.reset import refuse_tables_of_others
@@ -112,6 +112,7 @@ class Query(ABC, Generic[D]):
             ) from error
         # Only now: a definition that cannot start must leave no checkpoint that refuses the fixed one.
         self._epoch = open_epoch(self.lake, self.definition)
+        refuse_torn_commits(self.lake, self.definition, self._epoch)
         refuse_lost_batches(self.lake, self.definition, self._epoch)
         if self.fix_starts():
             plan = self.plan()

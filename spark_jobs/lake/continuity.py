@@ -5,9 +5,13 @@ commits after that. So the newest batch of the result table is the newest that S
 """
 
 from spark_jobs.lake.checkpoints import Epoch, newest_batch, query_id
+from spark_jobs.lake.durable import torn_file
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
-from spark_jobs.lake.history import find_stamp
+from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.reset import tables_of
+from spark_jobs.lake.stamps import decode
+from spark_jobs.lake.tables import exists
 from spark_jobs.spec import Definition
 
 RESTORE_OR_RESET = (
@@ -15,6 +19,33 @@ RESTORE_OR_RESET = (
     "source again from its start: `tidemark reset {pipeline} --empty-tables` computes the tables anew (what the source "
     "does not hold any more is lost), `--keep-tables` keeps their rows (what it still holds comes twice)."
 )
+
+
+def refuse_torn_commits(lake: Lake, definition: Definition, epoch: Epoch) -> None:
+    """Refuses to take a batch for written of which a loss of power has left the commit, but not all of its rows.
+
+    Only commits of batches that Spark has not noted as finished can be torn: before that they are forced to the disk.
+
+    Raises:
+        CheckpointError: if there is one; it says which file to remove, so that the batch is written again.
+    """
+    if lake.on_s3:
+        return  # objects are whole
+    newest = newest_batch(lake, epoch, "commits")
+    finished = (epoch.number, -1 if newest is None else newest)
+    for table in tables_of(definition):
+        for version in range(latest_version(lake, table) if exists(lake, table) else -1, -1, -1):
+            stamp = decode(commit_at(lake, table, version) or {})
+            mine = stamp is not None and stamp.pipeline == definition.name
+            if mine and stamp is not None and (stamp.epoch, stamp.batch_id) <= finished:
+                break
+            if mine and (torn := torn_file(lake, table, version)):
+                commit = f"{lake.table_path(table)}/_delta_log/{version:020d}.json"
+                raise CheckpointError(
+                    f"pipeline `{definition.name}`: the newest commit of {table} is not whole, as after a loss of "
+                    f"power: {torn}. Nothing was started or written. The batch that wrote it was not finished: remove "
+                    f"{commit}, then start again, and it is written again."
+                )
 
 
 def refuse_lost_batches(lake: Lake, definition: Definition, epoch: Epoch) -> None:

@@ -1,5 +1,6 @@
 """The Delta tables of a lake, read without a JVM."""
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,14 @@ LAYERS = ("bronze", "silver", "gold", "ops")
 
 UNREADABLE = (LakeUnavailableError, DeltaError, OSError, pa.ArrowException)
 """What reading a table raises that is damaged or of another program: no trouble of the other tables."""
+
+
+CHECKPOINT_INTERVAL = 100
+"""Commits between two checkpoints of a table's log, each of which names all files of the table."""
+
+_CHECKPOINTS_KEPT = 5
+
+_CHECKPOINT = re.compile(r"_delta_log/(?P<version>\d{20})\.checkpoint\.")
 
 
 again_at_conflicts = retry(
@@ -64,7 +73,7 @@ def open_or_create(lake: Lake, table: str, schema: Schema, properties: Mapping[s
             schema,
             mode="ignore",
             # A long log is slow to open.
-            configuration={"delta.checkpointInterval": "50", **(properties or {})},
+            configuration={"delta.checkpointInterval": str(CHECKPOINT_INTERVAL), **(properties or {})},
             storage_options=options,
             # Who comes second at the same moment would otherwise make the table anew in its next version, under another
             # id, which stops those that read it or append to it.
@@ -259,4 +268,31 @@ def history(table: DeltaTable, limit: int | None = None) -> Iterator[dict[str, A
 @again_at_conflicts
 def append_rows(lake: Lake, table: str, rows: pa.Table) -> None:
     """Appends to a table that many processes write, and creates it with the first rows."""
-    write_deltalake(open_or_create(lake, table, Schema.from_arrow(rows.schema)), rows, mode="append")
+    target = open_or_create(lake, table, Schema.from_arrow(rows.schema))
+    write_deltalake(target, rows, mode="append")
+    prune_log_checkpoints(lake, table, target.version())
+
+
+def prune_log_checkpoints(lake: Lake, table: str, version: int) -> None:
+    """Removes old checkpoints of a table's log, once in an interval; commits stay.
+
+    Each checkpoint names all files of the table, so that all of them together would grow with the square of the
+    commits. Neither Delta nor `deltalake` removes them as long as the log itself is kept.
+
+    Args:
+        lake: where.
+        table: such as `bronze.sales`.
+        version: that the caller has just committed: of each interval one commit does this.
+    """
+    if version % CHECKPOINT_INTERVAL != 1:
+        return
+    log = f"{table.replace('.', '/', 1)}/_delta_log"
+    # Names are in order of versions; what was left before is older than all that is looked at here.
+    oldest = max(0, version - 20 * CHECKPOINT_INTERVAL)
+    found: dict[int, list[str]] = {}
+    for entry in lake.store.list(f"{log}/", offset=f"{log}/{oldest:020d}").collect():
+        if match := _CHECKPOINT.search(entry["path"]):
+            found.setdefault(int(match["version"]), []).append(entry["path"])
+    old = [path for kept in sorted(found)[:-_CHECKPOINTS_KEPT] for path in found[kept]]
+    if old:
+        lake.store.delete(old)

@@ -8,7 +8,7 @@ from deltalake import Schema
 
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables import again_at_conflicts, open_or_create, open_table
+from spark_jobs.lake.tables import again_at_conflicts, open_or_create, open_table, prune_log_checkpoints
 
 TABLE = "ops.watermarks"
 
@@ -53,6 +53,7 @@ def publish(lake: Lake, *, pipeline: str, table: str, engine_ms: int, grace_ms: 
     target.merge(
         rows, "t.pipeline = s.pipeline", source_alias="s", target_alias="t"
     ).when_matched_update_all().when_not_matched_insert_all().execute()
+    prune_log_checkpoints(lake, TABLE, target.version())
 
 
 @again_at_conflicts

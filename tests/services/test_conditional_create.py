@@ -187,6 +187,35 @@ def test_a_log_is_listed_in_order_and_without_what_a_killed_writer_left(store: S
     assert listed == ["file 02.json", "file 10.json"]
 
 
+def test_what_is_committed_is_on_the_disk_before_its_name_is(tmp_path: Path, racers: list[Racer]) -> None:
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint" / "offsets"
+    calls = [call.replace(str(tmp_path), "").split() for call in racers[0].ask("forced", str(table), str(checkpoint))]
+    # The name of what is written before it is linked does not matter.
+    told = [" ".join("*" if word.endswith(".tmp") else word for word in call) for call in calls]
+    assert told == [
+        "force /table/a file.parquet",
+        "force /table",
+        "force *",
+        "link * /table/_delta_log/00000000000000000000.json",
+        "force /table/_delta_log",
+        "force",
+        "force /checkpoint",
+        "force *",
+        "link * /checkpoint/offsets/0",
+        "force /checkpoint/offsets",
+    ]
+
+
+def test_what_lies_before_is_not_listed(minio: Minio, racers: list[Racer]) -> None:
+    for number in (*range(5), 2_000):
+        minio.client().put_object(Bucket=LAKE, Key=f"long/_delta_log/{number:020d}.json", Body=b"")
+    listed = racers[0].ask("list", "ours", f"s3a://{LAKE}/long/_delta_log/{3:020d}.json")
+    assert listed == [f"file {number:020d}.json" for number in (3, 4, 2_000)]
+    assert racers[0].ask("list", "ours", f"s3a://{LAKE}/long/_delta_log/{3_000:020d}.json") == []
+    (answer,) = racers[0].ask("list", "ours", f"s3a://{LAKE}/none/_delta_log/{0:020d}.json")
+    assert answer.startswith("failed java.io.FileNotFoundException")
+
+
 def test_the_probe_accepts_a_store_that_excludes_and_leaves_nothing(store: Store, racers: list[Racer]) -> None:
     store.put("probed/file", "")
     assert racers[0].ask("probe", store.uri("probed")) == ["true"]

@@ -179,3 +179,31 @@ def test_a_pipeline_on_an_older_copy_of_its_checkpoint_writes_nothing(
     with pytest.raises(CheckpointError, match=r"gold\.totals has batch 1 of epoch 1, but its checkpoint .* older copy"):
         lakes.run(spark, lake, definition)
     assert lakes.comparable(lakes.rows(lake, "gold.totals")) == before
+
+
+@pytest.mark.parametrize("left", ["no commit", "empty commit", "short data file"])
+def test_what_a_loss_of_power_leaves_of_an_unfinished_batch_is_no_batch(
+    spark: SparkSession, lake: Lake, landing: Path, left: str
+) -> None:
+    definition = an_ingest(landing)
+    land(landing, "a", 1, 2)
+    ingest(spark, lake, definition)
+    land(landing, "b", 3)
+    with pytest.raises(InjectedError):
+        ingest(spark, lake, definition, reached=failing_at("result_committed"))
+    commit = max(Path(lake.uri, "bronze/sales/_delta_log").glob("*.json"))
+    match left:
+        case "no commit":
+            commit.unlink()
+        case "empty commit":
+            commit.write_bytes(b"")
+        case "short data file":
+            (added,) = (json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line)
+            data = commit.parents[1] / added["path"]
+            data.write_bytes(data.read_bytes()[:100])
+            with pytest.raises(CheckpointError, match=r"is not whole, as after a loss of power: .* has 100 of") as told:
+                ingest(spark, lake, definition)
+            assert f"remove {commit}, then start again" in str(told.value)
+            commit.unlink()
+    ingest(spark, lake, definition)
+    assert kept(lake) == ["a1", "a2", "b3"]

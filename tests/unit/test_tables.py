@@ -340,3 +340,23 @@ class TestRowsByValue:
 
     def test_without_a_file_that_may_hold_them_there_are_no_rows_but_columns(self, numbered):
         assert tables.rows_holding(numbered, "bronze.sales", "seq", [77]).column_names == ["seq", "text"]
+
+
+class TestCheckpointsOfTheLog:
+    def append_until(self, lake, table, commits):
+        rows = pa.table({"n": pa.array([1], pa.int64())})
+        for _ in range(commits):
+            tables.append_rows(lake, table, rows)
+
+    def test_the_last_few_stay_and_the_table_is_whole(self, lake, monkeypatch):
+        monkeypatch.setattr(tables, "CHECKPOINT_INTERVAL", 3)
+        self.append_until(lake, "ops.metrics", 40)
+        log = Path(lake.uri, "ops/metrics/_delta_log")
+        kept = sorted(int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet"))
+        assert len(kept) in (5, 6)
+        assert min(kept) >= 40 - 3 * 7
+        assert json.loads((log / "_last_checkpoint").read_text())["version"] == max(kept)
+        assert len(list(log.glob("*.json"))) == 41, "commits stay: the ledger lives in them"
+        assert tables.row_count(tables.open_table(lake, "ops.metrics")) == 40
+        # From before the oldest checkpoint that is left.
+        assert tables.row_count(tables.open_table(lake, "ops.metrics", version=4)) == 4

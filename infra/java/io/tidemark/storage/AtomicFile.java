@@ -1,5 +1,6 @@
 package io.tidemark.storage;
 
+import java.io.File;
 import java.io.IOException;
 import java.io.OutputStream;
 import org.apache.hadoop.conf.Configuration;
@@ -29,11 +30,9 @@ abstract class AtomicFile extends OutputStream {
    */
   static AtomicFile open(Path path, Configuration conf, boolean overwrite) throws IOException {
     FileSystem fs = path.getFileSystem(conf);
-    if (fs instanceof LocalFileSystem local) {
-      return new AtomicLocalFile(local.pathToFile(path).toPath(), overwrite);
-    }
-    if (fs instanceof RawLocalFileSystem local) {
-      return new AtomicLocalFile(local.pathToFile(path).toPath(), overwrite);
+    File file = local(fs, path);
+    if (file != null) {
+      return new AtomicLocalFile(file.toPath(), overwrite);
     }
     if ("s3a".equals(fs.getUri().getScheme())) {
       return new AtomicObject(fs, path, overwrite);
@@ -41,6 +40,14 @@ abstract class AtomicFile extends OutputStream {
     throw new UnsupportedOperationException(
         path + ": expected a path of file: or s3a:, the two stores on which an exclusive create is known to"
             + " exclude other processes. Nothing was written.");
+  }
+
+  /** The file of a path of the local disk; null for a path of another store. */
+  static File local(FileSystem fs, Path path) {
+    if (fs instanceof LocalFileSystem local) {
+      return local.pathToFile(path);
+    }
+    return fs instanceof RawLocalFileSystem local ? local.pathToFile(path) : null;
   }
 
   /** The stream that takes the bytes until the file is published. */

@@ -18,7 +18,7 @@ import org.slf4j.LoggerFactory;
  *
  * <p>The call is {@code link} for an exclusive file, because {@code rename} replaces silently: a writer that
  * looks first and renames then (as Hadoop's local file system does) can undo what another process wrote in
- * between.
+ * between. Content and name are forced to the disk before the writer goes on: what it writes next relies on them.
  */
 final class AtomicLocalFile extends AtomicFile {
   private static final Logger LOG = LoggerFactory.getLogger(AtomicLocalFile.class);
@@ -35,7 +35,7 @@ final class AtomicLocalFile extends AtomicFile {
     this.overwrite = overwrite;
     // Like the temporary files of Delta and Spark: the dot sorts it before every version and hides it.
     this.temporary = path.resolveSibling("." + path.getFileName() + "." + UUID.randomUUID() + ".tmp");
-    Files.createDirectories(path.getParent());
+    Disk.local.createFolders(path.getParent());
     // Not a channel: those fail when the thread of a stopped query is interrupted in the middle of a commit.
     this.bytes = new BufferedOutputStream(new FileOutputStream(temporary.toFile()), BUFFER_BYTES);
   }
@@ -54,6 +54,8 @@ final class AtomicLocalFile extends AtomicFile {
   void publish() throws IOException {
     try {
       bytes.close();
+      // Its name must never lead to less than its content, not even after a loss of power.
+      Disk.local.force(temporary);
       // Hadoop keeps a checksum beside each file that it wrote; a stale one would condemn the new content.
       Files.deleteIfExists(path.resolveSibling("." + path.getFileName() + ".crc"));
       if (overwrite) {
@@ -61,6 +63,7 @@ final class AtomicLocalFile extends AtomicFile {
       } else {
         link();
       }
+      Disk.local.force(path.getParent());
     } finally {
       dropTemporary();
     }
@@ -91,7 +94,7 @@ final class AtomicLocalFile extends AtomicFile {
 
   private void link() throws IOException {
     try {
-      Files.createLink(path, temporary);
+      Disk.local.link(temporary, path);
       linked = true;
     } catch (java.nio.file.FileAlreadyExistsException e) {
       // On a network disk the answer to a first link can be lost and the call repeated.

@@ -62,6 +62,7 @@ public final class StorageRacer {
           System.out.println(checkpoint(words[1], words[2], words[3], Boolean.parseBoolean(words[4])));
       case "cancel" -> cancel(words[1], words[2]);
       case "list" -> list(words[1], words[2]);
+      case "forced" -> forced(words[1], words[2]);
       case "probe" -> System.out.println(StoreProbe.conditionalCreate(words[1], conf));
       default -> throw new IllegalArgumentException(words[0]);
     }
@@ -167,6 +168,36 @@ public final class StorageRacer {
   private void list(String store, String file) throws Exception {
     for (Iterator<FileStatus> files = logStore(store).listFrom(new Path(file), conf); files.hasNext(); ) {
       System.out.println("file " + files.next().getPath().getName());
+    }
+  }
+
+  /** Commits one data file and writes one entry of a checkpoint, and tells what the disk was asked for meanwhile. */
+  private void forced(String table, String checkpoint) throws Exception {
+    java.nio.file.Path folder = java.nio.file.Path.of(table);
+    Disk before = Disk.local;
+    Disk.local =
+        new Disk() {
+          @Override
+          void force(java.nio.file.Path path) throws java.io.IOException {
+            System.out.println("force " + path);
+            super.force(path);
+          }
+
+          @Override
+          void link(java.nio.file.Path existing, java.nio.file.Path name) throws java.io.IOException {
+            System.out.println("link " + existing + " " + name);
+            super.link(existing, name);
+          }
+        };
+    try {
+      java.nio.file.Files.createDirectories(folder.resolve("_delta_log"));
+      java.nio.file.Files.writeString(folder.resolve("a file.parquet"), "rows");
+      String add = "{\"add\":{\"path\":\"a%20file.parquet\",\"size\":4}}";
+      Path version = file("file:" + table + "/_delta_log", 0);
+      logStore("ours").write(version, List.of("{\"commitInfo\":{}}", add).iterator(), false, conf);
+      checkpoint("ours", "file:" + checkpoint + "/0", "entry", false);
+    } finally {
+      Disk.local = before;
     }
   }
 
