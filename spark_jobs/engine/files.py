@@ -4,8 +4,10 @@ So a file that cannot be read is set aside with its error, and the others of its
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.engine.progress import planned_offsets
+from spark_jobs.engine.spark_settings import LONGEST_LINE
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Files, Ingest
 from spark_jobs.transforms.rows import schema_ddl
@@ -27,6 +30,7 @@ _UNREADABLE = (
     "CANNOT_READ_FILE",
     "_CORRUPT_",
     "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
+    "LongLineException",
     "PATH_NOT_FOUND",  # listed, and removed before it was read
 )
 
@@ -60,6 +64,15 @@ _NOT_THE_FILES_FAULT = (
 
 # A task that fails reaches Python as the one, an error of the plan as the other.
 _ERRORS = (PySparkException, Py4JJavaError)
+
+# Of these the size tells nothing about their lines; their codecs see to the longest one.
+_COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
+
+# Hadoop looks for a checksum beside each file of a folder, and has no name for that of a file with a colon in its own.
+_WITHOUT_CHECKSUMS = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
 
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 
@@ -110,6 +123,71 @@ def _plain(path: str) -> str:
     return unquote(path).replace("file:///", "file:/", 1)
 
 
+def link_that_comes_back(root: str) -> tuple[str, str] | None:
+    """A symbolic link below a folder that leads back to a folder which it lies in, and that folder; None: none does.
+
+    Spark follows it round and round; with two of them its list of files never ends.
+
+    Args:
+        root: the folder that is read; a pattern, or a folder of another store, has no links that are known here.
+    """
+
+    def search(folder: str, above: tuple[str, ...]) -> tuple[str, str] | None:
+        real = os.path.realpath(folder)
+        if real in above:
+            return folder, real
+        with os.scandir(folder) as entries:
+            below = [entry.path for entry in entries if entry.is_dir()]
+        return next((found for each in below if (found := search(each, (*above, real)))), None)
+
+    return search(_local(root), ()) if _is_folder(root) else None
+
+
+def _is_folder(root: str) -> bool:
+    """Whether it is a folder of this machine, and no pattern."""
+    return not (("://" in root and not root.startswith("file:")) or any(sign in root for sign in "*?[{"))
+
+
+def links_to_others(paths: Sequence[str], root: str) -> frozenset[str]:
+    """The paths that lead to files of the same folder by another name, through a symbolic link.
+
+    Spark follows links. One that leads back to a folder above it, made while a stream runs, would bring each file forty
+    times.
+
+    Args:
+        paths: of a batch.
+        root: the folder that is read, as `link_that_comes_back` takes it.
+    """
+    if not _is_folder(root):
+        return frozenset()
+    top = Path(_local(root))
+    real_top = os.path.realpath(top)
+    found = set()
+    for path in paths:
+        # As it would be without a link below the folder itself.
+        plain = os.path.join(real_top, os.path.relpath(_local(path), top))
+        real = os.path.realpath(plain)
+        inside = real.startswith(real_top + os.sep)
+        if real != plain and (inside or _comes_back(plain, real_top)):
+            found.add(path)
+    return frozenset(found)
+
+
+def _comes_back(path: str, top: str) -> bool:
+    """Whether a path goes through a link to a folder that it has been in."""
+    seen, place = {top}, top
+    for part in os.path.relpath(os.path.dirname(path), top).split(os.sep):
+        place = os.path.realpath(os.path.join(place, part))
+        if place in seen and part != ".":
+            return True
+        seen.add(place)
+    return False
+
+
+def _local(path: str) -> str:
+    return "/" + path.removeprefix("file:").lstrip("/")
+
+
 class FileBatch:
     """The files of one batch."""
 
@@ -139,17 +217,21 @@ class FileBatch:
         Returns:
             The judged rows, kept in memory; their counts; and (path, error) of each file that cannot be read.
         """
-        unreadable = dict(known_bad)
-        for blame in (self._missing, self._broken):
+        unreadable, blamers = dict(known_bad), [self._missing, self._broken]
+        while True:
             paths = [path for path in self._paths if path not in unreadable]
             try:
-                return *self._judged(paths, judge, count), list(unreadable.items())
+                rows, counted = self._judged(paths, judge, count)
             except _ERRORS as error:
-                if not _is_unreadable(error) or not self._root_exists():
+                if not blamers or not _is_unreadable(error) or not self._root_exists():
                     raise
-            unreadable |= blame(paths)
-        paths = [path for path in self._paths if path not in unreadable]
-        return *self._judged(paths, judge, count), list(unreadable.items())
+                unreadable |= blamers.pop(0)(paths)
+                continue
+            passed_over = self._passed_over(paths, counted)
+            if not passed_over:
+                return rows, counted, list(unreadable.items())
+            rows.unpersist()
+            unreadable |= passed_over
 
     def _judged(
         self,
@@ -163,6 +245,43 @@ class FileBatch:
         except _ERRORS:
             rows.unpersist()
             raise
+
+    def _passed_over(self, paths: Sequence[str], counted: Sequence[Row]) -> dict[str, str]:
+        """Files of which Spark or Hadoop has left something out, in silence.
+
+        A Parquet file without a byte is not even opened, and a line that is too long is no line to Hadoop. Both are
+        seen by what is missing: the file has no rows, or its rows are shorter than it is by a whole line.
+        """
+        read: dict[str, int] = {}
+        sizes: dict[str, int] = {}
+        for group in counted:
+            path = _plain(group["__name"])
+            read[path] = read.get(path, 0) + int(group["bytes"] or 0)
+            sizes[path] = int(group["size"])
+        found = {}
+        for path in paths:
+            size = sizes[path] if path in sizes else self._size(path)
+            if self._source.format == "parquet":
+                trouble = "the file has no bytes, hence is no Parquet file" if size == 0 else ""
+            elif size - read.get(path, 0) > self._longest_line and not path.endswith(_COMPRESSED):
+                trouble = self._long_line(path)
+            else:
+                trouble = ""
+            if trouble:
+                found[path] = trouble
+        return found
+
+    @property
+    def _longest_line(self) -> int:
+        return int(str(self._hadoop_conf().get(LONGEST_LINE)))
+
+    def _long_line(self, path: str) -> str:
+        gateway: Any = self._spark._jvm
+        return str(gateway.io.tidemark.storage.LongLines.find(path, self._hadoop_conf()))
+
+    def _size(self, path: str) -> int:
+        files, place = self._files_at(path)
+        return int(files.getFileStatus(place).getLen())
 
     def _missing(self, paths: Sequence[str]) -> dict[str, str]:
         return {path: "the file was removed before it was read" for path in paths if not self._exists(path)}
@@ -182,7 +301,10 @@ class FileBatch:
     def _files_at(self, path: str) -> tuple[Any, Any]:
         gateway: Any = self._spark._jvm
         place = gateway.org.apache.hadoop.fs.Path(path)
-        return place.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()), place
+        return place.getFileSystem(self._hadoop_conf()), place
+
+    def _hadoop_conf(self) -> Any:
+        return self._spark._jsparkSession.sessionState().newHadoopConf()
 
     def _error_of(self, path: str) -> str | None:
         try:
@@ -198,6 +320,7 @@ class FileBatch:
         place = [
             F.col("_metadata.file_path").alias("__name"),
             F.col("_metadata.file_block_start").alias("__block"),
+            F.col("_metadata.file_size").alias("__size"),
             F.lit(None).cast("int").alias("__partition"),
             F.timestamp_millis(F.lit(self._at_ms)).alias("_ingest_time"),
         ]
@@ -205,14 +328,16 @@ class FileBatch:
             payload = f"{schema_ddl(self._definition)}, " if self._source.format == "parquet" else ""
             return self._spark.createDataFrame(
                 [],
-                f"{payload}__raw STRING, __name STRING, __block BIGINT, __partition INT, _ingest_time TIMESTAMP",
+                f"{payload}__raw STRING, __name STRING, __block BIGINT, __size BIGINT, __partition INT, "
+                "_ingest_time TIMESTAMP",
             )
         # The names are those of files: a bracket in one is no pattern.
         names = [_PATTERN.sub(r"\\\g<0>", path) for path in paths]
+        reader = self._spark.read.options(**_WITHOUT_CHECKSUMS)
         if self._source.format == "parquet":
             columns = list(self._definition.columns)
             return (
-                self._spark.read.schema(schema_ddl(self._definition))
+                reader.schema(schema_ddl(self._definition))
                 .parquet(*names)
                 .select(
                     *columns,
@@ -221,7 +346,7 @@ class FileBatch:
                     *place,
                 )
             )
-        text = self._spark.read.text(names).select(F.col("value").alias("__raw"), *place)
+        text = reader.text(names).select(F.col("value").alias("__raw"), *place)
         # A blank line is no event in any of these formats.
         return text.where(F.trim("__raw") != "")
 

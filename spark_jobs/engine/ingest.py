@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.engine import heartbeats
 from spark_jobs.engine.commits import size_of
-from spark_jobs.engine.files import FileBatch, file_names, planned_files
+from spark_jobs.engine.files import FileBatch, file_names, link_that_comes_back, links_to_others, planned_files
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
 from spark_jobs.engine.progress import BatchBounds
@@ -31,15 +31,19 @@ from spark_jobs.transforms.rows import (
     HEADER,
     RAW,
     REASON,
+    REPEATED_HEADER,
     UNREADABLE,
     broken,
     expected_header,
     header_of,
+    inside_quotes,
     is_header_line,
     judge,
+    opens_quote,
     parse,
     rules_with,
     schema_ddl,
+    typed,
 )
 
 METADATA = (
@@ -53,6 +57,7 @@ QUARANTINE = (
 
 _STARTS = pa.schema([("__name", pa.string()), ("__block", pa.int64()), ("first", pa.int64()), ("lines", pa.int64())])
 
+LINKED = "files by a symbolic link, which are read by their own name"
 _ORDER = "__order"
 _NAME, _BLOCK, _PARTITION, _POSITION = "__name", "__block", "__partition", "__position"
 
@@ -77,7 +82,7 @@ class BrokenRuleError(TidemarkError):
 
 
 class MissingInputError(TidemarkError):
-    """The folder that an ingest reads is not there."""
+    """The folder that an ingest reads is not there, or has no end."""
 
 
 @dataclass
@@ -87,6 +92,7 @@ class _Census:
     groups: Sequence[Row]
     header: str | None
     bad_headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     contents: dict[str | None, tuple[int, int]] = field(default_factory=dict)
     good: int = 0
@@ -99,14 +105,20 @@ class _Census:
                     known = firsts.setdefault(group[_NAME], group)
                     firsts[group[_NAME]] = min(known, group, key=lambda row: int(row["first"]))
             self.bad_headers = {name: group["first_line"] for name, group in firsts.items() if not group["is_header"]}
+            # The first line of a file is its header; the same line again is a row that is none.
+            self.headers = {name: int(group["first"]) for name, group in firsts.items() if group["is_header"]}
         for group in self.groups:
-            reason = HEADER if group[_NAME] in self.bad_headers else group[REASON]
-            if self.header is not None and group["is_header"] and reason != HEADER:
+            reason, rows = group[REASON], group["rows"]
+            if group[_NAME] in self.bad_headers:
+                reason = HEADER
+            elif self.header is not None and group["is_header"]:
+                reason, rows = HEADER, rows - (group["first"] == self.headers.get(group[_NAME]))
+            if not rows:
                 continue
             if reason is None:
-                self.good += group["rows"]
+                self.good += rows
             else:
-                self.reasons[reason] = self.reasons.get(reason, 0) + group["rows"]
+                self.reasons[reason] = self.reasons.get(reason, 0) + rows
             xor, total = self.contents.get(reason, (0, 0))
             self.contents[reason] = xor ^ group["content_xor"], total + group["content_sum"]
 
@@ -212,6 +224,11 @@ class IngestQuery(Query[Ingest]):
                     f"pipeline `{self.name}` reads {path}, which does not exist. Nothing was started. Make it or fill "
                     f"it (`tidemark simulate` fills landing/ of the lake), or name another place with --from."
                 )
+            if (loop := link_that_comes_back(path)) is not None:
+                raise MissingInputError(
+                    f"pipeline `{self.name}` reads {path}, where the symbolic link {loop[0]} leads back to {loop[1]}: "
+                    "each file would come again and again. Nothing was started. Remove the link."
+                )
             stream = file_names(self.spark, source, path)
         return stream.withColumn("_ingest_time", F.current_timestamp())
 
@@ -227,12 +244,16 @@ class IngestQuery(Query[Ingest]):
                 return known
         source = self.definition.source
         unreadable: list[tuple[str, str]] = []
+        linked: frozenset[str] = frozenset()
         if isinstance(source, Files):
             paths = planned_files(self.query, self.lake, self.epoch.folder)
             root = self.lake.source_path(source.path)
+            linked = links_to_others(paths, root)
+            paths = tuple(path for path in paths if path not in linked)
             files = FileBatch(self.spark, self.definition, source, paths, bounds.batch_time_ms, root)
             known_bad = self._known_unreadable(batch_id) if self.latest is None else {}
             rows, census_rows, unreadable = files.read(self._judged, self._count, known_bad)
+            rows, census_rows = self._without_parts_of_values(rows, census_rows)
         else:
             rows = self._judged(batch).persist()
             census_rows = self._count(rows)
@@ -241,7 +262,7 @@ class IngestQuery(Query[Ingest]):
             census = _Census(census_rows, header)
             self._stop_on_failed_rules(rows, census, batch_id)
             self.reached("materialised", batch_id)
-            ledger = self._ledger(census, len(unreadable), bounds)
+            ledger = self._ledger(census, len(unreadable), len(linked), bounds)
             self._commit(rows, census, unreadable, ledger, batch_id)
         finally:
             rows.unpersist()
@@ -270,10 +291,25 @@ class IngestQuery(Query[Ingest]):
     def _judged(self, raw: DataFrame) -> DataFrame:
         """Typed rows with their verdict and their order, ready to be kept in memory."""
         if isinstance(self.definition.source, Files) and self.definition.source.format == "parquet":
-            rows = raw.withColumn(REASON, F.lit(None).cast("string"))
+            rows = typed(raw, self.definition)
         else:
             rows = parse(raw, self.definition)
         return judge(rows, self.definition).withColumn(_ORDER, F.monotonically_increasing_id())
+
+    def _without_parts_of_values(self, rows: DataFrame, counted: list[Row]) -> tuple[DataFrame, list[Row]]:
+        """The batch again where a line of CSV opens a quote: lines that follow belong to its value.
+
+        Such lines are rare, and to know which follow takes a pass in the order of the file.
+        """
+        source = self.definition.source
+        if not isinstance(source, Files) or not any(group["opens"] for group in counted):
+            return rows, counted
+        again = inside_quotes(rows, source.delimiter, file=_NAME, place=(_BLOCK, _ORDER)).persist()
+        try:
+            # Before the rows that it is made of are given up.
+            return again, self._count(again)
+        finally:
+            rows.unpersist()
 
     def _header(self) -> str | None:
         source = self.definition.source
@@ -287,6 +323,9 @@ class IngestQuery(Query[Ingest]):
         line = header_of(F.col(RAW))
         is_header = is_header_line(header) if header is not None else F.lit(False)
         watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
+        source = self.definition.source
+        csv = isinstance(source, Files) and source.format == "csv"
+        opens = F.when(opens_quote(F.col(RAW), source.delimiter), 1) if csv else F.lit(None)  # type: ignore[union-attr]
         return (
             rows.groupBy(
                 F.shiftright(_ORDER, 33).cast("int").alias("pid"),
@@ -298,8 +337,10 @@ class IngestQuery(Query[Ingest]):
             .agg(
                 F.count(F.lit(1)).alias("rows"),
                 F.min(_ORDER).alias("first"),
+                *self._bytes(),
                 *digest_columns(F.xxhash64(_NAME, RAW)),
                 *([F.min_by(line, _ORDER).alias("first_line")] if header is not None else []),
+                F.count(opens).alias("opens"),
                 *(
                     F.count(F.when(F.col(REASON).isNull() & broken(rule), 1)).alias(f"broken_{index}")
                     for index, rule in enumerate(watched)
@@ -307,6 +348,14 @@ class IngestQuery(Query[Ingest]):
             )
             .collect()
         )
+
+    def _bytes(self) -> list[Column]:
+        """How many bytes of a file its rows make, with their line ends, and how many it has."""
+        source = self.definition.source
+        if not isinstance(source, Files):
+            return []
+        of_rows = F.sum(F.octet_length(RAW) + 1) if source.format != "parquet" else F.lit(0)
+        return [of_rows.alias("bytes"), F.max("__size").alias("size")]
 
     def _stop_on_failed_rules(self, rows: DataFrame, census: _Census, batch_id: int) -> None:
         warn = rules_with(self.definition, "warn")
@@ -323,7 +372,7 @@ class IngestQuery(Query[Ingest]):
                     "start the stream again.",
                 )
 
-    def _ledger(self, census: _Census, unreadable: int, bounds: BatchBounds) -> LedgerRow:
+    def _ledger(self, census: _Census, unreadable: int, linked: int, bounds: BatchBounds) -> LedgerRow:
         reasons = dict(sorted(census.reasons.items()))
         for index, rule in enumerate(rules_with(self.definition, "warn")):
             count = census.broken(index)
@@ -331,6 +380,8 @@ class IngestQuery(Query[Ingest]):
                 reasons[f"{WARNING}{rule.name}"] = count
         if unreadable:
             reasons[UNREADABLE] = unreadable
+        if linked:
+            reasons[f"{WARNING}{LINKED}"] = linked
         return LedgerRow(
             started_ms=bounds.batch_time_ms,
             read=census.good + census.quarantined + unreadable,
@@ -417,10 +468,12 @@ class IngestQuery(Query[Ingest]):
         reason, detail, bad = F.col(REASON), F.col(DETAIL), F.col(REASON).isNotNull()
         if (header := self._header()) is not None:
             wrong = F.col(_NAME).isin(list(census.bad_headers)) if census.bad_headers else F.lit(False)
-            bad = (bad & ~is_header_line(header)) | wrong
+            again = is_header_line(header) & ~F.col(_ORDER).isin(list(census.headers.values())) & ~wrong
+            bad = (bad & ~is_header_line(header)) | wrong | again
             found = F.create_map(*(F.lit(text) for pair in census.bad_headers.items() for text in pair))
             told = F.concat(F.lit(f"expected {header}, got "), found[F.col(_NAME)])
-            reason = F.when(wrong, F.lit(HEADER)).otherwise(reason)
+            reason = F.when(wrong | again, F.lit(HEADER)).otherwise(reason)
+            detail = F.when(again, F.lit(REPEATED_HEADER)).otherwise(detail)
             detail = F.when(wrong, told).otherwise(detail) if census.bad_headers else detail
         place = [F.lit(self.epoch.number).alias("_epoch"), F.lit(batch_id).cast("bigint").alias("_batch_id")]
         placed = self._placed(rows.withColumns({"__bad": bad, "__why": reason, "__how": detail}).where("__bad"), census)

@@ -13,6 +13,11 @@ CLASS_ARCHIVE = JARS_FOLDER.with_name("classes.jsa")
 _LOG_STORE = "io.tidemark.storage.ConditionalCreateLogStore"
 _CHECKPOINT_MANAGER = "io.tidemark.storage.ConditionalCreateCheckpointFileManager"
 
+LONGEST_LINE = "tidemark.line.max.bytes"
+"""Hadoop's setting for our codecs: how many bytes a line of an input file may have."""
+
+_CODECS = ("Gzip", "BZip2", "Deflate", "Lz4", "Snappy", "ZStandard")
+
 _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -88,6 +93,12 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.driver.extraJavaOptions": _java_options(settings),
+        # A line is put together in memory: one of a gigabyte, which a gzip file of a megabyte may hold, ends the JVM.
+        # The first setting is for our codecs, which fail at it; the second for plain text, where Hadoop leaves the line
+        # out and `engine.files` notices.
+        f"spark.hadoop.{LONGEST_LINE}": str(settings.max_line_bytes),
+        "spark.hadoop.mapreduce.input.linerecordreader.line.maxlength": str(settings.max_line_bytes),
+        "spark.hadoop.io.compression.codecs": ",".join(f"io.tidemark.storage.BoundedCodec${name}" for name in _CODECS),
     }
     if settings.master.startswith("local"):
         # On the class path, not in spark.jars: those would be copied at each start.

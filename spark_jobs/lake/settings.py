@@ -18,6 +18,7 @@ class Settings(BaseSettings):
         driver_memory: heap of the driver's JVM.
         executor_memory: heap of each executor's JVM, on a cluster.
         java_options: further options of the JVMs of driver and executors, with blanks between them.
+        max_line_bytes: of a line of an input file; a file with a longer one is set aside.
         shuffle_partitions: state partitions of a new checkpoint; frozen into it at its first batch.
         host: how this host calls itself in the lake's control objects; empty: its network name.
         metrics_port: where the supervisor serves metrics; drivers take the next free ports. 0: no metrics.
@@ -33,6 +34,7 @@ class Settings(BaseSettings):
     driver_memory: str = "2g"
     executor_memory: str = "1g"
     java_options: str = ""
+    max_line_bytes: int = Field(default=16 * 2**20, ge=1024, le=1024 * 2**20)
     shuffle_partitions: int = Field(default=4, ge=1)
     host: str = ""
     metrics_port: int = Field(default=9463, ge=0, le=65000)

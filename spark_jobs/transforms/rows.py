@@ -1,9 +1,10 @@
 """From the text of a row to typed columns, and the verdict on it: good, or why not."""
 
+import re
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_jobs.spec import Files, Ingest, RowRule
@@ -18,6 +19,8 @@ UNPARSEABLE = "unparseable"
 FUTURE = "future"
 PAST = "before year 1"
 UNREADABLE = "unreadable file"
+NOT_UTF8 = "not UTF-8"
+REPEATED_HEADER = "the header again"
 
 # 0001-01-01 and 9999-12-31: what every reader of a table can show, and far from where arithmetic overflows.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -32,7 +35,7 @@ def schema_ddl(definition: Ingest) -> str:
 
 
 def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
-    """Adds the payload columns to rows of text, and `__reason` where the text gives none.
+    """Adds the payload columns to rows of text, and `__reason` with `__detail` where the text gives none.
 
     Args:
         raw: has the text in `__raw`.
@@ -47,19 +50,94 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
         row = F.from_json(RAW, schema, options)
     parsed = raw.withColumn(_ROW, row)
     corrupt = F.col(f"{_ROW}.{_CORRUPT}").isNotNull() | F.col(_ROW).isNull() | F.col(RAW).isNull()
-    if not (isinstance(source, Files) and source.format == "csv"):
-        corrupt |= _holds_two_objects(F.col(RAW))
+    if isinstance(source, Files) and source.format == "csv":
+        also, why = leaves_quote_open(F.col(RAW)), "no CSV row: a quote is not closed on its line"
+    else:
+        also, why = _holds_more(F.col(RAW)), "no JSON row: more follows its first object"
+    unsound = F.col(RAW).isNotNull() & ~F.is_valid_utf8(RAW)
     return parsed.select(
         *raw.columns,
         *(F.col(f"{_ROW}.`{name}`").alias(name) for name in definition.columns),
-        F.when(corrupt, F.lit(UNPARSEABLE)).alias(REASON),
+        F.when(unsound, F.lit(NOT_UTF8)).when(corrupt | also, F.lit(UNPARSEABLE)).alias(REASON),
+        F.when(unsound, not_utf8_detail(F.col(RAW)))
+        .when(corrupt, F.lit(f"no {_form(definition)} row"))
+        .when(also, F.lit(why))
+        .alias(DETAIL),
     )
 
 
-def _holds_two_objects(text: Column) -> Column:
-    """Whether another object follows the first one, which `from_json` would pass over in silence."""
-    seldom = F.when(text.rlike(r"\}\s*,?\s*\{"), F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))))
-    return F.coalesce(seldom > 1, F.lit(False)) | (text.rlike(r"\}\s*\{") & seldom.isNull())
+def typed(rows: DataFrame, definition: Ingest) -> DataFrame:
+    """Adds `__reason` and `__detail` to rows that have their columns already, as those of Parquet files.
+
+    A text that is not UTF-8 is refused by every reader of Delta tables that comes upon it.
+    """
+    texts = [
+        F.col(f"`{name}`").cast("string")
+        for name in definition.columns
+        if "string" in rows.schema[name].dataType.simpleString()
+    ]
+    unsound = reduce(lambda left, right: left | right, (~F.is_valid_utf8(text) for text in texts), F.lit(False))
+    unsound = F.coalesce(unsound, F.lit(False))
+    shown = F.concat_ws(", ", *texts) if texts else F.lit("")
+    return rows.withColumns({REASON: F.when(unsound, F.lit(NOT_UTF8)), DETAIL: F.when(unsound, not_utf8_detail(shown))})
+
+
+def not_utf8_detail(text: Column) -> Column:
+    """The bytes of a text that no table can hold; two texts that differ there alone must not become one."""
+    return F.concat(F.lit("base64 of its bytes: "), F.base64(text.cast("binary")))
+
+
+def _holds_more(text: Column) -> Column:
+    """Whether anything follows the first object of a line, which `from_json` would pass over in silence.
+
+    Where the first brace that closes is the line's end, nothing can follow. Else the line is read once more, as the
+    one element of an array: whatever follows makes it two, or none that can be read.
+    """
+    ends = F.instr(text, "}") == F.length(F.rtrim(text))
+    elements = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
+    return F.when(ends, F.lit(False)).otherwise(~F.coalesce(elements == 1, F.lit(False)))
+
+
+def leaves_quote_open(line: Column) -> Column:
+    """Whether a line of CSV has an odd number of quotes: `from_csv` cuts its value off at the line's end."""
+    return F.coalesce((F.length(line) - F.length(F.replace(line, F.lit('"')))) % 2 == 1, F.lit(False))
+
+
+def opens_quote(line: Column, delimiter: str) -> Column:
+    """Whether such a line ends inside a field in quotes, as before a line break that belongs to the value."""
+    field = rf'(^|{re.escape(delimiter)})"([^"]|"")*$'
+    return leaves_quote_open(line) & F.coalesce(line.rlike(field), F.lit(False))
+
+
+def inside_quotes(rows: DataFrame, delimiter: str, *, file: str, place: Sequence[str]) -> DataFrame:
+    """Sets aside the lines that lie between one that opens a quote and the one that closes it.
+
+    Each of them is a part of a value, though it may look like a row. A quote that no later line of the file closes is
+    a slip of its own line, and no reason to doubt the others.
+
+    Args:
+        rows: of one batch, with `__raw`, `__reason` and `__detail`.
+        delimiter: of the fields.
+        file: column with the name of the file.
+        place: columns that order the lines of a file.
+    """
+    lines = Window.partitionBy(file).orderBy(*place)
+    before, after = lines.rowsBetween(Window.unboundedPreceding, -1), lines.rowsBetween(1, Window.unboundedFollowing)
+    odd = leaves_quote_open(F.col(RAW))
+    opened = F.last(F.when(odd, opens_quote(F.col(RAW), delimiter)), ignorenulls=True).over(before)
+    inside = F.coalesce(opened, F.lit(False)) & F.coalesce(F.max(odd).over(after), F.lit(False)) & ~odd
+    return (
+        rows.withColumn("__inside", inside)
+        .withColumns(
+            {
+                REASON: F.when(F.col("__inside"), F.lit(UNPARSEABLE)).otherwise(F.col(REASON)),
+                DETAIL: F.when(
+                    F.col("__inside"), F.lit("no CSV row: it lies inside quotes that a line before it has opened")
+                ).otherwise(F.col(DETAIL)),
+            }
+        )
+        .drop("__inside")
+    )
 
 
 def header_of(line: Column) -> Column:
@@ -78,7 +156,7 @@ def expected_header(definition: Ingest, source: Files) -> str:
 
 
 def judge(rows: DataFrame, definition: Ingest) -> DataFrame:
-    """Completes `__reason` (the first rule that a row breaks; null for a good row) and adds `__detail`.
+    """Completes `__reason` (the first rule that a row breaks; null for a good row) and `__detail`.
 
     A time further ahead of the row's arrival than `max_future` is a reason of its own, `future`: as an event it would
     drag the watermark forward and make all honest events late.
@@ -93,7 +171,7 @@ def judge(rows: DataFrame, definition: Ingest) -> DataFrame:
     too_far = F.unix_micros(event_time) > latest_us
     too_early = F.unix_micros(event_time) < F.lit(_FIRST_US)
     verdict = F.when(F.col(REASON).isNotNull(), F.col(REASON))
-    detail = F.when(F.col(REASON).isNotNull(), F.concat(F.lit("no "), F.lit(_form(definition)), F.lit(" row")))
+    detail = F.when(F.col(REASON).isNotNull(), F.col(DETAIL))
     for rule in definition.all_rules:
         if rule.on_failure == "quarantine":
             verdict = verdict.when(broken(rule), F.lit(rule.name))

@@ -148,6 +148,11 @@ BAD = (
     # Two events where a line end was lost: reading the first alone would lose the second in silence.
     ('{"k": "a", "v": 1, ' + T + '}{"k": "b", "v": 2, ' + T + "}", "unparseable", "no JSON row"),
     ('{"k": "a", "v": 1, ' + T + '}, {"k": "b", "v": 2, ' + T + "}", "unparseable", "no JSON row"),
+    # Whatever follows the first object, with and without what an array would have between them.
+    *(
+        ('{"k": "a", ' + T + "}" + rest, "unparseable", "no JSON row: more follows its first object")
+        for rest in ("x{", ';{"k": "b", ' + T + "}", '}[{"k": "b", ' + T + "}]", "]", ", ", " garbage", "}", '"', "{")
+    ),
     ('{"k": "a", "v": "twelve", ' + T + "}", "unparseable", "no JSON row"),
     ('{"k": "a", "v": 1.5, ' + T + "}", "unparseable", "no JSON row"),
     ('{"k": "a", "v": 3000000000, ' + T + "}", "unparseable", "no JSON row"),
@@ -175,6 +180,7 @@ GOOD = (
         ("b", 2147483647, None, NEW_YEAR, None),
     ),
     ('{"k": "} {", ' + T + "}", ("} {", None, None, NEW_YEAR, None)),
+    ('{"k": "a", "more": {"x": {}}, ' + T + "} \t ", ("a", None, None, NEW_YEAR, None)),
     ('{"k": "ä€𝄞\\u0000", ' + T + "}", ("ä€𝄞\0", None, None, NEW_YEAR, None)),
     ('{"k": "a", "t": "2026-01-01"}', ("a", None, None, NEW_YEAR, None)),
     ('{"k": "a", "t": "2026-01-01 00:00:00"}', ("a", None, None, NEW_YEAR, None)),
@@ -341,6 +347,12 @@ def test_csv_goes_by_its_header(spark: SparkSession, lake: Lake, tmp_path: Path)
         "quoted.csv": '\n"name", "price", "t"\n\n' + good,
         "few.csv": "name,price,t\n" + few,
         "again.csv": "name,price,t\n" + good + "name,price,t\n" + good,
+        # A line between the two looks like a row, and is a part of a name.
+        "break.csv": (
+            'name,price,t\npen,1,2026-01-01\n"broken\nink,7,2026-01-01\n\n,8,2026-01-01\nname",2,2026-01-01\n'
+            'pen,2026-01-01,"1\n2"\ncap,3,2026-01-01\n'
+        ),
+        "slip.csv": 'name,price,t\n5" pipe",1,2026-01-01\n"never closed,2,2026-01-01\ncap,3,2026-01-01\n',
         "swapped.csv": "price,name,t\n12.5,pen,2026-01-01\n12.5,0.1,2026-01-01\n",
         "case.csv": "Name,price,t\npen,1,2026-01-01\n",
         "none.csv": good,
@@ -366,6 +378,8 @@ def test_csv_goes_by_its_header(spark: SparkSession, lake: Lake, tmp_path: Path)
     assert kept == {
         **dict.fromkeys(("good.csv", "mark.csv", "quoted.csv"), after_header),
         "again.csv": after_header + [(line, *values) for line, values in enumerate(sound, start=6)],
+        "break.csv": [(1, "pen", Decimal("1.00"), NEW_YEAR), (7, "cap", Decimal("3.00"), NEW_YEAR)],
+        "slip.csv": [(1, '5" pipe"', Decimal("1.00"), NEW_YEAR), (3, "cap", Decimal("3.00"), NEW_YEAR)],
         "few.csv": [(4, None, Decimal("0.50"), NEW_YEAR)],
     }
     set_aside = quarantine(lake)
