@@ -16,7 +16,7 @@ from rich.text import Text
 
 from spark_jobs.control import mutes, orders
 from spark_jobs.control.awaiting import JobNow, job_now
-from spark_jobs.control.launchers import Launcher, LocalProcess, SparkSubmit, Task
+from spark_jobs.control.launchers import Launcher, LocalProcess, SparkSubmit, Task, driver_arguments
 from spark_jobs.control.lease import LEASE_S, active_supervisor
 from spark_jobs.control.marks import last_look
 from spark_jobs.control.orders import Order
@@ -48,7 +48,7 @@ def supervise(lake: Lake, settings: Settings, *, end: threading.Event, leave: th
         lake=lake,
         launcher=launcher(lake, settings),
         logs=logs,
-        drive=lambda job, term: ("drive", job, "--term", str(term), "--lake", lake.uri),
+        drive=lambda job, term: driver_arguments(job, term, lake.uri),
     )
     if settings.metrics_port:
         _serve_metrics(supervisor, settings)

@@ -15,7 +15,7 @@ from spark_jobs.lake.checkpoints import refuse_changed_definition
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.lake.reset import refuse_tables_of_others
-from spark_jobs.spec import Definition, definition_from_json
+from spark_jobs.spec import Definition, definition_from_json, is_name
 
 CONTROL = "_control"
 
@@ -93,10 +93,10 @@ def records(lake: Lake, job: str) -> Records[Desired]:
 
 
 def jobs(lake: Lake) -> tuple[str, ...]:
-    """Every job that was ever ordered, by name."""
+    """Every job that was ever ordered, by name; what has no name of a job, which becomes a part of paths, is none."""
     prefixes = lake.store.list_with_delimiter(f"{CONTROL}/")["common_prefixes"]
     names = (prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in prefixes)
-    return tuple(sorted(name for name in names if not name.startswith("_") and name != "probe"))
+    return tuple(sorted(name for name in names if is_name(name) and name != "probe"))
 
 
 def all_desired(lake: Lake) -> dict[str, Desired]:

@@ -156,11 +156,16 @@ def beat(lake: Lake, pulse: Pulse) -> None:
 
 
 def pulse_of(lake: Lake, job: str, term: int) -> Pulse | None:
-    """The newest sign of life of a term; None where its driver has not given one, or one that is not whole."""
+    """The newest sign of life of a term; None where its driver has not given one, or one that is not whole or not its.
+
+    What it says of processes and files is the word of whoever may write there: nothing is signalled, read or changed
+    by it alone.
+    """
     try:
-        return Pulse.model_validate_json(bytes(obstore.get(lake.store, _path(job, term)).bytes()))
+        found = Pulse.model_validate_json(bytes(obstore.get(lake.store, _path(job, term)).bytes()))
     except (NotFoundError, FileNotFoundError, ValidationError):
         return None
+    return found if (found.job, found.term) == (job, term) else None
 
 
 def forget(lake: Lake, job: str, *, before: int) -> None:

@@ -27,8 +27,9 @@ from spark_jobs.console.laptop.airflow import (
 )
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control import awaiting, orders, pulse, terms
-from spark_jobs.control.launchers import is_running, kill_group, terminate
+from spark_jobs.control.launchers import driver_arguments, is_driver, kill_group, terminate
 from spark_jobs.control.orders import Ordered
+from spark_jobs.control.pulse import Pulse
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
@@ -286,16 +287,20 @@ def _deploy_by_dag(err: Console, api: Airflow, names: list[str]) -> int:
 
 def _end_drivers(lake: Lake) -> str:
     """Ends drivers of this host that no supervisor has ended; says how."""
+
+    def runs(beat: Pulse) -> bool:
+        return is_driver(beat.pid, beat.pid_born, driver_arguments(beat.job, beat.term, lake.uri))
+
     found = {}
     for job in orders.jobs(lake):
         beat = pulse.pulse_of(lake, job, terms.records(lake, job).newest_number())
-        if beat is not None and beat.host == terms.this_host() and is_running(beat.pid, beat.pid_born):
+        if beat is not None and beat.host == terms.this_host() and runs(beat):
             found[job] = beat
             terminate(beat.pid)
     if not found:
         return ""
     psutil.wait_procs([psutil.Process(b.pid) for b in found.values() if psutil.pid_exists(b.pid)], timeout=_DRAIN_S)
-    killed = [job for job, beat in found.items() if is_running(beat.pid, beat.pid_born)]
+    killed = [job for job, beat in found.items() if runs(beat)]
     for job in killed:
         kill_group(found[job].pid)
     drained = [job for job in found if job not in killed]
