@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spark_jobs.control import orders, pulse, status, terms
-from spark_jobs.control.lease import LEASE_S, active_supervisor
+from spark_jobs.control.lease import GONE, LEASE_S, active_supervisor
 from spark_jobs.control.orders import Ordered
 from spark_jobs.control.pulse import PipelinePulse, Pulse
 from spark_jobs.control.status import Status
@@ -152,7 +152,7 @@ def _refuse_absent_supervisor(lake: Lake, since: datetime) -> None:
     if now - since < timedelta(seconds=2 * LEASE_S):
         return
     active = active_supervisor(lake)
-    if active is None or now - active[1] > timedelta(seconds=4 * LEASE_S):
+    if active is None or now - active[1] > GONE:
         raise DeployError(
             f"no supervisor watches {lake.uri}: nothing starts drivers there. The order stands and is followed as soon "
             "as one does. Start it: `make up`, or `tidemark supervise`."

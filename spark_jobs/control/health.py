@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from spark_jobs.control.lease import GONE
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import Status
@@ -20,7 +21,8 @@ START = timedelta(minutes=2)
 """How long a pipeline may take from its order to its first progress."""
 
 STALE = timedelta(seconds=30)
-"""A pulse that is older is that of a driver which is gone, or cannot write to the lake."""
+"""A pulse that is older is that of a driver which is gone, or cannot write to the lake; and a Spark that has not
+answered for so long hangs."""
 
 _HOUR = timedelta(hours=1)
 _FEWEST_EVENTS = 100
@@ -65,6 +67,7 @@ class Seen:
         books: what the newest batches of its ledger do not agree on; empty where they balance.
         newest_order: number of the job's newest order; a status of an older one knows nothing of it.
         unreadable: why its table cannot be read; None where it can.
+        supervised_at: when a supervisor gave its last sign of life; None: none has ever watched the lake.
     """
 
     now: datetime
@@ -75,11 +78,22 @@ class Seen:
     books: tuple[str, ...] = ()
     newest_order: int = 0
     unreadable: str | None = None
+    supervised_at: datetime | None = None
 
     @property
     def taken(self) -> bool:
         """Whether a supervisor has seen what is ordered."""
         return self.pipeline is not None or (self.status is not None and self.status.order >= self.newest_order)
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor is at work, as far as is known."""
+        return self.supervised_at is None or self.now - self.supervised_at <= GONE
+
+    @property
+    def lost(self) -> tuple[str, datetime] | None:
+        """What is wrong with its driver's signs of life, and since when; see `lost`."""
+        return lost(self.pulse, now=self.now) if self.pulse else None
 
     @property
     def pipeline(self) -> PipelinePulse | None:
@@ -88,13 +102,29 @@ class Seen:
         return found if found is not None and found.generation >= self.order.generation else None
 
 
+def lost(pulse: Pulse, *, now: datetime) -> tuple[str, datetime] | None:
+    """What tells that a driver is gone or hangs, and since when; None where its signs of life are as they should be.
+
+    Args:
+        pulse: its newest.
+        now: the time.
+    """
+    if now - pulse.at > STALE:
+        return f"gives no sign of life: the last is {span(now - pulse.at)} old", pulse.at
+    silent = timedelta(seconds=pulse.spark_silent_s)
+    if silent > STALE:
+        return f"hangs: Spark has not answered in it for {span(silent)}", pulse.at - silent
+    return None
+
+
 def examine(seen: Seen) -> tuple[Breach, ...]:
     """What is wrong with a pipeline; empty where nothing is, or where it is not to run."""
     if seen.order.state != "running":
         return ()
-    found = [*_not_running(seen)]
+    down = tuple(_not_running(seen))
+    found = [*_unsupervised(seen), *down]
     pipeline = seen.pipeline
-    if pipeline is not None and not found:
+    if pipeline is not None and not down:
         found += _slow(seen, pipeline)
     if pipeline is not None:
         found += _shares(seen, pipeline.figures)
@@ -121,11 +151,11 @@ def summary(seen: Seen) -> str:
     if pipeline is None:
         return "starting"
     figures = pipeline.figures
-    parts: list[str] = [pipeline.state]
+    parts: list[str] = [f"its driver {seen.lost[0]}" if seen.lost else pipeline.state]
     if figures.batch_id is not None:
         parts.append(f"batch {figures.batch_id} of epoch {figures.epoch}")
     parts.append(f"{figures.read:,} events")
-    if figures.input_rows_per_s is not None:
+    if figures.input_rows_per_s is not None and not seen.lost:
         parts.append(f"{figures.input_rows_per_s:,.0f} events/s")
     if figures.rows_behind is not None:
         parts.append(f"{figures.rows_behind:,} behind")
@@ -142,6 +172,18 @@ def summary(seen: Seen) -> str:
 # --- kinds ---
 
 
+def _unsupervised(seen: Seen) -> Iterator[Breach]:
+    start, ordered = "start one: `make up`, or `tidemark supervise`", seen.order.ordered_at
+    if seen.supervised_at is not None and not seen.supervised:
+        what = (
+            f"No supervisor watches it: the last one has been silent for {span(seen.now - seen.supervised_at)}. A "
+            "driver that runs goes on; one that ends or hangs stays so."
+        )
+        yield Breach("no-supervisor", what, seen.supervised_at, start)
+    elif (seen.status is None or not seen.taken) and seen.now - ordered > START:
+        yield Breach("no-supervisor", "No supervisor has taken the order.", ordered, start)
+
+
 def _not_running(seen: Seen) -> Iterator[Breach]:
     status, pipeline, name = seen.status, seen.pipeline, seen.definition.name
     ordered = seen.order.ordered_at
@@ -153,10 +195,7 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         remedy = f"mend what it says, {f'then deploy `{name}` again' if given_up else 'if it does not pass by itself'}"
         yield Breach(kind, f"It does not run: it {again}. {pipeline.error}", pipeline.since, remedy)
     elif status is None or not seen.taken:
-        if seen.now - ordered > START:
-            yield Breach(
-                "no-supervisor", "No supervisor has taken the order.", ordered, "start one: `tidemark supervise`"
-            )
+        return  # what it did before is of no account; `no-supervisor` tells if that lasts
     elif status.state in ("failed", "backing_off", "stopped"):
         said = f" It said last: {status.last_lines[-1]}" if status.last_lines else ""
         code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
@@ -167,9 +206,14 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         if abs(seen.now - max(status.since, ordered)) >= patience:
             what = f"Its driver has ended{code}{again}.{said}"
             yield Breach("not-running", what, status.since, f"{see}, then deploy `{name}` again")
-    elif seen.pulse is not None and seen.now - seen.pulse.at > STALE:
-        what = f"Its driver gives no sign of life: the last is {span(seen.now - seen.pulse.at)} old."
-        yield Breach("not-running", what, seen.pulse.at, "see whether a supervisor runs: `tidemark status`")
+    elif seen.lost:
+        what, since = seen.lost
+        remedy = (
+            "its supervisor ends it after a minute and starts another; if this lasts, `tidemark status` says why not"
+            if seen.supervised
+            else "start a supervisor, which ends it and starts another: `make up`, or `tidemark supervise`"
+        )
+        yield Breach("not-running", f"Its driver {what}.", since, remedy)
     elif pipeline is None or pipeline.progressed_at is None:
         # A driver that was started again begins anew, and its first batch may take as long as any.
         began = max(ordered, status.since, seen.pulse.started_at if seen.pulse else ordered)

@@ -121,6 +121,7 @@ class Pulse(BaseModel):
         sequence: grows with each pulse, so that nobody has to compare clocks.
         metrics_port: where Prometheus finds it; None: nowhere.
         log: its log file, on its host.
+        spark_silent_s: for how long Spark has not answered the driver, by the driver's clock that only grows.
         ending: why it is about to exit; None while it goes on.
         pipelines: name -> how it fares.
     """
@@ -137,6 +138,7 @@ class Pulse(BaseModel):
     sequence: int
     metrics_port: int | None = None
     log: str | None = None
+    spark_silent_s: float = 0.0
     ending: str | None = None
     pipelines: Mapping[str, PipelinePulse] = {}
 

@@ -8,7 +8,7 @@ from spark_jobs.control.status import Status
 from spark_jobs.lake.errors import LakeUnavailableError
 
 HUNG_S = 60.0
-"""A driver that gives no sign of life for so long is killed."""
+"""A driver that gives no sign of life for so long, or in which Spark gives none, is killed."""
 
 DRAIN = timedelta(minutes=2)
 """How long a driver may take for its last batches before it is killed."""
@@ -34,7 +34,8 @@ class Seen:
         wanted: whether a pipeline of the job is to run.
         alive: whether a driver of the newest term lives.
         spoke: whether that driver has given a sign of life.
-        silent_s: for how long the driver has given no sign of life, at most as long as it has been watched.
+        silent_s: for how long the driver has given no sign of life, at most as long as it has been watched; or Spark in
+            it.
         term: the newest term.
         drained: whether the driver said that it ended as it was asked to.
         exit_code: of the driver, where it has ended and this supervisor saw it.

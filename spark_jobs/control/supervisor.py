@@ -184,7 +184,9 @@ class Supervisor:
             wanted=wanted,
             alive=alive,
             spoke=beat is not None,
-            silent_s=max(0.0, silent_s - _FIRST_PULSE_S + HUNG_S) if beat is None else silent_s,
+            silent_s=max(0.0, silent_s - _FIRST_PULSE_S + HUNG_S)
+            if beat is None
+            else max(silent_s, beat.spark_silent_s),
             term=term,
             drained=beat is not None and beat.ending == pulse.DRAINED,
             exit_code=mine.exit_code() if mine and not alive else None,
@@ -218,6 +220,8 @@ class Supervisor:
 
     def _kill(self, job: str, watched: _Watched, beat: Pulse | None, silent_s: float) -> None:
         why = f"no sign of life for {silent_s:.0f} s, or it took too long to end"
+        if beat is not None and beat.spark_silent_s > HUNG_S:
+            why = f"Spark has not answered in it for {beat.spark_silent_s:.0f} s"
         if watched.launched is not None and watched.launched.exit_code() is None:
             self.say(f"{job}: its driver is killed: {why}")
             watched.launched.kill()

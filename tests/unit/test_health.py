@@ -20,7 +20,7 @@ def ms(at):
     return int(at.timestamp() * 1000)
 
 
-def seen(*, alerts=None, pipeline=None, figures=None, status=None, pulse=None, order=None, books=()):
+def seen(*, alerts=None, pipeline=None, figures=None, status=None, pulse=None, order=None, books=(), supervised=NOW):
     """A pipeline that is well, but for what is given."""
     definition = a_pipeline(**({"alerts": alerts} if alerts else {}))
     told = {
@@ -56,6 +56,7 @@ def seen(*, alerts=None, pipeline=None, figures=None, status=None, pulse=None, o
         status=Status(**({"job": "streams", "state": "running", "since": EVER} | (status or {}))),
         pulse=Pulse(**(of_driver | (pulse or {}))),
         books=books,
+        supervised_at=supervised,
     )
 
 
@@ -174,6 +175,46 @@ def test_a_driver_that_is_being_started_again_is_told_only_if_that_takes_long():
 def test_a_driver_without_a_sign_of_life_is_told():
     assert kinds(seen(pulse={"at": NOW - timedelta(seconds=31)})) == ["not-running"]
     assert kinds(seen(pulse={"at": NOW - timedelta(seconds=29)})) == []
+
+
+def test_a_driver_whose_spark_hangs_is_told_though_it_gives_signs_of_life_and_no_rate_of_it_is():
+    well, hangs = (
+        seen(pulse={"spark_silent_s": seconds}, figures={"input_rows_per_s": 73.0}) for seconds in (29.0, 31.0)
+    )
+    assert kinds(well) == []
+    assert "73 events/s" in summary(well)
+    (breach,) = examine(hangs)
+    assert breach.kind == "not-running"
+    assert breach.what == "Its driver hangs: Spark has not answered in it for 31 seconds."
+    assert breach.since == NOW - timedelta(seconds=31)
+    assert "starts another" in breach.remedy
+    assert "running" not in summary(hangs)
+    assert "events/s" not in summary(hangs)
+
+
+def test_a_supervisor_that_is_gone_is_told_with_the_command_that_starts_one():
+    assert kinds(seen(supervised=NOW - timedelta(seconds=60))) == []
+    assert kinds(seen(supervised=None)) == []
+    (breach,) = examine(seen(supervised=NOW - timedelta(seconds=61)))
+    assert breach.kind == "no-supervisor"
+    assert "silent for 61 seconds" in breach.what
+    assert "`make up`" in breach.remedy
+
+
+def test_of_a_driver_and_a_supervisor_that_are_both_gone_both_are_told_and_nothing_runs():
+    gone = NOW - timedelta(seconds=61)
+    found = seen(supervised=gone, pulse={"at": gone}, figures={"input_rows_per_s": 73.0})
+    assert kinds(found) == ["no-supervisor", "not-running"]
+    assert all("`tidemark supervise`" in breach.remedy for breach in examine(found))
+    assert summary(found).startswith("its driver gives no sign of life: the last is 61 seconds old")
+    assert "events/s" not in summary(found)
+
+
+def test_a_supervisor_that_is_gone_hides_no_limit_that_is_broken():
+    late = {"watermark_ms": ms(NOW - timedelta(minutes=11))}
+    limits = Alerts(max_watermark_lag="10 minutes")
+    found = seen(supervised=NOW - timedelta(seconds=61), figures=late, alerts=limits)
+    assert kinds(found) == ["no-supervisor", "watermark-lag"]
 
 
 def test_a_pipeline_may_take_two_minutes_to_start():

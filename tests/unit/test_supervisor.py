@@ -130,6 +130,19 @@ def test_a_driver_that_gives_no_sign_of_life_is_killed_by_a_supervisor_that_did_
         assert process.wait(timeout=60) == -9
 
 
+def test_a_driver_whose_spark_hangs_is_killed_though_it_gives_signs_of_life(tmp_path):
+    lake, said = a_lake(tmp_path / "lake"), []
+    with a_process(*driver_arguments(JOB, 1, lake.uri)) as process:
+        own = {"pid": process.pid, "pid_born": birth(process)}
+        here = a_watch(lake, tmp_path, pulse_of=own | {"spark_silent_s": HUNG_S - 1}, say=said.append)
+        here.look()
+        assert process.status() == psutil.STATUS_SLEEPING
+        pulse.beat(lake, pulse.pulse_of(lake, JOB, 1).model_copy(update={"spark_silent_s": HUNG_S + 1, "sequence": 2}))
+        here.look()
+        assert process.wait(timeout=60) == -9
+    assert "streams: its driver is killed: Spark has not answered in it for 61 s" in said
+
+
 def test_a_file_that_a_forged_pulse_names_is_neither_read_nor_cut(tmp_path):
     secret, large = tmp_path / "secret", tmp_path / "large"
     secret.write_text("the password\n")
