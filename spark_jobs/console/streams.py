@@ -230,7 +230,10 @@ def _figures(now: JobNow, name: str, *, at: datetime, clock: str) -> tuple[str, 
 def _print_troubles(out: Console, job: str, now: JobNow) -> None:
     status = now.status
     if status is not None and status.state in ("failed", "backing_off"):
-        out.print(f"\njob {job}: its driver ended {len(status.ends)} times, last with exit code {status.exit_code}:")
+        told = status.last_end.told if status.last_end else f"exit code {status.exit_code}"
+        out.print(Text(f"\njob {job}: its driver ended {len(status.ends)} times, last with {told}"), soft_wrap=True)
+        if status.last_end:
+            out.print(Text(f"its log: {status.last_end.where}; its last lines:"), soft_wrap=True)
         for line in status.last_lines:
             out.print(Text(f"    {line}"), soft_wrap=True)
     for name, seen in (now.pulse.pipelines if now.pulse else {}).items():

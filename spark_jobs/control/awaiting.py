@@ -59,6 +59,12 @@ def failed_generations(lake: Lake) -> dict[str, int]:
     return found
 
 
+def given_up(lake: Lake) -> tuple[str, ...]:
+    """The jobs that are to run and whose drivers are not started again."""
+    found = {job: job_now(lake, job).status for job, desired in orders.all_desired(lake).items() if desired.running}
+    return tuple(job for job, status_ in found.items() if status_ is not None and status_.state == "failed")
+
+
 def await_running(
     lake: Lake,
     ordered: Sequence[Ordered],
@@ -142,8 +148,9 @@ def _refuse_failed_driver(lake: Lake, job: str, now: JobNow, ordered: Iterable[O
         names = ", ".join(each.pipeline for each in ordered if each.job == job)
         said = "\n".join(f"    {line}" for line in found.last_lines)
         raise DeployError(
-            f"{names}: the driver of job {job} has ended {len(found.ends)} times (exit code {found.exit_code}) and is "
-            f"not started again. It said last:\n{said}\nMend that, then deploy again."
+            f"{names}: the driver of job {job} has ended {len(found.ends)} times and is not started again, last with "
+            f"{found.last_end.told if found.last_end else f'exit code {found.exit_code}'}. It said last:\n{said}\nMend "
+            "that, then deploy again."
         )
 
 

@@ -68,6 +68,7 @@ class Seen:
         newest_order: number of the job's newest order; a status of an older one knows nothing of it.
         unreadable: why its table cannot be read; None where it can.
         supervised_at: when a supervisor gave its last sign of life; None: none has ever watched the lake.
+        acknowledged_at: up to when somebody knows of its restarts.
     """
 
     now: datetime
@@ -79,6 +80,7 @@ class Seen:
     newest_order: int = 0
     unreadable: str | None = None
     supervised_at: datetime | None = None
+    acknowledged_at: datetime | None = None
 
     @property
     def taken(self) -> bool:
@@ -164,8 +166,7 @@ def summary(seen: Seen) -> str:
     restarts = _recent_restarts(seen)
     if restarts:
         what = "restarted" if pipeline.state == "running" else "failed"
-        times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
-        parts.append(f"{what} {times} within the hour, last at {restarts[-1]:%H:%M:%S}")
+        parts.append(f"{what} {_times(restarts)} within the hour, last at {restarts[-1]:%H:%M:%S}")
     return ", ".join(parts)
 
 
@@ -197,8 +198,11 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
     elif status is None or not seen.taken:
         return  # what it did before is of no account; `no-supervisor` tells if that lasts
     elif status.state in ("failed", "backing_off", "stopped"):
-        said = f" It said last: {status.last_lines[-1]}" if status.last_lines else ""
+        end = status.last_end if status.state != "stopped" else None
+        said = f" It said last: {status.last_lines[-1]}" if status.last_lines and not end else ""
         code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
+        if end:
+            said, see = f" Its cause: {end.cause}.", f"see the log of the driver that ended: {end.where}"
         again = "" if status.state == "backing_off" else " and is not started again until something is deployed"
         # A driver that died is back in a second; if it dies again and again, `restarts` tells.
         patience = {"failed": timedelta(0), "backing_off": STALE, "stopped": START}[status.state]
@@ -313,26 +317,38 @@ def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
 def _restarts(seen: Seen) -> Iterator[Breach]:
     limit, times = seen.definition.alerts.max_restarts, _recent_restarts(seen)
     if limit is not None and len(times) > limit:
-        told = f"It has been restarted {len(times)} times within the hour; the limit is {limit}.{_last_words(seen)}"
-        log = f" ({seen.pulse.log})" if seen.pulse and seen.pulse.log else ""
-        yield Breach("restarts", told, times[0], f"mend what it said; the driver's log{log} has the whole of it")
+        cause, log = _last_cause(seen)
+        told = f"It has been restarted {_times(times)} within the hour; the limit is {limit}.{cause}"
+        name = seen.definition.name
+        remedy = f"mend that{log}. Then `tidemark deploy {name}`, or `tidemark acknowledge {name}` where it runs well"
+        yield Breach("restarts", told, times[0], remedy)
 
 
-def _last_words(seen: Seen) -> str:
-    """What the pipeline failed with last, or its driver where that was what ended."""
+def _times(restarts: tuple[datetime, ...]) -> str:
+    return "once" if len(restarts) == 1 else f"{len(restarts)} times"
+
+
+def _last_cause(seen: Seen) -> tuple[str, str]:
+    """What the pipeline failed with last, or its driver where that was what ended; and whose log has all of it."""
     failed = seen.pipeline.failures if seen.pipeline else ()
-    ended = seen.status.ends if seen.status else ()
-    if failed and seen.pipeline and seen.pipeline.error and (not ended or failed[-1] >= ended[-1]):
-        return f" It failed last at {failed[-1]:%H:%M:%S} UTC: {seen.pipeline.error}"
-    if ended and seen.status and seen.status.last_lines:
-        return f" Its driver ended last at {ended[-1]:%H:%M:%S} UTC and said: {seen.status.last_lines[-1]}"
-    return ""
+    end = seen.status.last_end if seen.status else None
+    if failed and seen.pipeline and seen.pipeline.error and (end is None or failed[-1] >= end.at):
+        log = f"; the log of its driver: {seen.pulse.log} on {seen.pulse.host}" if seen.pulse and seen.pulse.log else ""
+        return f" It failed last at {failed[-1]:%H:%M:%S} UTC: {seen.pipeline.error}", log
+    if end is not None:
+        return (
+            f" Its driver (term {end.term}) ended last at {end.at:%H:%M:%S} UTC with {end.told}.",
+            f"; the log of the driver that ended: {end.where}",
+        )
+    return "", ""
 
 
 def _recent_restarts(seen: Seen) -> tuple[datetime, ...]:
+    """Those of what is deployed now, of which nobody has taken note."""
     ends = seen.status.ends if seen.status else ()
     failures = seen.pipeline.failures if seen.pipeline else ()
-    return tuple(sorted(at for at in (*ends, *failures) if seen.now - at < _HOUR))
+    known = max(seen.order.ordered_at, seen.acknowledged_at or seen.order.ordered_at)
+    return tuple(sorted(at for at in (*ends, *failures) if at > known and seen.now - at < _HOUR))
 
 
 def _is_down(pipeline: PipelinePulse) -> bool:

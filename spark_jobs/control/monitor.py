@@ -10,6 +10,7 @@ from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control import alert_log, marks, mutes, orders
+from spark_jobs.control.acknowledgements import acknowledged
 from spark_jobs.control.alert_log import Change, Open
 from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.health import Breach, Seen, examine, summary
@@ -147,7 +148,7 @@ def told(lake: Lake, seen: Look) -> None:
 
 
 def _look(lake: Lake, *, now: datetime) -> Look:
-    quiet = mutes.muted(lake, now=now)
+    quiet, noted = mutes.muted(lake, now=now), acknowledged(lake)
     known = alert_log.records(lake)
     number, before = known.newest()
     since = before.since() if before else {}
@@ -178,6 +179,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                     newest_order=newest_order,
                     unreadable=trouble_with_table,
                     supervised_at=supervised_at,
+                    acknowledged_at=noted.get(name),
                 )
                 found, summed_up = examine(seen), summary(seen)
             found = tuple(replace(breach, since=since.get((name, breach.kind), breach.since)) for breach in found)

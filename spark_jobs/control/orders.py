@@ -160,6 +160,22 @@ def stop(lake: Lake, names: Iterable[str], *, by: str) -> tuple[Ordered, ...]:
     return tuple(ordered)
 
 
+def deploy_again(lake: Lake, failed: Mapping[str, int], *, by: str) -> tuple[Ordered, ...]:
+    """Orders anew what has failed for good, with the definitions with which it was deployed.
+
+    Args:
+        lake: where.
+        failed: pipeline -> generation that has.
+        by: who orders, in words.
+
+    Raises:
+        CheckpointError: as `deploy`.
+    """
+    running = [order for desired in all_desired(lake).values() for order in desired.running.items()]
+    definitions = [order.parsed() for name, order in running if name in failed]
+    return deploy(lake, definitions, by=by, failed=failed) if definitions else ()
+
+
 @retry(
     retry=retry_if_exception_type(RecordTakenError),
     stop=stop_after_attempt(20),

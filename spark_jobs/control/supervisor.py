@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_jobs.control import orders, pulse, status, terms
+from spark_jobs.control.causes import cause_of_end
 from spark_jobs.control.launchers import Launched, Launcher, Task, is_driver, kill_group, last_lines, terminate
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.pulse import Pulse
@@ -31,6 +32,8 @@ _REMOTE_S = 20.0
 _FIRST_PULSE_S = 90.0
 _DRAIN_S = 120.0
 _LOGS_KEPT = 10
+_LINES_KEPT = 12
+_LINES_OF_CAUSE = 500
 _LOG_BYTES = 50 * 2**20
 
 
@@ -44,6 +47,7 @@ class _Watched:
     sequence: int = -1
     changed_at: float = 0.0
     beat: Pulse | None = None
+    killed: tuple[int, str] = (0, "")
 
 
 @dataclass
@@ -178,6 +182,10 @@ class Supervisor:
         silent_s = now - watched.changed_at
         mine = watched.launched if watched.launched_term == term else None
         alive = term > 0 and (mine is None or mine.exit_code() is None) and self._is_alive(mine, beat, silent_s)
+        exit_code = mine.exit_code() if mine and not alive else None
+        here = mine is not None or beat is None or beat.host == self.host
+        log_file = self._log_file(job, term)
+        lines = last_lines(log_file, _LINES_OF_CAUSE) if here and not alive and term else ()
         return Seen(
             now=self.now(),
             order=order,
@@ -189,8 +197,17 @@ class Supervisor:
             else max(silent_s, beat.spark_silent_s),
             term=term,
             drained=beat is not None and beat.ending == pulse.DRAINED,
-            exit_code=mine.exit_code() if mine and not alive else None,
-            last_lines=() if alive or term == 0 else last_lines(self._log_file(job, term)),
+            exit_code=exit_code,
+            last_lines=lines[-_LINES_KEPT:],
+            cause=cause_of_end(
+                killed=watched.killed[1] if watched.killed[0] == term else None,
+                ending=beat.ending if beat else None,
+                exit_code=exit_code,
+                lines=lines,
+            ),
+            host=beat.host if beat else self.host,
+            log=str(log_file) if here else None,
+            supervisor=self._lease.id,
         )
 
     def _is_alive(self, mine: Launched | None, beat: Pulse | None, silent_s: float) -> bool:
@@ -222,6 +239,7 @@ class Supervisor:
         why = f"no sign of life for {silent_s:.0f} s, or it took too long to end"
         if beat is not None and beat.spark_silent_s > HUNG_S:
             why = f"Spark has not answered in it for {beat.spark_silent_s:.0f} s"
+        watched.killed = watched.term, why
         if watched.launched is not None and watched.launched.exit_code() is None:
             self.say(f"{job}: its driver is killed: {why}")
             watched.launched.kill()
@@ -240,8 +258,8 @@ class Supervisor:
 
     def _tell(self, job: str, before: Status, after: Status) -> None:
         if len(after.ends) > len(before.ends):
-            code = "" if after.exit_code is None else f" with exit code {after.exit_code}"
-            self.say(f"{job}: its driver ended{code}" + "".join(f"\n    {line}" for line in after.last_lines[-4:]))
+            told = f" with {after.last_end.told}" if after.last_end else ""
+            self.say(f"{job}: its driver ended{told}" + "".join(f"\n    {line}" for line in after.last_lines[-4:]))
         if after.state != before.state and after.state in ("failed", "stopped", "draining"):
             self.say(f"{job}: {_IN_WORDS[after.state]}")
 

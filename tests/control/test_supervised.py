@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.control import health, orders, reconcile, terms
 from spark_jobs.control import supervisor as control_supervisor
 from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
-from spark_jobs.control.launchers import Launched
+from spark_jobs.control.launchers import Launched, LocalProcess
 from spark_jobs.control.monitor import Report, look, told
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Sink
@@ -109,6 +110,9 @@ def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(
         java_of(first).kill()
         until(lambda: terms.records(lake, JOB).newest_number() == 2, watching)
         assert "Spark has ended in this driver" in first.log.read_text()
+        end = job_now(lake, JOB).status.last_end
+        assert (end.term, end.exit_code, end.log) == (1, 1, str(first.log))
+        assert "its JVM was ended by signal 9" in end.cause
 
         good = deploy(lake, [totals])
         await_running(lake, good, timeout=streams.PATIENCE, sleep=once_more)
@@ -127,6 +131,9 @@ def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(
             assert "events/s" not in reports(lake)[totals.name].summary
             until(lambda: launcher.launched[1].exit_code() == -signal.SIGKILL, watching)
         until(lambda: terms.records(lake, JOB).newest_number() == 3, watching)
+        end = job_now(lake, JOB).status.last_end
+        assert (end.term, end.exit_code, end.log) == (2, -signal.SIGKILL, str(launcher.launched[1].log))
+        assert "its supervisor ended it: Spark has not answered" in end.cause
 
         # Mended under the same name, it runs in the same driver.
         mended = broken.model_copy(update={"event_time": "sold_at"})
@@ -155,3 +162,12 @@ def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_
         clock.passed += 3600
         watching.look()
         assert len(launcher.launched) == 5
+
+        assert failed_generations(lake) == {READERS[2].name: 1}
+
+        # Another supervisor, whose environment may have been mended, tries it again.
+        sleeper = LocalProcess((sys.executable, "-c", "import time; time.sleep(600)"))
+        watching._lease.release()
+        with launching(WatchedLauncher(sleeper)) as mended:
+            supervisor(lake, tmp_path / "logs", mended, now=clock.now).look()
+            assert len(mended.launched) == 1

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli import app, run_told
 from spark_jobs.control import mutes, orders, status, terms
+from spark_jobs.control.acknowledgements import acknowledged
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse, beat
 from spark_jobs.lake import Lake
@@ -108,3 +109,13 @@ def test_status_calls_nothing_running_whose_driver_and_supervisor_are_gone(deplo
     assert "last sign of life 5 minutes ago; start one: `make up`, or `tidemark supervise`" in output
     assert re.search(rf"{name} +running +no sign of life +730 +- ", output)
     assert code == 1
+
+
+def test_what_was_acknowledged_is_noted_for_deployed_pipelines_only(deployed: Lake) -> None:
+    told = refusal("acknowledge", a_pipeline().name, "another", "--lake", deployed.uri)
+    assert told == f"acknowledge: another has not been deployed. Deployed: {a_pipeline().name}. Nothing was changed."
+    assert acknowledged(deployed) == {}
+    before = datetime.now(UTC)
+    done = CliRunner().invoke(app, ["acknowledge", a_pipeline().name, "--lake", deployed.uri])
+    assert done.exit_code == 0
+    assert before <= acknowledged(deployed)[a_pipeline().name] <= datetime.now(UTC)

@@ -8,7 +8,7 @@ import pytest
 from spark_jobs.control.health import Seen, examine, summary
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
-from spark_jobs.control.status import Status
+from spark_jobs.control.status import End, Status
 from spark_jobs.spec import Alerts
 from tests.builders import a_pipeline
 
@@ -246,13 +246,47 @@ def test_without_a_limit_of_silence_a_start_may_take_for_ever():
     assert kinds(seen(pipeline=fresh, pulse=began, alerts=Alerts(max_silence="5 minutes"))) == ["no-progress"]
 
 
-def test_restarts_are_told_with_what_was_said_last():
-    failures = tuple(NOW - timedelta(minutes=minute) for minute in (9, 5, 1))
-    (breach,) = examine(seen(pipeline={"failures": failures, "error": "no space is left"}))
+FAILURES = tuple(NOW - timedelta(minutes=minute) for minute in (9, 5, 1))
+
+
+def an_end(at):
+    return End(at=at, term=3, host="h", exit_code=1, cause="java.lang.OutOfMemoryError", log="/logs/streams/000003.log")
+
+
+def test_restarts_are_told_with_what_the_pipeline_failed_with():
+    driver = {"log": "/logs/streams/000004.log"}
+    failed = {"failures": FAILURES, "error": "no space is left"}
+    (breach,) = examine(seen(pipeline=failed, pulse=driver, status={"last_end": an_end(FAILURES[1])}))
     assert breach.what.endswith("It failed last at 11:59:00 UTC: no space is left")
-    ends = {"ends": failures, "last_lines": ("java: no heap",)}
-    (breach,) = examine(seen(status=ends))
-    assert breach.what.endswith("Its driver ended last at 11:59:00 UTC and said: java: no heap")
+    assert "/logs/streams/000004.log" in breach.remedy
+
+
+def test_restarts_are_told_with_cause_exit_code_and_log_of_the_driver_that_ended():
+    ended = {"ends": FAILURES, "last_end": an_end(FAILURES[2]), "last_lines": ("Connection refused",)}
+    (breach,) = examine(seen(status=ended, pulse={"log": "/logs/streams/000004.log"}))
+    assert breach.what.endswith(
+        "Its driver (term 3) ended last at 11:59:00 UTC with exit code 1: java.lang.OutOfMemoryError."
+    )
+    assert "/logs/streams/000003.log on h" in breach.remedy
+    assert "000004" not in breach.remedy
+    assert "`tidemark acknowledge hourly_sales`" in breach.remedy
+
+
+def test_restarts_count_from_the_deploy_on():
+    ended = {"ends": FAILURES, "last_end": an_end(FAILURES[2])}
+    assert kinds(seen(status=ended, order={"ordered_at": NOW - timedelta(minutes=10)})) == ["restarts"]
+    fresh = seen(status=ended, order={"ordered_at": NOW - timedelta(minutes=6)})
+    assert kinds(fresh) == []
+    assert "restarted 2 times" in summary(fresh)
+
+
+def test_restarts_that_were_acknowledged_count_no_more():
+    ended = {"ends": FAILURES, "last_end": an_end(FAILURES[2])}
+    known = replace(seen(status=ended), acknowledged_at=NOW - timedelta(seconds=30))
+    assert kinds(known) == []
+    assert "restarted" not in summary(known)
+    more = {"ends": (*FAILURES, *[NOW - timedelta(seconds=second) for second in (20, 10, 5)])}
+    assert kinds(replace(seen(status=ended | more), acknowledged_at=NOW - timedelta(seconds=30))) == ["restarts"]
 
 
 def test_books_that_do_not_balance_are_told():

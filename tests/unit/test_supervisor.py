@@ -141,6 +141,9 @@ def test_a_driver_whose_spark_hangs_is_killed_though_it_gives_signs_of_life(tmp_
         here.look()
         assert process.wait(timeout=60) == -9
     assert "streams: its driver is killed: Spark has not answered in it for 61 s" in said
+    here.look()
+    end = status.records(lake, JOB).newest()[1].last_end
+    assert (end.term, end.cause) == (1, "its supervisor ended it: Spark has not answered in it for 61 s")
 
 
 def test_a_file_that_a_forged_pulse_names_is_neither_read_nor_cut(tmp_path):
@@ -157,7 +160,9 @@ def test_a_file_that_a_forged_pulse_names_is_neither_read_nor_cut(tmp_path):
         running = status.Status(job=JOB, state="running", since=NOW, term=1, order=1)
         status.records(lake, JOB).append(1, running)
         here.look()
-        assert status.records(lake, JOB).newest()[1].last_lines == ("what its driver said",)
+        found = status.records(lake, JOB).newest()[1]
+        assert found.last_lines == ("what its driver said",)
+        assert found.last_end.log == str(own)
     assert large.stat().st_size == 100 * 2**20
     assert sorted(path.name for path in tmp_path.glob("large*")) == ["large"]
 

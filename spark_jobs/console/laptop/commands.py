@@ -36,6 +36,8 @@ from spark_jobs.lake.settings import Settings
 
 PIPELINES = ("ingest_sales", "top_products", "top_products_live", "shop_totals")
 
+PARTS = ("airflow", "supervisor", "shop")
+
 HOME = Path(".airflow")
 
 # An hour of the shop passes in a minute until it has caught up with the clock; then it keeps the clock's pace.
@@ -160,6 +162,9 @@ def _start_missing(
             lake=lake.uri,
         )
         yield f"Airflow starts; its log: {_shown(airflow.log)}"
+    if supervisor.runs() and (changed := _changed_settings(supervisor)) and (jobs := _given_up(lake)):
+        yield f"The supervisor ends and starts again: job {', '.join(jobs)} was given up, and {changed} has changed …"
+        supervisor.stop(within_s=_DRAIN_S)
     if not supervisor.runs():
         _start(supervisor, lake, "supervise")
         yield f"The supervisor starts; its log: {_shown(supervisor.log)}"
@@ -171,15 +176,33 @@ def _start_missing(
 
 def _processes(home: Path) -> tuple[Background, Background, Background]:
     logs = Path(Settings().logs).absolute()
-    airflow, supervisor, shop = (
-        Background(name, home=home / "run", log=logs / f"{name}.log") for name in ("airflow", "supervisor", "shop")
-    )
+    airflow, supervisor, shop = (Background(name, home=home / "run", log=logs / f"{name}.log") for name in PARTS)
     return airflow, supervisor, shop
 
 
 def _start(process: Background, lake: Lake, *arguments: str) -> None:
     command = [sys.executable, "-m", "spark_jobs", *arguments, "--lake", lake.uri]
-    process.start(command, environment={**os.environ, "PYTHONUNBUFFERED": "1"}, lake=lake.uri)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process.start(command, environment=environment, lake=lake.uri, settings=_settings())
+
+
+def _settings() -> dict[str, object]:
+    """What drivers take from the environment; no password is among it."""
+    return Settings().model_dump(mode="json", exclude={"lake"})
+
+
+def _changed_settings(process: Background) -> str:
+    """The variables that say something else than when a process was started; empty where none does, or nobody knows."""
+    before, now = process.facts().get("settings"), _settings()
+    names = [name for name in now if isinstance(before, dict) and before.get(name, now[name]) != now[name]]
+    return ", ".join(f"TIDEMARK_{name.upper()}" for name in names)
+
+
+def _given_up(lake: Lake) -> tuple[str, ...]:
+    try:
+        return awaiting.given_up(lake)
+    except (LakeUnavailableError, BaseError):
+        return ()  # whoever needs the lake next says what is wrong with it
 
 
 def _port(airflow: Background) -> int:
@@ -251,6 +274,13 @@ def _deploy(out: Console, err: Console, lake: Lake, api: Airflow) -> int:
     missing = [name for name in PIPELINES if name not in known]
     if missing:
         return _deploy_by_dag(err, api, missing)
+    try:
+        again = orders.deploy_again(lake, awaiting.failed_generations(lake), by="make up")
+    except TidemarkError as error:
+        return _refused(err, error)
+    if again:
+        out.print(f"Given up before, and ordered again: {', '.join(each.pipeline for each in again)}.", highlight=False)
+        desired = orders.all_desired(lake)
     wanted = [
         Ordered(job=job, pipeline=name, generation=order.generation, changed=False)
         for job, now in desired.items()
@@ -259,10 +289,14 @@ def _deploy(out: Console, err: Console, lake: Lake, api: Airflow) -> int:
     try:
         awaiting.await_running(lake, wanted, timeout=timedelta(seconds=_DEPLOY_S), tell=lambda _: None)
     except TidemarkError as error:
-        err.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True, highlight=False)
-        return 1
+        return _refused(err, error)
     out.print(f"Deployed before, and running: {', '.join(each.pipeline for each in wanted) or 'nothing'}.")
     return 0
+
+
+def _refused(err: Console, error: TidemarkError) -> int:
+    err.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True, highlight=False)
+    return 1
 
 
 def _deploy_by_dag(err: Console, api: Airflow, names: list[str]) -> int:
