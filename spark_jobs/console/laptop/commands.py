@@ -1,5 +1,6 @@
 """`up`, `down` and `status`: what runs on this machine for one lake."""
 
+import fcntl
 import os
 import sys
 import time
@@ -23,7 +24,9 @@ from spark_jobs.console.laptop.airflow import (
     free_port,
     is_free,
     password,
-    prepare_database,
+    password_file,
+    prepare_home,
+    private_folder,
 )
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control import awaiting, orders, pulse, terms
@@ -81,8 +84,11 @@ def up(out: Console, err: Console, lake: Lake, *, began: float | None = None) ->
     Returns:
         The exit code.
     """
-    times = _Times(began)
-    home = HOME.absolute()
+    with _alone(HOME.absolute()):
+        return _up(out, err, lake, _Times(began), HOME.absolute())
+
+
+def _up(out: Console, err: Console, lake: Lake, times: _Times, home: Path) -> int:
     processes = _processes(home)
     _refuse_other_lake(lake, *processes)
     port = _port(processes[0])
@@ -107,7 +113,12 @@ def down(out: Console, lake: Lake) -> int:
     Returns:
         The exit code, which is 0.
     """
-    airflow, supervisor, shop = _processes(HOME.absolute())
+    with _alone(HOME.absolute()):
+        return _down(out, lake, HOME.absolute())
+
+
+def _down(out: Console, lake: Lake, home: Path) -> int:
+    airflow, supervisor, shop = _processes(home)
     out.print(f"shop: {shop.stop(within_s=10)}")
     with out.status("the streams finish their batches …"):
         out.print(f"supervisor and its drivers: {supervisor.stop(within_s=_DRAIN_S)}")
@@ -145,6 +156,29 @@ def status(out: Console, lake: Lake) -> int:
     return 0
 
 
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Keeps a second command from starting, or ending, the same processes in this folder.
+
+    Raises:
+        AirflowError: if one is at work. The lock ends with the process that holds it, however that ends.
+    """
+    private_folder(home)
+    with (home / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise AirflowError(
+                f"{home}: `make up` or `make down` is at work here already (process {file.read()}). Nothing was "
+                "changed. Wait until it has ended; `make status` says what runs."
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
 def _start_missing(
     lake: Lake, home: Path, port: int, processes: tuple[Background, Background, Background]
 ) -> Iterator[str]:
@@ -153,11 +187,12 @@ def _start_missing(
     if not airflow.runs():
         airflow.stop(within_s=10, everyone=True)  # parts that outlived a killed one hold its port
         _refuse_taken(port)
-        prepare_database(home)
+        prepare_home(home)
         tasks_port = free_port()
         airflow.start(
             command(home, tasks_port),
             environment=environment(home, port, tasks_port, lake=lake.uri),
+            private=True,
             port=port,
             lake=lake.uri,
         )
@@ -342,11 +377,13 @@ def _end_drivers(lake: Lake) -> str:
 
 
 def _tell(out: Console, times: _Times, api: Airflow, home: Path, lake: Lake) -> None:
+    # What is not shown to a person stays in a log.
+    secret = f"password {password(home)}" if out.is_terminal else f"password in {_shown(password_file(home))}"
     elsewhere = lake.uri != Lake.parse(Settings.model_fields["lake"].default).uri
     out.print()
     out.print(reports.rows_table(("where the time went", ""), times.table()))
     out.print(
-        f"\nAirflow: {api.address}   user {USER}   password {password(home)}\n\n"
+        f"\nAirflow: {api.address}   user {USER}   {secret}\n\n"
         "Look at:\n"
         + (f"  export TIDEMARK_LAKE={lake.uri}     so that these commands, too, find this lake\n" if elsewhere else "")
         + f"  {api.address}/dags/monitor_streams    each pipeline's health, every minute\n"
