@@ -68,9 +68,7 @@ def _confine(connection: duckdb.DuckDBPyConnection, scratch: str) -> None:
         connection: with all of its views.
         scratch: folder for what does not fit in memory.
     """
-    folder = scratch.replace("'", "''")
-    connection.execute(f"SET temp_directory = '{folder}'")
-    connection.execute(f"SET allowed_directories = ['{folder}']")
+    connection.execute("SET temp_directory = '{}'".format(scratch.replace("'", "''")))
     connection.execute("SET enable_external_access = false")
     # Else a query could set where DuckDB logs and profiles go.
     connection.execute("SET lock_configuration = true")

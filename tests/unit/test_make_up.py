@@ -89,6 +89,7 @@ def test_of_two_that_begin_at_once_the_second_is_refused_and_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "_start_missing", lambda *_: pytest.fail("it starts what the first one does"))
     console, lake = Console(file=StringIO()), Lake(str(tmp_path / "lake"))
     up = "from spark_jobs.console.laptop import commands; import pathlib, sys\n"
     up += "with commands._alone(pathlib.Path('.airflow').absolute()): print('at work', flush=True); sys.stdin.read()"
