@@ -8,7 +8,9 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from spark_jobs.cli import app
 from spark_jobs.lake import query, watermarks
 from spark_jobs.lake.query import QueryError
 from tests.builders import a_lake, write
@@ -184,6 +186,12 @@ class TestFiles:
         query.run(lake, copied, allow_files=True)
         assert (outside / "written.csv").read_text() == "n\n3\n"
         assert query.run(lake, f"SELECT * FROM read_csv('{outside}/secret.csv')", allow_files=True)[1] == [("4f2c91",)]
+
+    def test_the_command_asks_for_them_by_its_option(self, lake, outside):
+        asked = ["sql", f"SELECT * FROM read_csv('{outside}/secret.csv')", "--lake", lake.uri]
+        refused = CliRunner().invoke(app, asked)
+        assert isinstance(refused.exception, QueryError)
+        assert "4f2c91" in CliRunner().invoke(app, [*asked, "--allow-files"]).output
 
     def test_what_does_not_fit_in_memory_is_still_computed_and_leaves_nothing_behind(self, lake, tmp_path, monkeypatch):
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
