@@ -414,10 +414,18 @@ def late(
 
 @app.command()
 def sql(
-    text: Annotated[str, typer.Argument(help="A query for DuckDB.", metavar="QUERY")], lake: LakeOption = None
+    text: Annotated[str, typer.Argument(help="A query for DuckDB.", metavar="QUERY")],
+    lake: LakeOption = None,
+    allow_files: Annotated[
+        bool,
+        typer.Option(
+            "--allow-files",
+            help="The query may also read and write files, attach databases, load extensions and change settings.",
+        ),
+    ] = False,
 ) -> None:
     """Query all tables of the lake with DuckDB: bronze.sales, gold.top_products, gold.top_products__late, …"""
-    columns, rows = query.run(_lake(lake), text)
+    columns, rows = query.run(_lake(lake), text, allow_files=allow_files)
     out.print(reports.rows_table(columns, rows))
 
 

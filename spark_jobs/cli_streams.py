@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from spark_jobs.console import streams
-from spark_jobs.control import awaiting, mutes, orders
+from spark_jobs.control import acknowledgements, awaiting, mutes, orders
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import registered_readers, resolve, with_sources
@@ -123,13 +123,23 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         """Keep a pipeline's alerts from failing its task and calling anybody, for a while."""
         until = None if off else datetime.now(UTC) + _duration("--for", during)
         where = _lake(lake)
-        known = {name for desired in orders.all_desired(where).values() for name in desired.pipelines}
-        unknown = sorted(set(names) - known)
-        if unknown:
-            raise DefinitionError(f"mute: {unknown[0]} has not been deployed. Deployed: {', '.join(sorted(known))}")
+        _refuse_unknown("mute", where, names)
         mutes.mute(where, names, until=until)
         told = "alerts again" if until is None else f"muted until {until:%Y-%m-%d %H:%M} UTC"
         out.print(f"{', '.join(names)}: {told}", highlight=False)
+
+    @app.command()
+    def acknowledge(names: Deployed, lake: LakeOption = None) -> None:
+        """Take note of what has happened to pipelines so far: their alert `restarts` clears with the next look."""
+        at, where = datetime.now(UTC), _lake(lake)
+        _refuse_unknown("acknowledge", where, names)
+        acknowledgements.acknowledge(where, names, at=at)
+        out.print(
+            f"{', '.join(names)}: restarts up to {at:%Y-%m-%d %H:%M:%S} UTC are acknowledged. Only those after it "
+            "count for the alert `restarts`.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
     @app.command()
     def supervise(
@@ -187,6 +197,16 @@ def _duration(option: str, text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as error:
         raise DefinitionError(f"{option}: {error}. Nothing was changed.") from None
+
+
+def _refuse_unknown(verb: str, lake: Lake, names: list[str]) -> None:
+    known = {name for desired in orders.all_desired(lake).values() for name in desired.pipelines}
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise DefinitionError(
+            f"{verb}: {unknown[0]} has not been deployed. Deployed: {', '.join(sorted(known)) or 'nothing'}. Nothing "
+            "was changed."
+        )
 
 
 def _person() -> str:

@@ -4,11 +4,13 @@ import contextlib
 import logging
 import os
 import signal
+import stat
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -75,10 +77,24 @@ def report_failures(err: Console, outcomes: Mapping[str, Outcome]) -> int:
     return code
 
 
+@cache
+def _log_folder(shared: str, user: int) -> Path:
+    """One folder for each user of the host, by number: in a container a user may have no name.
+
+    Anybody may make a folder of that name before its owner does, or a link, and find there what is logged, or have it
+    written over a file: such a one is not used.
+    """
+    folder = Path(shared) / f"tidemark-{user}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == user and not stat.S_IMODE(found.st_mode) & 0o077:
+        return folder
+    return Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=shared))
+
+
 def _log_file() -> Path:
-    # One folder for each user of the host, by number: in a container a user may have no name.
-    folder = Path(tempfile.gettempdir()) / f"tidemark-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = _log_folder(tempfile.gettempdir(), os.getuid())
     for old in folder.glob("driver-*.log"):
         with contextlib.suppress(FileNotFoundError):  # another one was quicker
             if time.time() - old.stat().st_mtime > _KEEP_LOGS_S:

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from spark_jobs.control import mutes, orders
 from spark_jobs.control.awaiting import JobNow, job_now
-from spark_jobs.control.launchers import Launcher, LocalProcess, SparkSubmit, Task
-from spark_jobs.control.lease import LEASE_S, active_supervisor
+from spark_jobs.control.health import STALE, lost, span
+from spark_jobs.control.launchers import Launcher, LocalProcess, SparkSubmit, Task, driver_arguments
+from spark_jobs.control.lease import GONE, active_supervisor
 from spark_jobs.control.marks import last_look
 from spark_jobs.control.orders import Order
 from spark_jobs.control.supervisor import Supervisor
@@ -48,7 +49,7 @@ def supervise(lake: Lake, settings: Settings, *, end: threading.Event, leave: th
         lake=lake,
         launcher=launcher(lake, settings),
         logs=logs,
-        drive=lambda job, term: ("drive", job, "--term", str(term), "--lake", lake.uri),
+        drive=lambda job, term: driver_arguments(job, term, lake.uri),
     )
     if settings.metrics_port:
         _serve_metrics(supervisor, settings)
@@ -129,17 +130,19 @@ def print_status(out: Console, lake: Lake) -> bool:
     if wrong:
         out.print(f"[red]lake {lake.uri}: {wrong}[/red]", highlight=False)
     active = active_supervisor(lake)
-    fine = active is not None and (datetime.now(UTC) - active[1]).total_seconds() < 4 * LEASE_S
+    at = datetime.now(UTC)
+    fine = active is not None and at - active[1] <= GONE
     if active is None:
         out.print(f"no supervisor watches {lake.uri}: start one with `tidemark supervise`", highlight=False)
     else:
-        told = "active" if fine else f"[red]silent since {active[1]:%Y-%m-%d %H:%M:%S} UTC[/red]"
-        out.print(f"supervisor {active[0].id}: {told}", highlight=False)
+        told = f"last sign of life {span(at - active[1])} ago"
+        told = f"active, {told}" if fine else f"[red]{told}[/red]; start one: `make up`, or `tidemark supervise`"
+        out.print(f"supervisor {active[0].id}: {told}", highlight=False, soft_wrap=True)
     desired = orders.all_desired(lake)
     if not desired:
         out.print(f"nothing has been deployed on {lake.uri}: `tidemark deploy PIPELINE`", highlight=False)
         return True
-    quiet = mutes.muted(lake, now=datetime.now(UTC))
+    quiet = mutes.muted(lake, now=at)
     narrow = out.width < _WIDE
     table = Table(box=None, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0))
     for heading in ("job", "pipeline", "state") if narrow else ("job", "pipeline", "ordered", "state"):
@@ -147,19 +150,35 @@ def print_status(out: Console, lake: Lake) -> bool:
     for heading in _SHORT_HEADINGS if narrow else _HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
+    seen = {job: job_now(lake, job) for job in desired}
+    at = datetime.now(UTC)
     for job, wanted in desired.items():
-        now = job_now(lake, job)
+        now = seen[job]
+        _print_driver(out, job, now, at=at, wanted=bool(wanted.running))
         for name, order in wanted.pipelines.items():
-            state, good = state_of(now, name, order)
+            state, good = state_of(now, name, order, at=at)
             fine = fine and good
             note = "muted" if name in quiet else ""
             ordered = () if narrow else (order.state,)
-            figures = _figures(now, name, clock="%m-%d %H:%M" if narrow else "%Y-%m-%d %H:%M:%S")
+            figures = _figures(now, name, at=at, clock="%m-%d %H:%M" if narrow else "%Y-%m-%d %H:%M:%S")
             table.add_row(job, name, *ordered, _coloured(state, good), *figures, note)
     out.print(table)
     for job in desired:
-        _print_troubles(out, job, job_now(lake, job))
+        _print_troubles(out, job, seen[job])
     return fine
+
+
+def _print_driver(out: Console, job: str, now: JobNow, *, at: datetime, wanted: bool) -> None:
+    """Who drives a job, and how old what is known of it is."""
+    pulse = now.pulse
+    if pulse is None or not wanted:
+        return
+    told = f"last sign of life {span(at - pulse.at)} ago"
+    if pulse.ending is not None:
+        told += ", as it ended"
+    elif found := lost(pulse, now=at):
+        told = f"[red]{told if at - pulse.at > STALE else f'it {found[0]}'}[/red]"
+    out.print(f"driver of job {job}: term {pulse.term}, on {pulse.host}: {told}", highlight=False, soft_wrap=True)
 
 
 _WIDE = 115
@@ -167,8 +186,8 @@ _HEADINGS = ("events", "events/s", "watermark (UTC)", "behind", "failures")
 _SHORT_HEADINGS = ("events", "per s", "final up to", "behind", "fails")
 
 
-def state_of(now: JobNow, name: str, order: Order) -> tuple[str, bool]:
-    """What a pipeline does, in a word or two, and whether that is what was ordered."""
+def state_of(now: JobNow, name: str, order: Order, *, at: datetime) -> tuple[str, bool]:
+    """What a pipeline does at a time, in a word or two, and whether that is what was ordered."""
     seen, status = now.pipeline(name), now.status
     driver = status.state if status else "stopped"
     if order.state == "stopped":
@@ -178,6 +197,8 @@ def state_of(now: JobNow, name: str, order: Order) -> tuple[str, bool]:
         return "waits for a supervisor", False
     if driver in ("failed", "backing_off", "stopped"):
         return f"driver {driver.replace('_', ' ')}", False
+    if now.pulse is not None and lost(now.pulse, now=at):
+        return "no sign of life" if at - now.pulse.at > STALE else "Spark hangs", False
     if driver == "starting" or seen is None or seen.generation < order.generation:
         return "starting", True
     return seen.state, seen.state in ("running", "starting")
@@ -187,7 +208,7 @@ def _coloured(state: str, good: bool) -> Text:
     return Text(state, style="green" if state == "running" else "" if good else "red")
 
 
-def _figures(now: JobNow, name: str, *, clock: str) -> tuple[str, ...]:
+def _figures(now: JobNow, name: str, *, at: datetime, clock: str) -> tuple[str, ...]:
     seen = now.pipeline(name)
     if seen is None:
         return ("-",) * 5
@@ -195,7 +216,8 @@ def _figures(now: JobNow, name: str, *, clock: str) -> tuple[str, ...]:
     watermark = "-"
     if figures.watermark_ms:
         watermark = datetime.fromtimestamp(figures.watermark_ms / 1000, UTC).strftime(clock)
-    rate = figures.input_rows_per_s
+    # That of a driver which is gone is nobody's any more.
+    rate = None if now.pulse is None or lost(now.pulse, now=at) else figures.input_rows_per_s
     return (
         f"{figures.read:,}",
         "-" if rate is None else f"{rate:,.0f}",
@@ -208,7 +230,10 @@ def _figures(now: JobNow, name: str, *, clock: str) -> tuple[str, ...]:
 def _print_troubles(out: Console, job: str, now: JobNow) -> None:
     status = now.status
     if status is not None and status.state in ("failed", "backing_off"):
-        out.print(f"\njob {job}: its driver ended {len(status.ends)} times, last with exit code {status.exit_code}:")
+        told = status.last_end.told if status.last_end else f"exit code {status.exit_code}"
+        out.print(Text(f"\njob {job}: its driver ended {len(status.ends)} times, last with {told}"), soft_wrap=True)
+        if status.last_end:
+            out.print(Text(f"its log: {status.last_end.where}; its last lines:"), soft_wrap=True)
         for line in status.last_lines:
             out.print(Text(f"    {line}"), soft_wrap=True)
     for name, seen in (now.pulse.pipelines if now.pulse else {}).items():

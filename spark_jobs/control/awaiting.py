@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spark_jobs.control import orders, pulse, status, terms
-from spark_jobs.control.lease import LEASE_S, active_supervisor
+from spark_jobs.control.lease import GONE, LEASE_S, active_supervisor
 from spark_jobs.control.orders import Ordered
 from spark_jobs.control.pulse import PipelinePulse, Pulse
 from spark_jobs.control.status import Status
@@ -57,6 +57,12 @@ def failed_generations(lake: Lake) -> dict[str, int]:
             if given_up or (seen is not None and seen.state == "failed" and seen.generation == order.generation):
                 found[name] = order.generation
     return found
+
+
+def given_up(lake: Lake) -> tuple[str, ...]:
+    """The jobs that are to run and whose drivers are not started again."""
+    found = {job: job_now(lake, job).status for job, desired in orders.all_desired(lake).items() if desired.running}
+    return tuple(job for job, status_ in found.items() if status_ is not None and status_.state == "failed")
 
 
 def await_running(
@@ -142,8 +148,9 @@ def _refuse_failed_driver(lake: Lake, job: str, now: JobNow, ordered: Iterable[O
         names = ", ".join(each.pipeline for each in ordered if each.job == job)
         said = "\n".join(f"    {line}" for line in found.last_lines)
         raise DeployError(
-            f"{names}: the driver of job {job} has ended {len(found.ends)} times (exit code {found.exit_code}) and is "
-            f"not started again. It said last:\n{said}\nMend that, then deploy again."
+            f"{names}: the driver of job {job} has ended {len(found.ends)} times and is not started again, last with "
+            f"{found.last_end.told if found.last_end else f'exit code {found.exit_code}'}. It said last:\n{said}\nMend "
+            "that, then deploy again."
         )
 
 
@@ -152,7 +159,7 @@ def _refuse_absent_supervisor(lake: Lake, since: datetime) -> None:
     if now - since < timedelta(seconds=2 * LEASE_S):
         return
     active = active_supervisor(lake)
-    if active is None or now - active[1] > timedelta(seconds=4 * LEASE_S):
+    if active is None or now - active[1] > GONE:
         raise DeployError(
             f"no supervisor watches {lake.uri}: nothing starts drivers there. The order stands and is followed as soon "
             "as one does. Start it: `make up`, or `tidemark supervise`."

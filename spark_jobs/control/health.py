@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from spark_jobs.control.lease import GONE
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import Status
@@ -20,7 +21,8 @@ START = timedelta(minutes=2)
 """How long a pipeline may take from its order to its first progress."""
 
 STALE = timedelta(seconds=30)
-"""A pulse that is older is that of a driver which is gone, or cannot write to the lake."""
+"""A pulse that is older is that of a driver which is gone, or cannot write to the lake; and a Spark that has not
+answered for so long hangs."""
 
 _HOUR = timedelta(hours=1)
 _FEWEST_EVENTS = 100
@@ -65,6 +67,8 @@ class Seen:
         books: what the newest batches of its ledger do not agree on; empty where they balance.
         newest_order: number of the job's newest order; a status of an older one knows nothing of it.
         unreadable: why its table cannot be read; None where it can.
+        supervised_at: when a supervisor gave its last sign of life; None: none has ever watched the lake.
+        acknowledged_at: up to when somebody knows of its restarts.
     """
 
     now: datetime
@@ -75,11 +79,23 @@ class Seen:
     books: tuple[str, ...] = ()
     newest_order: int = 0
     unreadable: str | None = None
+    supervised_at: datetime | None = None
+    acknowledged_at: datetime | None = None
 
     @property
     def taken(self) -> bool:
         """Whether a supervisor has seen what is ordered."""
         return self.pipeline is not None or (self.status is not None and self.status.order >= self.newest_order)
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor is at work, as far as is known."""
+        return self.supervised_at is None or self.now - self.supervised_at <= GONE
+
+    @property
+    def lost(self) -> tuple[str, datetime] | None:
+        """What is wrong with its driver's signs of life, and since when; see `lost`."""
+        return lost(self.pulse, now=self.now) if self.pulse else None
 
     @property
     def pipeline(self) -> PipelinePulse | None:
@@ -88,13 +104,29 @@ class Seen:
         return found if found is not None and found.generation >= self.order.generation else None
 
 
+def lost(pulse: Pulse, *, now: datetime) -> tuple[str, datetime] | None:
+    """What tells that a driver is gone or hangs, and since when; None where its signs of life are as they should be.
+
+    Args:
+        pulse: its newest.
+        now: the time.
+    """
+    if now - pulse.at > STALE:
+        return f"gives no sign of life: the last is {span(now - pulse.at)} old", pulse.at
+    silent = timedelta(seconds=pulse.spark_silent_s)
+    if silent > STALE:
+        return f"hangs: Spark has not answered in it for {span(silent)}", pulse.at - silent
+    return None
+
+
 def examine(seen: Seen) -> tuple[Breach, ...]:
     """What is wrong with a pipeline; empty where nothing is, or where it is not to run."""
     if seen.order.state != "running":
         return ()
-    found = [*_not_running(seen)]
+    down = tuple(_not_running(seen))
+    found = [*_unsupervised(seen), *down]
     pipeline = seen.pipeline
-    if pipeline is not None and not found:
+    if pipeline is not None and not down:
         found += _slow(seen, pipeline)
     if pipeline is not None:
         found += _shares(seen, pipeline.figures)
@@ -121,11 +153,11 @@ def summary(seen: Seen) -> str:
     if pipeline is None:
         return "starting"
     figures = pipeline.figures
-    parts: list[str] = [pipeline.state]
+    parts: list[str] = [f"its driver {seen.lost[0]}" if seen.lost else pipeline.state]
     if figures.batch_id is not None:
         parts.append(f"batch {figures.batch_id} of epoch {figures.epoch}")
     parts.append(f"{figures.read:,} events")
-    if figures.input_rows_per_s is not None:
+    if figures.input_rows_per_s is not None and not seen.lost:
         parts.append(f"{figures.input_rows_per_s:,.0f} events/s")
     if figures.rows_behind is not None:
         parts.append(f"{figures.rows_behind:,} behind")
@@ -134,12 +166,23 @@ def summary(seen: Seen) -> str:
     restarts = _recent_restarts(seen)
     if restarts:
         what = "restarted" if pipeline.state == "running" else "failed"
-        times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
-        parts.append(f"{what} {times} within the hour, last at {restarts[-1]:%H:%M:%S}")
+        parts.append(f"{what} {_times(restarts)} within the hour, last at {restarts[-1]:%H:%M:%S}")
     return ", ".join(parts)
 
 
 # --- kinds ---
+
+
+def _unsupervised(seen: Seen) -> Iterator[Breach]:
+    start, ordered = "start one: `make up`, or `tidemark supervise`", seen.order.ordered_at
+    if seen.supervised_at is not None and not seen.supervised:
+        what = (
+            f"No supervisor watches it: the last one has been silent for {span(seen.now - seen.supervised_at)}. A "
+            "driver that runs goes on; one that ends or hangs stays so."
+        )
+        yield Breach("no-supervisor", what, seen.supervised_at, start)
+    elif (seen.status is None or not seen.taken) and seen.now - ordered > START:
+        yield Breach("no-supervisor", "No supervisor has taken the order.", ordered, start)
 
 
 def _not_running(seen: Seen) -> Iterator[Breach]:
@@ -153,13 +196,13 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         remedy = f"mend what it says, {f'then deploy `{name}` again' if given_up else 'if it does not pass by itself'}"
         yield Breach(kind, f"It does not run: it {again}. {pipeline.error}", pipeline.since, remedy)
     elif status is None or not seen.taken:
-        if seen.now - ordered > START:
-            yield Breach(
-                "no-supervisor", "No supervisor has taken the order.", ordered, "start one: `tidemark supervise`"
-            )
+        return  # what it did before is of no account; `no-supervisor` tells if that lasts
     elif status.state in ("failed", "backing_off", "stopped"):
-        said = f" It said last: {status.last_lines[-1]}" if status.last_lines else ""
+        end = status.last_end if status.state != "stopped" else None
+        said = f" It said last: {status.last_lines[-1]}" if status.last_lines and not end else ""
         code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
+        if end:
+            said, see = f" Its cause: {end.cause}.", f"see the log of the driver that ended: {end.where}"
         again = "" if status.state == "backing_off" else " and is not started again until something is deployed"
         # A driver that died is back in a second; if it dies again and again, `restarts` tells.
         patience = {"failed": timedelta(0), "backing_off": STALE, "stopped": START}[status.state]
@@ -167,9 +210,14 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         if abs(seen.now - max(status.since, ordered)) >= patience:
             what = f"Its driver has ended{code}{again}.{said}"
             yield Breach("not-running", what, status.since, f"{see}, then deploy `{name}` again")
-    elif seen.pulse is not None and seen.now - seen.pulse.at > STALE:
-        what = f"Its driver gives no sign of life: the last is {span(seen.now - seen.pulse.at)} old."
-        yield Breach("not-running", what, seen.pulse.at, "see whether a supervisor runs: `tidemark status`")
+    elif seen.lost:
+        what, since = seen.lost
+        remedy = (
+            "its supervisor ends it after a minute and starts another; if this lasts, `tidemark status` says why not"
+            if seen.supervised
+            else "start a supervisor, which ends it and starts another: `make up`, or `tidemark supervise`"
+        )
+        yield Breach("not-running", f"Its driver {what}.", since, remedy)
     elif pipeline is None or pipeline.progressed_at is None:
         # A driver that was started again begins anew, and its first batch may take as long as any.
         began = max(ordered, status.since, seen.pulse.started_at if seen.pulse else ordered)
@@ -269,26 +317,38 @@ def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
 def _restarts(seen: Seen) -> Iterator[Breach]:
     limit, times = seen.definition.alerts.max_restarts, _recent_restarts(seen)
     if limit is not None and len(times) > limit:
-        told = f"It has been restarted {len(times)} times within the hour; the limit is {limit}.{_last_words(seen)}"
-        log = f" ({seen.pulse.log})" if seen.pulse and seen.pulse.log else ""
-        yield Breach("restarts", told, times[0], f"mend what it said; the driver's log{log} has the whole of it")
+        cause, log = _last_cause(seen)
+        told = f"It has been restarted {_times(times)} within the hour; the limit is {limit}.{cause}"
+        name = seen.definition.name
+        remedy = f"mend that{log}. Then `tidemark deploy {name}`, or `tidemark acknowledge {name}` where it runs well"
+        yield Breach("restarts", told, times[0], remedy)
 
 
-def _last_words(seen: Seen) -> str:
-    """What the pipeline failed with last, or its driver where that was what ended."""
+def _times(restarts: tuple[datetime, ...]) -> str:
+    return "once" if len(restarts) == 1 else f"{len(restarts)} times"
+
+
+def _last_cause(seen: Seen) -> tuple[str, str]:
+    """What the pipeline failed with last, or its driver where that was what ended; and whose log has all of it."""
     failed = seen.pipeline.failures if seen.pipeline else ()
-    ended = seen.status.ends if seen.status else ()
-    if failed and seen.pipeline and seen.pipeline.error and (not ended or failed[-1] >= ended[-1]):
-        return f" It failed last at {failed[-1]:%H:%M:%S} UTC: {seen.pipeline.error}"
-    if ended and seen.status and seen.status.last_lines:
-        return f" Its driver ended last at {ended[-1]:%H:%M:%S} UTC and said: {seen.status.last_lines[-1]}"
-    return ""
+    end = seen.status.last_end if seen.status else None
+    if failed and seen.pipeline and seen.pipeline.error and (end is None or failed[-1] >= end.at):
+        log = f"; the log of its driver: {seen.pulse.log} on {seen.pulse.host}" if seen.pulse and seen.pulse.log else ""
+        return f" It failed last at {failed[-1]:%H:%M:%S} UTC: {seen.pipeline.error}", log
+    if end is not None:
+        return (
+            f" Its driver (term {end.term}) ended last at {end.at:%H:%M:%S} UTC with {end.told}.",
+            f"; the log of the driver that ended: {end.where}",
+        )
+    return "", ""
 
 
 def _recent_restarts(seen: Seen) -> tuple[datetime, ...]:
+    """Those of what is deployed now, of which nobody has taken note."""
     ends = seen.status.ends if seen.status else ()
     failures = seen.pipeline.failures if seen.pipeline else ()
-    return tuple(sorted(at for at in (*ends, *failures) if seen.now - at < _HOUR))
+    known = max(seen.order.ordered_at, seen.acknowledged_at or seen.order.ordered_at)
+    return tuple(sorted(at for at in (*ends, *failures) if at > known and seen.now - at < _HOUR))
 
 
 def _is_down(pipeline: PipelinePulse) -> bool:

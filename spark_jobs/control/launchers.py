@@ -140,6 +140,31 @@ def is_running(pid: int, born: str) -> bool:
         return False
 
 
+def is_driver(pid: int, born: str, arguments: Sequence[str]) -> bool:
+    """Whether a process runs, and is the driver that these arguments of `tidemark` start.
+
+    A process that a lake names is signalled only then: whoever writes to the lake could name any other.
+
+    Args:
+        pid: its number.
+        born: when it began, see `birth`.
+        arguments: of the driver, see `driver_arguments`; none match nothing.
+    """
+    wanted, size = list(arguments), len(arguments)
+    if not wanted or not is_running(pid, born):
+        return False
+    try:
+        command = psutil.Process(pid).cmdline()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+    return any(command[start : start + size] == wanted for start in range(len(command) - size + 1))
+
+
+def driver_arguments(job: str, term: int, lake: str) -> tuple[str, ...]:
+    """The arguments of `tidemark` that drive a job in a term; by them its process is known again."""
+    return ("drive", job, "--term", str(term), "--lake", lake)
+
+
 def _began_s(process: psutil.Process) -> float:
     return float(process.create_time() - psutil.boot_time())
 

@@ -8,7 +8,7 @@ does not change for the length of the lease, by its own clock, it creates the ne
 import time
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import obstore
 from obstore.exceptions import NotFoundError
@@ -20,6 +20,9 @@ from spark_jobs.lake.health import refuse_vanished
 from spark_jobs.lake.records import Records, RecordTakenError
 
 LEASE_S = 15.0
+
+GONE = timedelta(seconds=4 * LEASE_S)
+"""A lease that has not been renewed for so long: its supervisor is gone, and no other one stood by."""
 
 _FOLDER = f"{CONTROL}/_supervisor"
 
@@ -138,6 +141,15 @@ def _renewal_path(number: int) -> str:
 def last_holder(lake: Lake) -> Holder | None:
     """Who holds the lease or held it last; None where no supervisor has ever watched this lake."""
     return _holders(lake).newest()[1]
+
+
+def last_renewal(lake: Lake) -> datetime | None:
+    """When the lease was last renewed, or given back; None where no supervisor has ever watched this lake."""
+    number, holder = _holders(lake).newest()
+    if holder is None:
+        return None
+    renewal = _renewal(lake, number)
+    return renewal.at if renewal else holder.since
 
 
 def _holders(lake: Lake) -> Records[Holder]:

@@ -26,9 +26,18 @@ def mark_look(lake: Lake, *, at: datetime) -> None:
     lake.store.put(_PATH, _Mark(at=at).model_dump_json().encode())
 
 
+def last_begin(lake: Lake) -> datetime | None:
+    """When the monitor has looked last, whether it could tell or not; None: never."""
+    return _marked(lake, _BEGAN)
+
+
 def last_look(lake: Lake) -> datetime | None:
     """When the monitor has looked last, and told; None: never."""
+    return _marked(lake, _PATH)
+
+
+def _marked(lake: Lake, path: str) -> datetime | None:
     try:
-        return _Mark.model_validate_json(bytes(obstore.get(lake.store, _PATH).bytes())).at
+        return _Mark.model_validate_json(bytes(obstore.get(lake.store, path).bytes())).at
     except (NotFoundError, FileNotFoundError, ValidationError):
         return None

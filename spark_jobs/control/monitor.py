@@ -3,17 +3,18 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from deltalake.exceptions import DeltaError
 from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control import alert_log, marks, mutes, orders
+from spark_jobs.control.acknowledgements import acknowledged
 from spark_jobs.control.alert_log import Change, Open
 from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.health import Breach, Seen, examine, summary
-from spark_jobs.control.lease import last_holder
+from spark_jobs.control.lease import GONE, last_holder, last_renewal
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch
@@ -29,6 +30,9 @@ from spark_jobs.spec import Definition, DefinitionError, Pipeline
 log = logging.getLogger("tidemark.monitor")
 
 _BATCHES_CHECKED = 20
+
+_GAP = timedelta(seconds=150)
+"""Between two looks, of which there is one each minute: the lake or the monitor was away."""
 
 
 class Report(BaseModel):
@@ -144,12 +148,12 @@ def told(lake: Lake, seen: Look) -> None:
 
 
 def _look(lake: Lake, *, now: datetime) -> Look:
-    quiet = mutes.muted(lake, now=now)
+    quiet, noted = mutes.muted(lake, now=now), acknowledged(lake)
     known = alert_log.records(lake)
     number, before = known.newest()
     since = before.since() if before else {}
     reports, breaches, definitions = [], {}, []
-    wanted = orders.all_desired(lake)
+    wanted, supervised_at = orders.all_desired(lake), _supervised_at(lake, now=now)
     running = {(job, name) for job, desired in wanted.items() for name in desired.running}
     for job, desired in wanted.items():
         driver = job_now(lake, job)
@@ -174,6 +178,8 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                     books,
                     newest_order=newest_order,
                     unreadable=trouble_with_table,
+                    supervised_at=supervised_at,
+                    acknowledged_at=noted.get(name),
                 )
                 found, summed_up = examine(seen), summary(seen)
             found = tuple(replace(breach, since=since.get((name, breach.kind), breach.since)) for breach in found)
@@ -205,6 +211,18 @@ def _look(lake: Lake, *, now: datetime) -> Look:
         moves=_moves(lake, definitions),
         changes=alert_log.to_tell(after, muted=quiet),
     )
+
+
+def _supervised_at(lake: Lake, *, now: datetime) -> datetime | None:
+    """When a supervisor gave its last sign of life.
+
+    Where the lake was away there was none for as long, and the supervisor comes back within half a minute of the lake:
+    one that lived at the look before such a gap has until the next look.
+    """
+    renewed, looked = last_renewal(lake), marks.last_begin(lake)
+    if renewed is None or looked is None or now - looked <= _GAP or looked - renewed > GONE:
+        return renewed
+    return now
 
 
 def _began(name: str, job: str, breach: Breach, *, now: datetime, muted: bool) -> Change:

@@ -15,7 +15,7 @@ from spark_jobs.lake.checkpoints import refuse_changed_definition
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.lake.reset import refuse_tables_of_others
-from spark_jobs.spec import Definition, definition_from_json
+from spark_jobs.spec import Definition, definition_from_json, is_name
 
 CONTROL = "_control"
 
@@ -93,10 +93,10 @@ def records(lake: Lake, job: str) -> Records[Desired]:
 
 
 def jobs(lake: Lake) -> tuple[str, ...]:
-    """Every job that was ever ordered, by name."""
+    """Every job that was ever ordered, by name; what has no name of a job, which becomes a part of paths, is none."""
     prefixes = lake.store.list_with_delimiter(f"{CONTROL}/")["common_prefixes"]
     names = (prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in prefixes)
-    return tuple(sorted(name for name in names if not name.startswith("_") and name != "probe"))
+    return tuple(sorted(name for name in names if is_name(name) and name != "probe"))
 
 
 def all_desired(lake: Lake) -> dict[str, Desired]:
@@ -158,6 +158,22 @@ def stop(lake: Lake, names: Iterable[str], *, by: str) -> tuple[Ordered, ...]:
             before, after = _change(lake, job, lambda newest, mine=mine: _stopped(newest, mine, by))  # type: ignore[misc]
             ordered += _outcome(before, after, set(mine))
     return tuple(ordered)
+
+
+def deploy_again(lake: Lake, failed: Mapping[str, int], *, by: str) -> tuple[Ordered, ...]:
+    """Orders anew what has failed for good, with the definitions with which it was deployed.
+
+    Args:
+        lake: where.
+        failed: pipeline -> generation that has.
+        by: who orders, in words.
+
+    Raises:
+        CheckpointError: as `deploy`.
+    """
+    running = [order for desired in all_desired(lake).values() for order in desired.running.items()]
+    definitions = [order.parsed() for name, order in running if name in failed]
+    return deploy(lake, definitions, by=by, failed=failed) if definitions else ()
 
 
 @retry(

@@ -121,6 +121,7 @@ class Pulse(BaseModel):
         sequence: grows with each pulse, so that nobody has to compare clocks.
         metrics_port: where Prometheus finds it; None: nowhere.
         log: its log file, on its host.
+        spark_silent_s: for how long Spark has not answered the driver, by the driver's clock that only grows.
         ending: why it is about to exit; None while it goes on.
         pipelines: name -> how it fares.
     """
@@ -137,6 +138,7 @@ class Pulse(BaseModel):
     sequence: int
     metrics_port: int | None = None
     log: str | None = None
+    spark_silent_s: float = 0.0
     ending: str | None = None
     pipelines: Mapping[str, PipelinePulse] = {}
 
@@ -156,11 +158,16 @@ def beat(lake: Lake, pulse: Pulse) -> None:
 
 
 def pulse_of(lake: Lake, job: str, term: int) -> Pulse | None:
-    """The newest sign of life of a term; None where its driver has not given one, or one that is not whole."""
+    """The newest sign of life of a term; None where its driver has not given one, or one that is not whole or not its.
+
+    What it says of processes and files is the word of whoever may write there: nothing is signalled, read or changed
+    by it alone.
+    """
     try:
-        return Pulse.model_validate_json(bytes(obstore.get(lake.store, _path(job, term)).bytes()))
+        found = Pulse.model_validate_json(bytes(obstore.get(lake.store, _path(job, term)).bytes()))
     except (NotFoundError, FileNotFoundError, ValidationError):
         return None
+    return found if (found.job, found.term) == (job, term) else None
 
 
 def forget(lake: Lake, job: str, *, before: int) -> None:

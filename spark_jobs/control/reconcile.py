@@ -4,17 +4,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from spark_jobs.control.status import Status
+from spark_jobs.control.status import End, Status
 from spark_jobs.lake.errors import LakeUnavailableError
 
 HUNG_S = 60.0
-"""A driver that gives no sign of life for so long is killed."""
+"""A driver that gives no sign of life for so long, or in which Spark gives none, is killed."""
 
 DRAIN = timedelta(minutes=2)
 """How long a driver may take for its last batches before it is killed."""
 
 BUDGET = 5
-"""A driver that ends so often within `WINDOW` is not started again until somebody orders something."""
+"""A driver that ends so often within `WINDOW` is not started again until somebody orders something, or another
+supervisor, which may have more memory or a mended environment, is the active one."""
 
 WINDOW = timedelta(minutes=10)
 
@@ -34,11 +35,16 @@ class Seen:
         wanted: whether a pipeline of the job is to run.
         alive: whether a driver of the newest term lives.
         spoke: whether that driver has given a sign of life.
-        silent_s: for how long the driver has given no sign of life, at most as long as it has been watched.
+        silent_s: for how long the driver has given no sign of life, at most as long as it has been watched; or Spark in
+            it.
         term: the newest term.
         drained: whether the driver said that it ended as it was asked to.
         exit_code: of the driver, where it has ended and this supervisor saw it.
         last_lines: of its log, where it has ended.
+        cause: why it has.
+        host: on which it ran.
+        log: its file; None on another host.
+        supervisor: who sees this.
     """
 
     now: datetime
@@ -51,6 +57,10 @@ class Seen:
     drained: bool = False
     exit_code: int | None = None
     last_lines: tuple[str, ...] = ()
+    cause: str = ""
+    host: str = ""
+    log: str | None = None
+    supervisor: str = ""
 
 
 def decide(seen: Seen, before: Status) -> tuple[Action | None, Status]:
@@ -75,9 +85,10 @@ def _without_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status
     before = _with_end(seen, before)
     if not seen.wanted:
         return None, _become(before, "stopped", seen)
-    if seen.order != before.order:
+    given_up = before.state == "failed"
+    if seen.order != before.order or (given_up and seen.supervisor != before.supervisor):
         before = before.model_copy(update={"ends": (), "next_start_at": None})
-    elif before.state == "failed":
+    elif given_up:
         return None, before
     # One that lies ahead was noted by a clock that goes wrong: it would put off the next start by as much.
     recent = [end for end in before.ends if timedelta(0) <= seen.now - end < WINDOW]
@@ -97,10 +108,16 @@ def _with_end(seen: Seen, before: Status) -> Status:
     if before.state not in ("starting", "running", "draining"):
         return before
     asked_for = seen.drained or before.state == "draining"
-    ends = before.ends if asked_for else (*before.ends, seen.now)
+    ends, last = before.ends, before.last_end
+    if not asked_for:
+        ends = (*ends, seen.now)
+        last = End(
+            at=seen.now, term=seen.term, host=seen.host, exit_code=seen.exit_code, cause=seen.cause, log=seen.log
+        )
     return before.model_copy(
         update={
             "ends": tuple(end for end in ends if seen.now - end < _REMEMBERED),
+            "last_end": last,
             "exit_code": seen.exit_code,
             "last_lines": seen.last_lines,
             "state": "stopped",

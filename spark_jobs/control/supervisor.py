@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_jobs.control import orders, pulse, status, terms
-from spark_jobs.control.launchers import Launched, Launcher, Task, is_running, kill_group, last_lines, terminate
+from spark_jobs.control.causes import cause_of_end
+from spark_jobs.control.launchers import Launched, Launcher, Task, is_driver, kill_group, last_lines, terminate
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.control.reconcile import HUNG_S, Seen, decide
@@ -31,6 +32,8 @@ _REMOTE_S = 20.0
 _FIRST_PULSE_S = 90.0
 _DRAIN_S = 120.0
 _LOGS_KEPT = 10
+_LINES_KEPT = 12
+_LINES_OF_CAUSE = 500
 _LOG_BYTES = 50 * 2**20
 
 
@@ -44,6 +47,7 @@ class _Watched:
     sequence: int = -1
     changed_at: float = 0.0
     beat: Pulse | None = None
+    killed: tuple[int, str] = (0, "")
 
 
 @dataclass
@@ -146,7 +150,7 @@ class Supervisor:
         watched = self._watched.setdefault(job, _Watched())
         term = terms.records(self.lake, job).newest_number()
         beat = pulse.pulse_of(self.lake, job, term) if term else None
-        seen = self._seen(watched, term, beat, order=order, wanted=bool(desired.running))
+        seen = self._seen(job, watched, term, beat, order=order, wanted=bool(desired.running))
         if seen.wanted:
             self.alive[job] = seen.alive
         else:
@@ -167,9 +171,9 @@ class Supervisor:
             self._start(job, term + 1, watched)
         elif action == "kill":
             self._kill(job, watched, beat, seen.silent_s)
-        self._rotate(job, beat)
+        self._rotate(job, term)
 
-    def _seen(self, watched: _Watched, term: int, beat: Pulse | None, *, order: int, wanted: bool) -> Seen:
+    def _seen(self, job: str, watched: _Watched, term: int, beat: Pulse | None, *, order: int, wanted: bool) -> Seen:
         now = self.clock()
         sequence = beat.sequence if beat else -1
         if (term, sequence) != (watched.term, watched.sequence):
@@ -177,19 +181,33 @@ class Supervisor:
         watched.beat = beat
         silent_s = now - watched.changed_at
         mine = watched.launched if watched.launched_term == term else None
-        log_file = mine.log if mine else Path(beat.log) if beat and beat.log else None
         alive = term > 0 and (mine is None or mine.exit_code() is None) and self._is_alive(mine, beat, silent_s)
+        exit_code = mine.exit_code() if mine and not alive else None
+        here = mine is not None or beat is None or beat.host == self.host
+        log_file = self._log_file(job, term)
+        lines = last_lines(log_file, _LINES_OF_CAUSE) if here and not alive and term else ()
         return Seen(
             now=self.now(),
             order=order,
             wanted=wanted,
             alive=alive,
             spoke=beat is not None,
-            silent_s=max(0.0, silent_s - _FIRST_PULSE_S + HUNG_S) if beat is None else silent_s,
+            silent_s=max(0.0, silent_s - _FIRST_PULSE_S + HUNG_S)
+            if beat is None
+            else max(silent_s, beat.spark_silent_s),
             term=term,
             drained=beat is not None and beat.ending == pulse.DRAINED,
-            exit_code=mine.exit_code() if mine and not alive else None,
-            last_lines=() if alive or log_file is None else last_lines(log_file),
+            exit_code=exit_code,
+            last_lines=lines[-_LINES_KEPT:],
+            cause=cause_of_end(
+                killed=watched.killed[1] if watched.killed[0] == term else None,
+                ending=beat.ending if beat else None,
+                exit_code=exit_code,
+                lines=lines,
+            ),
+            host=beat.host if beat else self.host,
+            log=str(log_file) if here else None,
+            supervisor=self._lease.id,
         )
 
     def _is_alive(self, mine: Launched | None, beat: Pulse | None, silent_s: float) -> bool:
@@ -197,14 +215,13 @@ class Supervisor:
             # Started a moment ago, by this supervisor or by one that has died since.
             return mine is not None or silent_s < _FIRST_PULSE_S
         if beat.host == self.host:
-            return is_running(beat.pid, beat.pid_born)
+            return self._is_driver(beat)
         return beat.ending is None and silent_s < _REMOTE_S
 
     def _start(self, job: str, term: int, watched: _Watched) -> None:
         # The term first: whoever drove the job until now stops, before or after the new driver is there.
         self._take_term(job, term)
-        folder = self.logs / job
-        path = folder / f"{term:06d}.log"
+        path = self._log_file(job, term)
         task = Task(
             f"tidemark-{job}",
             self.drive(job, term),
@@ -215,11 +232,14 @@ class Supervisor:
         self.alive[job] = True
         self.say(f"{job}: driver of term {term} started; its log: {task.log}")
         pulse.forget(self.lake, job, before=term - _LOGS_KEPT)
-        for old in sorted(folder.glob("*.log*"))[: -2 * _LOGS_KEPT]:
+        for old in sorted(path.parent.glob("*.log*"))[: -2 * _LOGS_KEPT]:
             old.unlink(missing_ok=True)
 
     def _kill(self, job: str, watched: _Watched, beat: Pulse | None, silent_s: float) -> None:
         why = f"no sign of life for {silent_s:.0f} s, or it took too long to end"
+        if beat is not None and beat.spark_silent_s > HUNG_S:
+            why = f"Spark has not answered in it for {beat.spark_silent_s:.0f} s"
+        watched.killed = watched.term, why
         if watched.launched is not None and watched.launched.exit_code() is None:
             self.say(f"{job}: its driver is killed: {why}")
             watched.launched.kill()
@@ -228,7 +248,7 @@ class Supervisor:
         elif beat.host != self.host:
             self.say(f"{job}: its driver on {beat.host} is told to end, by a term that nobody drives: {why}")
             self._take_term(job, beat.term + 1)
-        elif is_running(beat.pid, beat.pid_born):
+        elif self._is_driver(beat):
             self.say(f"{job}: its driver is killed: {why}")
             kill_group(beat.pid)
 
@@ -238,8 +258,8 @@ class Supervisor:
 
     def _tell(self, job: str, before: Status, after: Status) -> None:
         if len(after.ends) > len(before.ends):
-            code = "" if after.exit_code is None else f" with exit code {after.exit_code}"
-            self.say(f"{job}: its driver ended{code}" + "".join(f"\n    {line}" for line in after.last_lines[-4:]))
+            told = f" with {after.last_end.told}" if after.last_end else ""
+            self.say(f"{job}: its driver ended{told}" + "".join(f"\n    {line}" for line in after.last_lines[-4:]))
         if after.state != before.state and after.state in ("failed", "stopped", "draining"):
             self.say(f"{job}: {_IN_WORDS[after.state]}")
 
@@ -250,13 +270,13 @@ class Supervisor:
             self.say(f"{job}: draining")
             terminate(beat.pid)
         deadline = self.clock() + _DRAIN_S
-        while any(is_running(beat.pid, beat.pid_born) for beat in drivers.values()):
+        while any(self._is_driver(beat) for beat in drivers.values()):
             if leave.is_set():
                 self.say("not waited for; they finish their batches and end: " + ", ".join(drivers))
                 return
             if self.clock() > deadline:
                 for beat in drivers.values():
-                    if is_running(beat.pid, beat.pid_born):
+                    if self._is_driver(beat):
                         kill_group(beat.pid)
                 return
             time.sleep(0.1)
@@ -266,17 +286,23 @@ class Supervisor:
         found = {}
         for job, watched in self._watched.items():
             beat, mine = watched.beat, watched.launched
-            if beat is not None and beat.host == self.host and is_running(beat.pid, beat.pid_born):
+            if beat is not None and beat.host == self.host and self._is_driver(beat):
                 found[job] = beat
             elif mine is not None and mine.exit_code() is None:
                 mine.kill()  # it has not begun anything yet
         return found
 
-    def _rotate(self, job: str, beat: Pulse | None) -> None:
+    def _is_driver(self, beat: Pulse) -> bool:
+        """Whether the process that a pulse names runs, and is the driver of its job and term: pulses can be forged."""
+        return is_driver(beat.pid, beat.pid_born, self.drive(beat.job, beat.term))
+
+    def _log_file(self, job: str, term: int) -> Path:
+        """Where a driver of this host logs. Never what its pulse says: that could name any file of the host."""
+        return self.logs / job / f"{term:06d}.log"
+
+    def _rotate(self, job: str, term: int) -> None:
         """Cuts a long log: the driver appends to the same file, so that it need not know."""
-        if beat is None or beat.log is None or beat.host != self.host:
-            return
-        path = Path(beat.log)
+        path = self._log_file(job, term)
         if path.exists() and path.stat().st_size > _LOG_BYTES:
             shutil.copyfile(path, path.with_suffix(".log.1"))
             os.truncate(path, 0)

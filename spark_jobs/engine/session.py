@@ -1,6 +1,8 @@
 """The Spark session of a driver, and what its store must be able to do."""
 
 import os
+import signal
+import subprocess
 import sys
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -11,6 +13,9 @@ from spark_jobs.engine.spark_settings import spark_settings
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
+
+_LAST_BREATH_S = 2.0
+_KILLED = ", SIGKILL: by somebody, or by the system because memory ran out"
 
 
 class SessionStartError(TidemarkError):
@@ -27,7 +32,19 @@ def why_ended(spark: SparkSession) -> str | None:
         # Spark ends it by itself where a cluster's master removes the application.
         return "its session was stopped" if spark.sparkContext._jsc.sc().isStopped() else None
     except (Py4JError, OSError) as error:
-        return f"its JVM does not answer: {first_line(error)}"
+        return _how_its_jvm_ended(spark) or f"its JVM does not answer: {first_line(error)}"
+
+
+def _how_its_jvm_ended(spark: SparkSession) -> str | None:
+    """That Python cannot reach it any more is a consequence; None where it goes on, or is no child of this process."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    try:
+        code = process.wait(timeout=_LAST_BREATH_S) if process is not None else 0
+    except subprocess.TimeoutExpired:
+        return None
+    if code >= 0:
+        return f"its JVM ended with exit code {code}" if code else None
+    return f"its JVM was ended by signal {-code}{_KILLED if code == -signal.SIGKILL else ''}"
 
 
 def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings | None = None) -> SparkSession:

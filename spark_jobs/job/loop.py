@@ -30,6 +30,8 @@ _LOOK_EVERY_S = 0.5
 _ORDERS_EVERY_S = 1.0
 _TERM_EVERY_S = 1.0
 _REMEMBERED = timedelta(hours=1)
+# A source or a Spark that does not answer leaves figures as they were: a rate is not told for longer than this.
+_MEASURED_S = 30.0
 
 
 @dataclass
@@ -48,9 +50,17 @@ class _Running:
     gauges: Gauges | None = None
     unmeasured: bool = False
     figures: Figures = field(default_factory=Figures)
+    measured_at: float = 0.0
 
     def become(self, state: State) -> None:
         self.state, self.since = state, datetime.now(UTC)
+
+    @property
+    def told_figures(self) -> Figures:
+        """What was measured last; without rates where that is long ago."""
+        if time.monotonic() - self.measured_at <= _MEASURED_S:
+            return self.figures
+        return self.figures.model_copy(update={"input_rows_per_s": None, "processed_rows_per_s": None})
 
 
 class Fence:
@@ -178,10 +188,15 @@ class JobDriver:
                 error_kind=each.error_kind,
                 failures=tuple(each.failures),
                 next_try_at=each.next_try_at,
-                figures=each.figures,
+                figures=each.told_figures,
             )
             for name, each in self._known().items()
         }
+
+    def ask_spark(self) -> None:
+        """Asks Spark a trifle, and returns when it has answered, whatever that is. Beside `run`."""
+        with contextlib.suppress(Exception):
+            why_ended(self._spark)
 
     def measure(self) -> None:
         """Measures how each pipeline fares: asks sources and the lake, for as long as they need to answer.
@@ -196,7 +211,7 @@ class JobDriver:
             gauges = each.gauges
             if gauges is not None and each.state in ("running", "stopping"):
                 try:
-                    each.figures = gauges.read()
+                    each.figures, each.measured_at = gauges.read(), time.monotonic()
                 except Exception as error:  # noqa: BLE001 (what was known stays; the stream does not need its figures)
                     # A query that ends at this moment answers no more.
                     if each.gauges is gauges and each.state == "running" and not each.unmeasured:

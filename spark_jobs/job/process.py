@@ -32,7 +32,8 @@ class Heart(threading.Thread):
     """Gives a sign of life every two seconds, with the newest figures.
 
     These are measured in a thread of their own: a source or a store that does not answer makes figures old, and does
-    not make a driver look dead.
+    not make a driver look dead. So is Spark asked for a sign of life of its own: the threads of
+    Python live on where its JVM hangs.
 
     Args:
         lake: where.
@@ -48,6 +49,8 @@ class Heart(threading.Thread):
         self._fence = fence
         self._ended = threading.Event()
         self._measuring = threading.Thread(target=self._measure, name="figures", daemon=True)
+        self._asking = threading.Thread(target=self._ask, name="spark", daemon=True)
+        self._answered_at = time.monotonic()
         self._away = False
         self.driver: JobDriver | None = None
         self.newest = Pulse(
@@ -65,6 +68,7 @@ class Heart(threading.Thread):
     def run(self) -> None:
         """Beats until `end`."""
         self._measuring.start()
+        self._asking.start()
         began = time.monotonic()
         while True:
             came_round = self.driver.alive_at if self.driver is not None else began
@@ -92,8 +96,19 @@ class Heart(threading.Thread):
             if self._ended.wait(PULSE_EVERY_S):
                 return
 
+    def _ask(self) -> None:
+        while not self._ended.wait(PULSE_EVERY_S):
+            if self.driver is not None:
+                self.driver.ask_spark()
+            self._answered_at = time.monotonic()
+
     def _beat(self, ending: str | None) -> None:
-        changes: dict[str, Any] = {"at": datetime.now(UTC), "sequence": self.newest.sequence + 1, "ending": ending}
+        changes: dict[str, Any] = {
+            "at": datetime.now(UTC),
+            "sequence": self.newest.sequence + 1,
+            "spark_silent_s": round(time.monotonic() - self._answered_at, 1),
+            "ending": ending,
+        }
         if self.driver is not None:
             changes["pipelines"] = self.driver.pipelines()
         self.newest = self.newest.model_copy(update=changes)

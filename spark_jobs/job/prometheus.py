@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from spark_jobs.control.health import STALE
 from spark_jobs.control.pulse import PipelinePulse, Pulse
 
 _PORTS_TRIED = 20
@@ -25,6 +26,11 @@ def _instant(at: datetime | None) -> float | None:
 
 def _up(seen: PipelinePulse) -> int | None:
     return None if seen.state in ("stopping", "stopped") else int(seen.state == "running")
+
+
+def _down(seen: PipelinePulse) -> int | None:
+    """Where Spark hangs, whatever the driver thinks that a pipeline does."""
+    return None if _up(seen) is None else 0
 
 
 _GAUGES: tuple[tuple[str, str, Value], ...] = (
@@ -70,7 +76,9 @@ class PulseCollector(Collector):
         pulse = self._newest()
         if pulse is None:
             return
-        for name, help_text, value in _GAUGES:
+        hangs = pulse.spark_silent_s > STALE.total_seconds()
+        for name, help_text, measured in _GAUGES:
+            value = _down if hangs and measured is _up else measured
             yield _filled(GaugeMetricFamily(f"tidemark_{name}", help_text, labels=_LABELS), pulse, value)
         for name, help_text, value in _COUNTERS:
             yield _filled(CounterMetricFamily(f"tidemark_{name}", help_text, labels=_LABELS), pulse, value)

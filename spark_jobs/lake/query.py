@@ -1,5 +1,7 @@
 """SQL over all tables of the lake with DuckDB, through `deltalake`: no JVM."""
 
+from tempfile import TemporaryDirectory
+
 import duckdb
 from deltalake import DeltaTable
 
@@ -40,7 +42,8 @@ class _Opened:
 
 
 def _connected(opened: _Opened) -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect()
+    # Nor is a table looked for among the variables of this process.
+    connection = duckdb.connect(config={"python_enable_replacements": False})
     connection.execute("SET TimeZone = 'UTC'")
     for layer in LAYERS:
         connection.execute(f"CREATE SCHEMA {layer}")
@@ -58,6 +61,23 @@ def _connected(opened: _Opened) -> duckdb.DuckDBPyConnection:
     return connection
 
 
+def _confine(connection: duckdb.DuckDBPyConnection, scratch: str) -> None:
+    """Lets a connection reach nothing but what is registered with it, which Arrow reads; for good.
+
+    Args:
+        connection: with all of its views.
+        scratch: folder for what does not fit in memory.
+    """
+    connection.execute("SET temp_directory = '{}'".format(scratch.replace("'", "''")))
+    connection.execute("SET enable_external_access = false")
+    # Else a query could set where DuckDB logs and profiles go.
+    connection.execute("SET lock_configuration = true")
+
+
+def _reaches_out(error: duckdb.Error) -> bool:
+    return isinstance(error, duckdb.PermissionException) or "configuration has been locked" in str(error)
+
+
 def _registered(table: str) -> str:
     return "__" + table.replace(".", "__")
 
@@ -70,19 +90,34 @@ def _finality(table: str, *, watermarked: bool) -> str:
     return f"coalesce({_REVISED} <= ({watermark}), false)"
 
 
-def run(lake: Lake, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
+def run(lake: Lake, sql: str, *, allow_files: bool = False) -> tuple[list[str], list[tuple[object, ...]]]:
     """Column names and rows of a query.
+
+    Args:
+        lake: whose tables it may read.
+        sql: the query.
+        allow_files: it may also read and write files, attach databases, load extensions and change settings.
 
     Raises:
         QueryError: if DuckDB refuses it.
     """
     opened = _Opened(lake)
     try:
-        result = _connected(opened).execute(sql)
-        if result is None:
-            raise QueryError(f"query {sql!r}: expected a SQL statement, got none.")
-        return [column[0] for column in result.description or ()], result.fetchall()
+        with TemporaryDirectory(prefix="tidemark-sql-") as scratch:
+            connection = _connected(opened)
+            if not allow_files:
+                _confine(connection, scratch)
+            result = connection.execute(sql)
+            if result is None:
+                raise QueryError(f"query {sql!r}: expected a SQL statement, got none.")
+            return [column[0] for column in result.description or ()], result.fetchall()
     except duckdb.Error as error:
+        if not allow_files and _reaches_out(error):
+            raise QueryError(
+                f"query {sql!r}: expected to reach nothing but the tables of {lake.uri}; it reads or writes a file, "
+                f"loads an extension or changes a setting ({first_line(error)}). Nothing was read or written. If it is "
+                "meant to: tidemark sql --allow-files"
+            ) from error
         known = ", ".join(opened.tables) or "none yet"
         unreadable = "".join(f" Left out: {name} ({why})." for name, why in opened.left_out.items())
         raise QueryError(f"query {sql!r}: {error}. Tables of {lake.uri}: {known}.{unreadable}") from error

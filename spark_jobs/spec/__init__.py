@@ -2,7 +2,7 @@
 
 from spark_jobs.spec.alerts import Alerts
 from spark_jobs.spec.errors import DefinitionError
-from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline, definition_from_json
+from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline, definition_from_json, is_name
 from spark_jobs.spec.rules import Between, NotNull, OneOf, RowRule, Satisfies
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
@@ -39,4 +39,5 @@ __all__ = [
     "Where",
     "Window",
     "definition_from_json",
+    "is_name",
 ]

@@ -32,8 +32,13 @@ from spark_jobs.spec.watermark import Late, Watermark
 from spark_jobs.spec.windows import Session
 
 
+def is_name(text: str) -> bool:
+    """Whether a pipeline or a job may be called so; such a name is safe as a part of a path."""
+    return re.fullmatch(r"[a-z][a-z0-9_]{0,62}", text) is not None
+
+
 def _check_name(name: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
+    if not is_name(name):
         raise ValueError(
             f"expected a lower-case letter, then at most 62 lower-case letters, digits and underscores, got {name!r}"
         )

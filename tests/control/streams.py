@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.launchers import Launched, Launcher, LocalProcess, Task
+from spark_jobs.control.launchers import Launched, Launcher, LocalProcess, Task, driver_arguments
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.control.supervisor import Supervisor
 from spark_jobs.lake import Lake
@@ -76,7 +76,7 @@ def supervisor(lake: Lake, logs: Path, launcher: Launcher, **parts: Any) -> Supe
         lake=lake,
         launcher=launcher,
         logs=logs,
-        drive=lambda job, term: ("drive", job, "--term", str(term), "--lake", lake.uri),
+        drive=lambda job, term: driver_arguments(job, term, lake.uri),
         **parts,
     )
 

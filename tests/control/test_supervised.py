@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.control import orders, terms
+from spark_jobs.control import health, orders, reconcile, terms
+from spark_jobs.control import supervisor as control_supervisor
 from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
-from spark_jobs.control.monitor import look, told
+from spark_jobs.control.launchers import Launched, LocalProcess
+from spark_jobs.control.monitor import Report, look, told
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Sink
 from tests.calm import CalmRun
@@ -37,8 +40,10 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
         # Where no supervisor sees that, the monitor tells of its silence.
         silent = look(lake, now=datetime.now(UTC) + timedelta(minutes=1))
         told_of = sorted((change.pipeline, change.kind, change.began) for change in silent.changes)
-        assert told_of == [(name, "not-running", True) for name in NAMES]
-        assert all("no sign of life" in change.message for change in silent.changes)
+        both = ("no-supervisor", "not-running")
+        assert told_of == [(name, kind, True) for name in NAMES for kind in both]
+        dead = [change.message for change in silent.changes if change.kind == "not-running"]
+        assert all("no sign of life" in message for message in dead)
         told(lake, silent)
         until(lambda: (found := beat(lake)) and found.term == 2 and len(found.pipelines) == len(NAMES), first)
         heard = [change for change in look(lake, now=datetime.now(UTC)).changes if change.kind == "not-running"]
@@ -77,7 +82,18 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
     assert streams.results(lake, TWO) == streams.results(calm.lake, TWO)
 
 
-def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(calm: CalmRun, tmp_path: Path) -> None:
+def reports(lake: Lake) -> dict[str, Report]:
+    return {report.pipeline: report for report in look(lake, now=datetime.now(UTC)).reports}
+
+
+def java_of(launched: Launched) -> psutil.Process:
+    (java,) = [p for p in psutil.Process(launched.process.pid).children(recursive=True) if p.name() == "java"]
+    return java
+
+
+def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(
+    calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = Lake(str(tmp_path / "lake")).made()
     streams.copy_bronze(calm.bronze, lake)
     broken = READERS[0].model_copy(update={"name": "broken", "event_time": "shipped_at", "sink": Sink("gold.broken")})
@@ -91,20 +107,39 @@ def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(calm
 
         # Spark is gone, and no pipeline is there to notice: the driver does not live on without it.
         first = launcher.launched[0]
-        (java,) = [p for p in psutil.Process(first.process.pid).children(recursive=True) if p.name() == "java"]
-        java.kill()
+        java_of(first).kill()
         until(lambda: terms.records(lake, JOB).newest_number() == 2, watching)
         assert "Spark has ended in this driver" in first.log.read_text()
+        end = job_now(lake, JOB).status.last_end
+        assert (end.term, end.exit_code, end.log) == (1, 1, str(first.log))
+        assert "its JVM was ended by signal 9" in end.cause
 
         good = deploy(lake, [totals])
         await_running(lake, good, timeout=streams.PATIENCE, sleep=once_more)
         assert failed_generations(lake) == {"broken": 1}
         until(lambda: (found := beat(lake)) and found.pipelines[totals.name].figures.read, watching)
 
+        # Spark hangs while Python lives on: the monitor tells so, the supervisor ends both and starts them anew.
+        assert reports(lake)[totals.name].healthy
+        with monkeypatch.context() as patch:
+            patch.setattr(health, "STALE", timedelta(seconds=4))
+            patch.setattr(reconcile, "HUNG_S", 8.0)
+            patch.setattr(control_supervisor, "HUNG_S", 8.0)
+            java_of(launcher.launched[1]).suspend()
+            until(lambda: not (report := reports(lake)[totals.name]).healthy and "Spark has not" in report.breaches[0])
+            assert beat(lake).term == 2
+            assert "events/s" not in reports(lake)[totals.name].summary
+            until(lambda: launcher.launched[1].exit_code() == -signal.SIGKILL, watching)
+        until(lambda: terms.records(lake, JOB).newest_number() == 3, watching)
+        end = job_now(lake, JOB).status.last_end
+        assert (end.term, end.exit_code, end.log) == (2, -signal.SIGKILL, str(launcher.launched[1].log))
+        assert "its supervisor ended it: Spark has not answered" in end.cause
+
         # Mended under the same name, it runs in the same driver.
         mended = broken.model_copy(update={"event_time": "sold_at"})
         await_running(lake, deploy(lake, [mended]), timeout=streams.PATIENCE, sleep=once_more)
-        assert terms.records(lake, JOB).newest_number() == 2
+        assert terms.records(lake, JOB).newest_number() == 3
+        until(lambda: reports(lake)[totals.name].healthy, watching)
 
 
 def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_path: Path) -> None:
@@ -127,3 +162,12 @@ def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_
         clock.passed += 3600
         watching.look()
         assert len(launcher.launched) == 5
+
+        assert failed_generations(lake) == {READERS[2].name: 1}
+
+        # Another supervisor, whose environment may have been mended, tries it again.
+        sleeper = LocalProcess((sys.executable, "-c", "import time; time.sleep(600)"))
+        watching._lease.release()
+        with launching(WatchedLauncher(sleeper)) as mended:
+            supervisor(lake, tmp_path / "logs", mended, now=clock.now).look()
+            assert len(mended.launched) == 1

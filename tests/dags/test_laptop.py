@@ -132,14 +132,26 @@ def test_an_airflow_that_does_not_answer_is_named_with_what_to_do(
 
 @pytest.mark.parametrize("ends", ["standalone", "api-server"])
 def test_where_one_of_airflows_servers_ends_the_other_does_and_the_exit_code_is_told(ends: str, tmp_path: Path) -> None:
-    configured, pids = tmp_path / "configured", tmp_path / "pids"
+    home, pids = tmp_path / "home", tmp_path / "pids"
+    home.mkdir()
     airflow = tmp_path / "airflow"
-    # The tasks' server has to find what standalone makes first; each ends only when both have begun.
+    script = tmp_path / "database.py"
+    script.write_text(
+        """import sqlite3, sys
+with sqlite3.connect(sys.argv[2]) as database:
+    if sys.argv[1] == "standalone":
+        database.execute("CREATE TABLE alembic_version (version_num)")
+        database.execute("INSERT INTO alembic_version VALUES (1)")
+    assert database.execute("SELECT version_num FROM alembic_version").fetchone()
+"""
+    )
+    # Left from before, as where only the database was removed.
+    (home / "airflow.cfg").write_text("secrets")
+    # The tasks' server has to find what standalone makes last; each ends only when both have begun.
     airflow.write_text(
         f"""#!/bin/sh
         echo $$ >> {pids}
-        [ $1 = standalone ] && touch {configured}
-        [ -e {configured} ] || exit 1
+        {sys.executable} {script} $1 {home}/airflow.db || exit 1
         [ $1 = {ends} ] || exec sleep 600
         until [ $(wc -l < {pids}) = 2 ]; do sleep 0.1; done
         exit 3
@@ -147,7 +159,7 @@ def test_where_one_of_airflows_servers_ends_the_other_does_and_the_exit_code_is_
     )
     airflow.chmod(0o755)
     environment = {**os.environ, "PATH": os.pathsep.join((str(tmp_path), os.environ["PATH"]))}
-    command = [sys.executable, standalone.__file__, "1234", str(configured)]
+    command = [sys.executable, standalone.__file__, "1234", str(home)]
     done = subprocess.run(command, env=environment, timeout=60, check=False)
     assert done.returncode == 3
     both = [int(pid) for pid in pids.read_text().split()]

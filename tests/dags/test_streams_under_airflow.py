@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from spark_jobs.console.laptop.airflow import AirflowError
+from spark_jobs.console.laptop.airflow import AirflowError, password
 from spark_jobs.control import awaiting, status
 from spark_jobs.control.launchers import is_running
 from spark_jobs.lake import audit
@@ -56,7 +56,15 @@ def test_up_deploys_the_demonstration_through_its_dag_and_says_where_to_look(her
     runs = here.api.get("dags/deploy_streams/dagRuns")["dag_runs"]
     assert [run["state"] for run in runs] == ["success"]
     assert set(here.generations()) == DEMO
-    assert "password" in here.said
+    secret = password(here.folder / ".airflow")
+    assert secret
+    assert "password in .airflow/" in here.said
+    # Neither is it in a log, nor may anybody else read a file of Airflow's.
+    texts = [path.read_text() for path in (here.folder / "logs").rglob("*.log")]
+    assert texts
+    assert not any(secret in text for text in (here.said, *texts))
+    entered = [path for path in (here.folder / ".airflow", here.airflow.log) if path.stat().st_mode & 0o077]
+    assert entered == []
     assert "where the time went" in here.said
     assert here.api.get("importErrors")["total_entries"] == 0
 
@@ -139,6 +147,8 @@ def test_streams_outlive_airflow(here: Machine) -> None:
     assert after is not None
     assert (after.pid, after.sequence > before.sequence) == (before.pid, True)
 
+    # Its database gone as well, the first try sets up another one.
+    (here.folder / ".airflow/airflow.db").unlink()
     here.up()
     run = here.run("monitor_streams")
     assert run.state == "success", run.log("look")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,34 @@ from deltalake import DeltaTable, write_deltalake
 from obstore.exceptions import PermissionDeniedError
 
 from infra.minio.setup_users import MinioSetupError, setup_users
-from spark_jobs.control.marks import last_look, mark_look
+from spark_jobs.control import mutes, orders, terms
+from spark_jobs.control.lease import Lease
+from spark_jobs.control.marks import last_look
+from spark_jobs.control.monitor import look, told
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.errors import LakeUnavailableError
+from tests.builders import a_pipeline
 from tests.services.minio import Minio, minio_binary, start_minio
 from tests.services.process import REPOSITORY, leave_out
 
 BUCKET, LAKE = "tidemark", "s3a://tidemark/lake"
 PASSWORDS = {user: f"{user}-4f2c91" for user in ("streams", "airflow", "analysts")}
 TABLES = ("lake/bronze/sales/a.parquet", "lake/gold/top/a.parquet", "lake/ops/watermarks/a.parquet")
-INNER = ("lake/_checkpoints/top/1/offsets/0", "lake/_control/shop/desired.json", "lake/landing/sales/1.json")
+INNER = ("lake/_checkpoints/top/1/offsets/0", "lake/_control/probe/a", "lake/landing/sales/1.json")
+OF_STREAMS = (
+    "lake/_control/shop/pulse/000001.json",
+    "lake/_control/shop/terms/000001.json",
+    "lake/_control/shop/status/000001.json",
+    "lake/_control/desired/pulse/000001.json",
+    "lake/_control/_supervisor/leases/000001.json",
+    "lake/_control/_supervisor/renewals/000001.json",
+)
+OF_AIRFLOW = (
+    "lake/_control/shop/desired/000001.json",
+    "lake/_control/_monitor/open/000001.json",
+    "lake/_control/_monitor/mutes/000001.json",
+    "lake/ops/alerts/a.parquet",
+)
 OUTSIDE = ("elsewhere/a", "lakeside/a")
 
 
@@ -49,7 +67,7 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
     with start_minio(tmp_path_factory.mktemp("minio")) as server:
         setup_users(environment(server, MINIO_STREAMS_PASSWORD="an-earlier-one"))
         setup_users(environment(server))  # at every start: it finds all in place, and a password that has changed
-        for key in (*TABLES, *INNER, *OUTSIDE):
+        for key in (*TABLES, *INNER, *OF_STREAMS, *OF_AIRFLOW, *OUTSIDE):
             server.client().put_object(Bucket=BUCKET, Key=key, Body=b"x")
         yield server
 
@@ -87,22 +105,24 @@ def may(minio: Minio, user: str, key: str) -> str:
 
 
 def test_streams_do_everything_in_the_lake_and_nothing_outside(minio: Minio) -> None:
-    assert {key: may(minio, "streams", key) for key in (*TABLES, *INNER)} == dict.fromkeys((*TABLES, *INNER), "rwd")
+    every = (*TABLES, *INNER, *OF_STREAMS, *OF_AIRFLOW)
+    assert {key: may(minio, "streams", key) for key in every} == dict.fromkeys(every, "rwd")
     assert {key: may(minio, "streams", key) for key in OUTSIDE} == dict.fromkeys(OUTSIDE, "")
 
 
-def test_airflow_reads_the_lake_and_writes_what_it_declares_and_reports(minio: Minio) -> None:
-    written = {"lake/_control/shop/desired.json", "lake/ops/watermarks/a.parquet"}
-    assert {key: may(minio, "airflow", key) for key in (*TABLES, *INNER, *OUTSIDE)} == {
-        **{key: "rwd" if key in written else "r" for key in (*TABLES, *INNER)},
+def test_airflow_reads_the_lake_and_writes_only_orders_and_what_its_monitor_notes(minio: Minio) -> None:
+    """Above all no sign of life, term or lease: a supervisor acts on those on its host."""
+    assert {key: may(minio, "airflow", key) for key in (*TABLES, *INNER, *OF_STREAMS, *OF_AIRFLOW, *OUTSIDE)} == {
+        **dict.fromkeys((*TABLES, *INNER, *OF_STREAMS), "r"),
+        **dict.fromkeys(OF_AIRFLOW, "rwd"),
         **dict.fromkeys(OUTSIDE, ""),
     }
 
 
 def test_analysts_read_tables_and_change_nothing(minio: Minio) -> None:
-    assert {key: may(minio, "analysts", key) for key in (*TABLES, *INNER, *OUTSIDE)} == {
-        **dict.fromkeys(TABLES, "r"),
-        **dict.fromkeys((*INNER, *OUTSIDE), ""),
+    assert {key: may(minio, "analysts", key) for key in (*TABLES, *INNER, *OF_STREAMS, *OF_AIRFLOW, *OUTSIDE)} == {
+        **dict.fromkeys((*TABLES, "lake/ops/alerts/a.parquet"), "r"),
+        **dict.fromkeys((*INNER, *OF_STREAMS, *OF_AIRFLOW[:-1], *OUTSIDE), ""),
     }
 
 
@@ -135,15 +155,26 @@ def test_analysts_query_tables_that_streams_wrote(minio: Minio, monkeypatch: pyt
 
 
 def test_airflow_declares_and_reports_with_what_it_may_write(minio: Minio, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake, now = become(monkeypatch, minio, "airflow"), datetime(2026, 1, 1, tzinfo=UTC)
-    mark_look(lake, at=now)
-    alerts = pa.table({"pipeline": ["top_products"]})
-    for _ in range(2):
-        write_deltalake(lake.table_uri("ops.alerts"), alerts, storage_options=lake.storage_options, mode="append")
+    now = datetime.now(UTC)
+    supervised = become(monkeypatch, minio, "streams")
+    assert Lease(supervised, host="h", pid=1).hold()
+    lake = become(monkeypatch, minio, "airflow")
+    for _ in range(25):  # old records are removed on the way
+        orders.deploy(lake, [a_pipeline()], by="a test")
+        orders.stop(lake, [a_pipeline().name], by="a test")
+    orders.deploy(lake, [a_pipeline()], by="a test")
+    mutes.mute(lake, [a_pipeline().name], until=now + timedelta(hours=1))
+    for later in (timedelta(minutes=3), timedelta(minutes=4)):
+        told(lake, look(lake, now=now + later))
+    with pytest.raises(PermissionDeniedError):
+        Lease(lake, host="h", pid=1, clock=lambda: 0.0)._renew(1)
+    term = terms.Term(host="h", supervisor="h/1", begun_at=now)
+    with pytest.raises(PermissionDeniedError):
+        terms.records(lake, a_pipeline().job).append(1, term)
 
-    assert last_look(become(monkeypatch, minio, "streams")) == now
+    assert last_look(become(monkeypatch, minio, "streams")) == now + timedelta(minutes=4)
     lake = become(monkeypatch, minio, "analysts")
-    assert query.run(lake, "SELECT count(*) FROM ops.alerts")[1] == [(2,)]
+    assert query.run(lake, "SELECT kind, event, muted FROM ops.alerts")[1] == [("no-supervisor", "began", True)]
     with pytest.raises(PermissionDeniedError):
         last_look(lake)
 

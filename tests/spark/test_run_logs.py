@@ -26,7 +26,7 @@ def test_a_run_has_a_log_of_its_own_users_and_those_older_than_a_month_go(
 
     monkeypatch.setattr(running, "build_session", refuse)
     folder = tmp_path / f"tidemark-{os.getuid()}"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     logs = {days: folder / f"driver-{days}.log" for days in (29, 31)}
     for days, log in logs.items():
         log.touch()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app, run_told
-from spark_jobs.control import mutes, orders
+from spark_jobs.control import mutes, orders, status, terms
+from spark_jobs.control.acknowledgements import acknowledged
+from spark_jobs.control.lease import Lease
+from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse, beat
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.spec import DefinitionError
@@ -70,3 +75,47 @@ def test_a_setting_that_is_none_is_told_by_the_name_of_its_variable(
     told = capsys.readouterr().err
     assert "error: TIDEMARK_METRICS_PORT: Input should be less than or equal to 65000, got '70000'" in told
     assert "error: TIDEMARK_SHUFFLE_PARTITIONS: " in told
+
+
+def test_status_calls_nothing_running_whose_driver_and_supervisor_are_gone(deployed: Lake) -> None:
+    """With the age of the last sign of life, no rate, what helps, and an exit code."""
+    name, job, gone = a_pipeline().name, a_pipeline().job, datetime.now(UTC) - timedelta(minutes=5)
+    Lease(deployed, host="h", pid=1).hold()
+    terms.records(deployed, job).append(1, terms.Term(host="h", supervisor="h/1", begun_at=gone))
+    status.records(deployed, job).append(1, status.Status(job=job, state="running", since=gone, term=1, order=1))
+
+    def told(*, at: datetime, silent_s: float = 0.0) -> tuple[str, int]:
+        figures = Figures(read=730, input_rows_per_s=73.4)
+        seen = {name: PipelinePulse(generation=1, state="running", since=gone, progressed_at=at, figures=figures)}
+        who = {"job": job, "term": 1, "host": "h", "pid": 1, "pid_born": "", "started_at": gone, "sequence": 1}
+        beat(deployed, Pulse(**who, at=at, spark_silent_s=silent_s, pipelines=seen))
+        done = CliRunner().invoke(app, ["status", "--lake", deployed.uri], env={"COLUMNS": "200"})
+        return done.output, done.exit_code
+
+    output, code = told(at=datetime.now(UTC))
+    assert re.search(r"driver of job streams: term 1, on h: last sign of life \d\.\d seconds ago", output)
+    assert re.search(rf"{name} +running +running +730 +73 ", output)
+    assert code == 0
+
+    output, code = told(at=datetime.now(UTC), silent_s=45)
+    assert "it hangs: Spark has not answered in it for 45 seconds" in output
+    assert re.search(rf"{name} +running +Spark hangs +730 +- ", output)
+    assert code == 1
+
+    renewal = Path(deployed.uri) / "_control/_supervisor/renewals/000001.json"
+    renewal.write_text(json.dumps({"sequence": 9, "at": gone.isoformat()}))
+    output, code = told(at=gone)
+    assert "driver of job streams: term 1, on h: last sign of life 5 minutes ago" in output
+    assert "last sign of life 5 minutes ago; start one: `make up`, or `tidemark supervise`" in output
+    assert re.search(rf"{name} +running +no sign of life +730 +- ", output)
+    assert code == 1
+
+
+def test_what_was_acknowledged_is_noted_for_deployed_pipelines_only(deployed: Lake) -> None:
+    told = refusal("acknowledge", a_pipeline().name, "another", "--lake", deployed.uri)
+    assert told == f"acknowledge: another has not been deployed. Deployed: {a_pipeline().name}. Nothing was changed."
+    assert acknowledged(deployed) == {}
+    before = datetime.now(UTC)
+    done = CliRunner().invoke(app, ["acknowledge", a_pipeline().name, "--lake", deployed.uri])
+    assert done.exit_code == 0
+    assert before <= acknowledged(deployed)[a_pipeline().name] <= datetime.now(UTC)

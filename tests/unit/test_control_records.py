@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel
 
-from spark_jobs.control import alert_log, mutes, orders, terms
+from spark_jobs.control import alert_log, mutes, orders, status, terms
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.lease import LEASE_S, Lease, active_supervisor
 from spark_jobs.control.marks import last_look
@@ -17,7 +17,7 @@ from spark_jobs.job.loop import Fence
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError
 from spark_jobs.lake.records import Records, RecordTakenError
-from spark_jobs.spec import Sink
+from spark_jobs.spec import Alerts, Sink
 from tests.builders import a_lake, a_pipeline, an_aggregate, an_ingest, write
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -334,3 +334,32 @@ def test_a_mute_ends_by_itself_or_when_it_is_taken_back(tmp_path):
     mutes.mute(lake, ["top"], until=None)
     assert mutes.muted(lake, now=NOW) == {"totals"}
     assert mutes.muted(lake, now=NOW + timedelta(hours=1)) == frozenset()
+
+
+def test_a_supervisor_that_is_gone_is_told_within_two_looks_and_one_that_comes_back_with_its_lake_is_not(tmp_path):
+    lake, began = a_lake(tmp_path), datetime.now(UTC)
+    orders.deploy(lake, [a_pipeline(alerts=Alerts(max_silence=None))], by="a test")
+
+    def renewed(at):
+        (tmp_path / "_control/_supervisor/renewals/000001.json").write_text(f'{{"sequence": 1, "at": "{at}"}}')
+
+    def told_at(minutes):
+        seen = look(lake, now=began + timedelta(minutes=minutes))
+        told(lake, seen)
+        return [(change.kind, change.began) for change in seen.changes]
+
+    assert Lease(lake, host="a", pid=1).hold()
+    status.records(lake, "streams").append(1, status.Status(job="streams", state="running", since=began, order=1))
+    assert told_at(0) == []
+    assert told_at(1.5) == [("no-supervisor", True)]
+    renewed(began + timedelta(minutes=2))
+    assert told_at(2.5) == [("no-supervisor", False)]
+
+    # Nobody could look, nor the supervisor renew, for an hour; it does so only after the first look.
+    assert told_at(60) == []
+    renewed(began + timedelta(minutes=60.2))
+    assert told_at(61) == []
+    assert told_at(62) == [("no-supervisor", True)]
+
+    # It had been gone before.
+    assert told_at(90) == []

@@ -8,7 +8,7 @@ import pytest
 from spark_jobs.control.health import Seen, examine, summary
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
-from spark_jobs.control.status import Status
+from spark_jobs.control.status import End, Status
 from spark_jobs.spec import Alerts
 from tests.builders import a_pipeline
 
@@ -20,7 +20,7 @@ def ms(at):
     return int(at.timestamp() * 1000)
 
 
-def seen(*, alerts=None, pipeline=None, figures=None, status=None, pulse=None, order=None, books=()):
+def seen(*, alerts=None, pipeline=None, figures=None, status=None, pulse=None, order=None, books=(), supervised=NOW):
     """A pipeline that is well, but for what is given."""
     definition = a_pipeline(**({"alerts": alerts} if alerts else {}))
     told = {
@@ -56,6 +56,7 @@ def seen(*, alerts=None, pipeline=None, figures=None, status=None, pulse=None, o
         status=Status(**({"job": "streams", "state": "running", "since": EVER} | (status or {}))),
         pulse=Pulse(**(of_driver | (pulse or {}))),
         books=books,
+        supervised_at=supervised,
     )
 
 
@@ -176,6 +177,46 @@ def test_a_driver_without_a_sign_of_life_is_told():
     assert kinds(seen(pulse={"at": NOW - timedelta(seconds=29)})) == []
 
 
+def test_a_driver_whose_spark_hangs_is_told_though_it_gives_signs_of_life_and_no_rate_of_it_is():
+    well, hangs = (
+        seen(pulse={"spark_silent_s": seconds}, figures={"input_rows_per_s": 73.0}) for seconds in (29.0, 31.0)
+    )
+    assert kinds(well) == []
+    assert "73 events/s" in summary(well)
+    (breach,) = examine(hangs)
+    assert breach.kind == "not-running"
+    assert breach.what == "Its driver hangs: Spark has not answered in it for 31 seconds."
+    assert breach.since == NOW - timedelta(seconds=31)
+    assert "starts another" in breach.remedy
+    assert "running" not in summary(hangs)
+    assert "events/s" not in summary(hangs)
+
+
+def test_a_supervisor_that_is_gone_is_told_with_the_command_that_starts_one():
+    assert kinds(seen(supervised=NOW - timedelta(seconds=60))) == []
+    assert kinds(seen(supervised=None)) == []
+    (breach,) = examine(seen(supervised=NOW - timedelta(seconds=61)))
+    assert breach.kind == "no-supervisor"
+    assert "silent for 61 seconds" in breach.what
+    assert "`make up`" in breach.remedy
+
+
+def test_of_a_driver_and_a_supervisor_that_are_both_gone_both_are_told_and_nothing_runs():
+    gone = NOW - timedelta(seconds=61)
+    found = seen(supervised=gone, pulse={"at": gone}, figures={"input_rows_per_s": 73.0})
+    assert kinds(found) == ["no-supervisor", "not-running"]
+    assert all("`tidemark supervise`" in breach.remedy for breach in examine(found))
+    assert summary(found).startswith("its driver gives no sign of life: the last is 61 seconds old")
+    assert "events/s" not in summary(found)
+
+
+def test_a_supervisor_that_is_gone_hides_no_limit_that_is_broken():
+    late = {"watermark_ms": ms(NOW - timedelta(minutes=11))}
+    limits = Alerts(max_watermark_lag="10 minutes")
+    found = seen(supervised=NOW - timedelta(seconds=61), figures=late, alerts=limits)
+    assert kinds(found) == ["no-supervisor", "watermark-lag"]
+
+
 def test_a_pipeline_may_take_two_minutes_to_start():
     fresh = {"progressed_at": None, "state": "starting"}
     began = NOW - timedelta(minutes=1)
@@ -205,13 +246,47 @@ def test_without_a_limit_of_silence_a_start_may_take_for_ever():
     assert kinds(seen(pipeline=fresh, pulse=began, alerts=Alerts(max_silence="5 minutes"))) == ["no-progress"]
 
 
-def test_restarts_are_told_with_what_was_said_last():
-    failures = tuple(NOW - timedelta(minutes=minute) for minute in (9, 5, 1))
-    (breach,) = examine(seen(pipeline={"failures": failures, "error": "no space is left"}))
+FAILURES = tuple(NOW - timedelta(minutes=minute) for minute in (9, 5, 1))
+
+
+def an_end(at):
+    return End(at=at, term=3, host="h", exit_code=1, cause="java.lang.OutOfMemoryError", log="/logs/streams/000003.log")
+
+
+def test_restarts_are_told_with_what_the_pipeline_failed_with():
+    driver = {"log": "/logs/streams/000004.log"}
+    failed = {"failures": FAILURES, "error": "no space is left"}
+    (breach,) = examine(seen(pipeline=failed, pulse=driver, status={"last_end": an_end(FAILURES[1])}))
     assert breach.what.endswith("It failed last at 11:59:00 UTC: no space is left")
-    ends = {"ends": failures, "last_lines": ("java: no heap",)}
-    (breach,) = examine(seen(status=ends))
-    assert breach.what.endswith("Its driver ended last at 11:59:00 UTC and said: java: no heap")
+    assert "/logs/streams/000004.log" in breach.remedy
+
+
+def test_restarts_are_told_with_cause_exit_code_and_log_of_the_driver_that_ended():
+    ended = {"ends": FAILURES, "last_end": an_end(FAILURES[2]), "last_lines": ("Connection refused",)}
+    (breach,) = examine(seen(status=ended, pulse={"log": "/logs/streams/000004.log"}))
+    assert breach.what.endswith(
+        "Its driver (term 3) ended last at 11:59:00 UTC with exit code 1: java.lang.OutOfMemoryError."
+    )
+    assert "/logs/streams/000003.log on h" in breach.remedy
+    assert "000004" not in breach.remedy
+    assert "`tidemark acknowledge hourly_sales`" in breach.remedy
+
+
+def test_restarts_count_from_the_deploy_on():
+    ended = {"ends": FAILURES, "last_end": an_end(FAILURES[2])}
+    assert kinds(seen(status=ended, order={"ordered_at": NOW - timedelta(minutes=10)})) == ["restarts"]
+    fresh = seen(status=ended, order={"ordered_at": NOW - timedelta(minutes=6)})
+    assert kinds(fresh) == []
+    assert "restarted 2 times" in summary(fresh)
+
+
+def test_restarts_that_were_acknowledged_count_no_more():
+    ended = {"ends": FAILURES, "last_end": an_end(FAILURES[2])}
+    known = replace(seen(status=ended), acknowledged_at=NOW - timedelta(seconds=30))
+    assert kinds(known) == []
+    assert "restarted" not in summary(known)
+    more = {"ends": (*FAILURES, *[NOW - timedelta(seconds=second) for second in (20, 10, 5)])}
+    assert kinds(replace(seen(status=ended | more), acknowledged_at=NOW - timedelta(seconds=30))) == ["restarts"]
 
 
 def test_books_that_do_not_balance_are_told():

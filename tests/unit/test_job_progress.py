@@ -1,15 +1,17 @@
 """What of a driver's process needs no Spark: its signs of life, and how it judges a failure."""
 
 import threading
+import time
 from datetime import UTC, datetime
 
 import pytest
 
 from spark_jobs.control import terms
-from spark_jobs.control.pulse import Figures, PipelinePulse, pulse_of
-from spark_jobs.job import process
-from spark_jobs.job.loop import Fence, has_committed
+from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse, pulse_of
+from spark_jobs.job import loop, process
+from spark_jobs.job.loop import Fence, _Running, has_committed
 from spark_jobs.job.process import Heart
+from spark_jobs.job.prometheus import PulseCollector
 from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
 from tests.builders import a_lake, a_pipeline
 
@@ -24,6 +26,9 @@ class Driver:
         self.alive_at = float("inf")
         self.asked, self.may_answer, self.beaten = threading.Event(), threading.Event(), threading.Semaphore(0)
         self.batch_id = None
+
+    def ask_spark(self):
+        self.may_answer.wait()
 
     def measure(self):
         self.asked.set()
@@ -59,6 +64,40 @@ def test_a_source_that_does_not_answer_holds_up_no_sign_of_life(heart, tmp_path)
         assert heart.driver.beaten.acquire(timeout=PATIENCE_S)
     assert told(heart, tmp_path).sequence >= 4
     assert told(heart, tmp_path).pipelines["sales"].figures.batch_id is None
+
+
+def test_a_spark_that_does_not_answer_is_told_beside_the_drivers_own_sign_of_life(heart, tmp_path):
+    def silent_s():
+        assert heart.driver.beaten.acquire(timeout=PATIENCE_S)
+        found = told(heart, tmp_path)  # none before the first one is written
+        return found.spark_silent_s if found else 0.0
+
+    until(lambda: silent_s() >= 0.3)
+    heart.driver.may_answer.set()
+    until(lambda: silent_s() < 0.3)
+
+
+def test_a_rate_that_was_measured_long_ago_is_not_told(monkeypatch):
+    running = _Running(1, "running", NOW, figures=Figures(read=9, input_rows_per_s=73.0, processed_rows_per_s=99.0))
+    running.measured_at = time.monotonic()
+    assert running.told_figures.input_rows_per_s == 73.0
+    monkeypatch.setattr(loop, "_MEASURED_S", -1.0)
+    assert running.told_figures == Figures(read=9)
+
+
+@pytest.mark.parametrize(("silent_s", "up"), [(0.0, 1.0), (29.0, 1.0), (31.0, 0.0)])
+def test_a_pipeline_whose_spark_hangs_is_down_to_prometheus(silent_s, up):
+    pipelines = {"sales": PipelinePulse(generation=1, state="running", since=NOW)}
+    who = {"job": "streams", "term": 1, "host": "h", "pid": 1, "pid_born": "", "started_at": NOW, "at": NOW}
+    newest = Pulse(**who, sequence=1, spark_silent_s=silent_s, pipelines=pipelines)
+    found = {family.name: family.samples for family in PulseCollector(lambda: newest).collect()}
+    assert [sample.value for sample in found["tidemark_pipeline_up"]] == [up]
+
+
+def until(holds):
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
 
 
 def test_nor_does_it_hold_up_the_end(heart, tmp_path):

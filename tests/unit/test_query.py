@@ -1,12 +1,16 @@
 """SQL over the tables of a real lake."""
 
 import json
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from spark_jobs.cli import app
 from spark_jobs.lake import query, watermarks
 from spark_jobs.lake.query import QueryError
 from tests.builders import a_lake, write
@@ -128,3 +132,77 @@ class TestRefusals:
     def test_no_statement_is_refused(self, lake, sql):
         with pytest.raises(QueryError, match="expected a SQL statement"):
             query.run(lake, sql)
+
+
+class TestFiles:
+    """A query comes from whoever may ask one, as by way of a dashboard, and reaches the lake alone."""
+
+    @pytest.fixture
+    def outside(self, tmp_path, lake):
+        write(lake, "gold.a", {"n": [1, 2]})
+        folder = tmp_path / "outside"
+        folder.mkdir()
+        (folder / "secret.csv").write_text("password\n4f2c91\n")
+        return folder
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "SELECT * FROM read_csv('/etc/passwd')",
+            "SELECT * FROM read_csv('{outside}/secret.csv')",
+            "SELECT * FROM '{outside}/secret.csv'",
+            "SELECT * FROM read_text('/proc/self/environ')",
+            "SELECT * FROM glob('{outside}/*')",
+            "SELECT * FROM read_parquet('http://127.0.0.1:1/x.parquet')",
+            "COPY (SELECT * FROM gold.a) TO '{outside}/written.csv'",
+            "COPY gold.a TO '{outside}/written.parquet'",
+            "EXPORT DATABASE '{outside}/written'",
+            "ATTACH '{outside}/written.db'",
+            "INSTALL httpfs",
+            "LOAD httpfs",
+            "SET enable_external_access = true",
+            "SET lock_configuration = false",
+            "SET allowed_directories = ['/']",
+            "SET temp_directory = '{outside}'",
+            "SET enable_external_access = true; SELECT * FROM read_csv('{outside}/secret.csv')",
+            "CALL enable_logging(storage='file', storage_path='{outside}/written'); SELECT 1",
+            "SET profiling_output = '{outside}/written'; SELECT 1",
+        ],
+    )
+    def test_whatever_reaches_out_is_refused_with_the_option_that_allows_it(self, lake, outside, sql):
+        with pytest.raises(QueryError) as refused:
+            query.run(lake, sql.format(outside=outside))
+        assert "tidemark sql --allow-files" in str(refused.value)
+        assert "4f2c91" not in str(refused.value)
+        assert [path.name for path in outside.iterdir()] == ["secret.csv"]
+
+    def test_a_variable_of_this_process_is_no_table(self, lake, monkeypatch):
+        monkeypatch.setitem(globals(), "a_variable", pa.table({"n": [1]}))
+        with pytest.raises(QueryError, match="a_variable"):
+            query.run(lake, "SELECT * FROM a_variable")
+
+    def test_where_it_is_asked_for_files_are_read_and_written(self, lake, outside):
+        copied = f"COPY (SELECT sum(n) AS n FROM gold.a) TO '{outside}/written.csv'"
+        query.run(lake, copied, allow_files=True)
+        assert (outside / "written.csv").read_text() == "n\n3\n"
+        assert query.run(lake, f"SELECT * FROM read_csv('{outside}/secret.csv')", allow_files=True)[1] == [("4f2c91",)]
+
+    def test_the_command_asks_for_them_by_its_option(self, lake, outside):
+        asked = ["sql", f"SELECT * FROM read_csv('{outside}/secret.csv')", "--lake", lake.uri]
+        refused = CliRunner().invoke(app, asked)
+        assert isinstance(refused.exception, QueryError)
+        assert "4f2c91" in CliRunner().invoke(app, [*asked, "--allow-files"]).output
+
+    def test_what_does_not_fit_in_memory_is_still_computed_and_leaves_nothing_behind(self, lake, tmp_path, monkeypatch):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+        (tmp_path / "scratch").mkdir()
+        connect = duckdb.connect
+        small = {"memory_limit": "60MB", "threads": 1}
+        monkeypatch.setattr(duckdb, "connect", lambda config: connect(config=config | small))
+        # 60 MB of text are sorted in as much memory: DuckDB refuses it where it may not put some of it aside.
+        rows = "SELECT hash(range) AS h, repeat(range::VARCHAR, 20) AS s FROM range(500000)"
+        sorted_rows = f"SELECT row_number() OVER (ORDER BY h, s) AS x, s FROM ({rows})"
+        assert query.run(lake, f"SELECT count(*), max(x), max(length(s)) FROM ({sorted_rows})")[1] == [
+            (500_000, 500_000, 120)
+        ]
+        assert list((tmp_path / "scratch").iterdir()) == []

@@ -68,6 +68,15 @@ def test_a_driver_that_dies_too_often_is_given_up_until_something_is_ordered():
     assert (action, after.state, after.ends) == ("start", "starting", ())
 
 
+def test_another_supervisor_tries_what_was_given_up():
+    """As the one of a machine that was started again with more memory."""
+    ends = tuple(NOW - timedelta(seconds=second) for second in range(BUDGET))
+    failed = status("failed", ends=ends, supervisor="a")
+    assert decide(seen(supervisor="a"), failed) == (None, failed)
+    action, after = decide(seen(supervisor="b"), failed)
+    assert (action, after.state, after.ends) == ("start", "starting", ())
+
+
 def test_a_driver_that_found_no_lake_is_tried_again_for_ever():
     ends = tuple(NOW - timedelta(seconds=second) for second in range(3 * BUDGET, 0, -1))
     _, after = decide(seen(exit_code=75), status("starting", ends=ends))

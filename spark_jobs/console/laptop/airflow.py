@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import secrets
 import socket
 import sqlite3
+import stat
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -32,7 +34,7 @@ class AirflowError(TidemarkError):
 def command(home: Path, tasks_port: int) -> list[str]:
     """The command that runs Airflow, with the API of its tasks on a port of its own."""
     program = Path(__file__).with_name("standalone.py")
-    return [sys.executable, str(program), str(tasks_port), str(_password_file(home))]
+    return [sys.executable, str(program), str(tasks_port), str(home)]
 
 
 def environment(home: Path, port: int, tasks_port: int, *, lake: str) -> dict[str, str]:
@@ -82,28 +84,58 @@ def environment(home: Path, port: int, tasks_port: int, *, lake: str) -> dict[st
     return {**inherited, **settings}
 
 
-def prepare_database(home: Path) -> None:
-    """Lets readers and a writer of Airflow's SQLite database work side by side; the file remembers it.
+def prepare_home(home: Path) -> None:
+    """Makes what Airflow finds at its start: its folder, the password and the database file, for nobody else to read.
 
-    Otherwise each locks out the other, and on a busy machine Airflow's API then answers with errors.
+    Readers and a writer of the database work side by side; the file remembers it. Otherwise each locks out the other,
+    and on a busy machine Airflow's API then answers with errors.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(sqlite3.connect(_database(home))) as database:
-        database.execute("PRAGMA journal_mode=WAL")
+    private_folder(home)
+    database = _database(home)
+    if not database.exists():
+        # What is left of one that was removed would be taken for the end of the new one.
+        for rest in home.glob(f"{database.name}-*"):
+            rest.unlink()
+    database.touch(mode=0o600)
+    database.chmod(0o600)
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+    _make_password(home)
+
+
+def private_folder(folder: Path) -> None:
+    """Makes a folder that only its owner may enter, or lets nobody else into one that there is."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def _make_password(home: Path) -> None:
+    """Writes the password of `admin` where Airflow looks for it, which else would make one up and log it.
+
+    One that others could read is not kept.
+    """
+    file = password_file(home)
+    private = file.exists() and not stat.S_IMODE(file.stat().st_mode) & 0o077
+    if private and password(home):
+        return
+    file.unlink(missing_ok=True)
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({USER: secrets.token_urlsafe(12)}) + "\n")
 
 
 def _database(home: Path) -> Path:
     return home / "airflow.db"
 
 
-def _password_file(home: Path) -> Path:
+def password_file(home: Path) -> Path:
+    """Where the password of `admin` is, for nobody but its owner to read; the name is Airflow's."""
     return home / "simple_auth_manager_passwords.json.generated"
 
 
 def password(home: Path) -> str | None:
-    """The password that Airflow made up for `admin`; None before its first start."""
+    """The password of `admin`; None before the first start."""
     try:
-        found: dict[str, str] = json.loads(_password_file(home).read_text())
+        found: dict[str, str] = json.loads(password_file(home).read_text())
     except (FileNotFoundError, ValueError):
         return None
     return found.get(USER)

@@ -1,5 +1,6 @@
 """`up`, `down` and `status`: what runs on this machine for one lake."""
 
+import fcntl
 import os
 import sys
 import time
@@ -23,17 +24,22 @@ from spark_jobs.console.laptop.airflow import (
     free_port,
     is_free,
     password,
-    prepare_database,
+    password_file,
+    prepare_home,
+    private_folder,
 )
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control import awaiting, orders, pulse, terms
-from spark_jobs.control.launchers import is_running, kill_group, terminate
+from spark_jobs.control.launchers import driver_arguments, is_driver, kill_group, terminate
 from spark_jobs.control.orders import Ordered
+from spark_jobs.control.pulse import Pulse
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
 
 PIPELINES = ("ingest_sales", "top_products", "top_products_live", "shop_totals")
+
+PARTS = ("airflow", "supervisor", "shop")
 
 HOME = Path(".airflow")
 
@@ -78,8 +84,11 @@ def up(out: Console, err: Console, lake: Lake, *, began: float | None = None) ->
     Returns:
         The exit code.
     """
-    times = _Times(began)
-    home = HOME.absolute()
+    with _alone(HOME.absolute()):
+        return _up(out, err, lake, _Times(began), HOME.absolute())
+
+
+def _up(out: Console, err: Console, lake: Lake, times: _Times, home: Path) -> int:
     processes = _processes(home)
     _refuse_other_lake(lake, *processes)
     port = _port(processes[0])
@@ -104,7 +113,12 @@ def down(out: Console, lake: Lake) -> int:
     Returns:
         The exit code, which is 0.
     """
-    airflow, supervisor, shop = _processes(HOME.absolute())
+    with _alone(HOME.absolute()):
+        return _down(out, lake, HOME.absolute())
+
+
+def _down(out: Console, lake: Lake, home: Path) -> int:
+    airflow, supervisor, shop = _processes(home)
     out.print(f"shop: {shop.stop(within_s=10)}")
     with out.status("the streams finish their batches …"):
         out.print(f"supervisor and its drivers: {supervisor.stop(within_s=_DRAIN_S)}")
@@ -142,6 +156,29 @@ def status(out: Console, lake: Lake) -> int:
     return 0
 
 
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Keeps a second command from starting, or ending, the same processes in this folder.
+
+    Raises:
+        AirflowError: if one is at work. The lock ends with the process that holds it, however that ends.
+    """
+    private_folder(home)
+    with (home / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise AirflowError(
+                f"{home}: `make up` or `make down` is at work here already (process {file.read()}). Nothing was "
+                "changed. Wait until it has ended; `make status` says what runs."
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
 def _start_missing(
     lake: Lake, home: Path, port: int, processes: tuple[Background, Background, Background]
 ) -> Iterator[str]:
@@ -150,15 +187,19 @@ def _start_missing(
     if not airflow.runs():
         airflow.stop(within_s=10, everyone=True)  # parts that outlived a killed one hold its port
         _refuse_taken(port)
-        prepare_database(home)
+        prepare_home(home)
         tasks_port = free_port()
         airflow.start(
             command(home, tasks_port),
             environment=environment(home, port, tasks_port, lake=lake.uri),
+            private=True,
             port=port,
             lake=lake.uri,
         )
         yield f"Airflow starts; its log: {_shown(airflow.log)}"
+    if supervisor.runs() and (changed := _changed_settings(supervisor)) and (jobs := _given_up(lake)):
+        yield f"The supervisor ends and starts again: job {', '.join(jobs)} was given up, and {changed} has changed …"
+        supervisor.stop(within_s=_DRAIN_S)
     if not supervisor.runs():
         _start(supervisor, lake, "supervise")
         yield f"The supervisor starts; its log: {_shown(supervisor.log)}"
@@ -170,15 +211,33 @@ def _start_missing(
 
 def _processes(home: Path) -> tuple[Background, Background, Background]:
     logs = Path(Settings().logs).absolute()
-    airflow, supervisor, shop = (
-        Background(name, home=home / "run", log=logs / f"{name}.log") for name in ("airflow", "supervisor", "shop")
-    )
+    airflow, supervisor, shop = (Background(name, home=home / "run", log=logs / f"{name}.log") for name in PARTS)
     return airflow, supervisor, shop
 
 
 def _start(process: Background, lake: Lake, *arguments: str) -> None:
     command = [sys.executable, "-m", "spark_jobs", *arguments, "--lake", lake.uri]
-    process.start(command, environment={**os.environ, "PYTHONUNBUFFERED": "1"}, lake=lake.uri)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process.start(command, environment=environment, lake=lake.uri, settings=_settings())
+
+
+def _settings() -> dict[str, object]:
+    """What drivers take from the environment; no password is among it."""
+    return Settings().model_dump(mode="json", exclude={"lake"})
+
+
+def _changed_settings(process: Background) -> str:
+    """The variables that say something else than when a process was started; empty where none does, or nobody knows."""
+    before, now = process.facts().get("settings"), _settings()
+    names = [name for name in now if isinstance(before, dict) and before.get(name, now[name]) != now[name]]
+    return ", ".join(f"TIDEMARK_{name.upper()}" for name in names)
+
+
+def _given_up(lake: Lake) -> tuple[str, ...]:
+    try:
+        return awaiting.given_up(lake)
+    except (LakeUnavailableError, BaseError):
+        return ()  # whoever needs the lake next says what is wrong with it
 
 
 def _port(airflow: Background) -> int:
@@ -250,6 +309,13 @@ def _deploy(out: Console, err: Console, lake: Lake, api: Airflow) -> int:
     missing = [name for name in PIPELINES if name not in known]
     if missing:
         return _deploy_by_dag(err, api, missing)
+    try:
+        again = orders.deploy_again(lake, awaiting.failed_generations(lake), by="make up")
+    except TidemarkError as error:
+        return _refused(err, error)
+    if again:
+        out.print(f"Given up before, and ordered again: {', '.join(each.pipeline for each in again)}.", highlight=False)
+        desired = orders.all_desired(lake)
     wanted = [
         Ordered(job=job, pipeline=name, generation=order.generation, changed=False)
         for job, now in desired.items()
@@ -258,10 +324,14 @@ def _deploy(out: Console, err: Console, lake: Lake, api: Airflow) -> int:
     try:
         awaiting.await_running(lake, wanted, timeout=timedelta(seconds=_DEPLOY_S), tell=lambda _: None)
     except TidemarkError as error:
-        err.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True, highlight=False)
-        return 1
+        return _refused(err, error)
     out.print(f"Deployed before, and running: {', '.join(each.pipeline for each in wanted) or 'nothing'}.")
     return 0
+
+
+def _refused(err: Console, error: TidemarkError) -> int:
+    err.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True, highlight=False)
+    return 1
 
 
 def _deploy_by_dag(err: Console, api: Airflow, names: list[str]) -> int:
@@ -286,16 +356,20 @@ def _deploy_by_dag(err: Console, api: Airflow, names: list[str]) -> int:
 
 def _end_drivers(lake: Lake) -> str:
     """Ends drivers of this host that no supervisor has ended; says how."""
+
+    def runs(beat: Pulse) -> bool:
+        return is_driver(beat.pid, beat.pid_born, driver_arguments(beat.job, beat.term, lake.uri))
+
     found = {}
     for job in orders.jobs(lake):
         beat = pulse.pulse_of(lake, job, terms.records(lake, job).newest_number())
-        if beat is not None and beat.host == terms.this_host() and is_running(beat.pid, beat.pid_born):
+        if beat is not None and beat.host == terms.this_host() and runs(beat):
             found[job] = beat
             terminate(beat.pid)
     if not found:
         return ""
     psutil.wait_procs([psutil.Process(b.pid) for b in found.values() if psutil.pid_exists(b.pid)], timeout=_DRAIN_S)
-    killed = [job for job, beat in found.items() if is_running(beat.pid, beat.pid_born)]
+    killed = [job for job, beat in found.items() if runs(beat)]
     for job in killed:
         kill_group(found[job].pid)
     drained = [job for job in found if job not in killed]
@@ -303,11 +377,13 @@ def _end_drivers(lake: Lake) -> str:
 
 
 def _tell(out: Console, times: _Times, api: Airflow, home: Path, lake: Lake) -> None:
+    # What is not shown to a person stays in a log.
+    secret = f"password {password(home)}" if out.is_terminal else f"password in {_shown(password_file(home))}"
     elsewhere = lake.uri != Lake.parse(Settings.model_fields["lake"].default).uri
     out.print()
     out.print(reports.rows_table(("where the time went", ""), times.table()))
     out.print(
-        f"\nAirflow: {api.address}   user {USER}   password {password(home)}\n\n"
+        f"\nAirflow: {api.address}   user {USER}   {secret}\n\n"
         "Look at:\n"
         + (f"  export TIDEMARK_LAKE={lake.uri}     so that these commands, too, find this lake\n" if elsewhere else "")
         + f"  {api.address}/dags/monitor_streams    each pipeline's health, every minute\n"

@@ -32,19 +32,28 @@ class Background:
     def _record(self) -> Path:
         return self.home / f"{self.name}.json"
 
-    def start(self, command: Sequence[str], *, environment: Mapping[str, str], **facts: object) -> None:
+    def start(
+        self, command: Sequence[str], *, environment: Mapping[str, str], private: bool = False, **facts: object
+    ) -> None:
         """Starts it and returns at once.
 
         Args:
             command: program and arguments.
             environment: the whole of it.
+            private: its log and the files that it makes are for nobody else to read.
             facts: what to remember beside the process.
         """
         self.home.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=_private if private else None) as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                umask=0o077 if private else -1,
             )
         born = birth(psutil.Process(process.pid))
         self._record.write_text(json.dumps({"pid": process.pid, "born": born, **facts}))
@@ -103,6 +112,13 @@ class Background:
         if pid <= 0 or leader_is_other:
             return []
         return [each for each in psutil.process_iter() if _belongs(each, session=pid, born=born)]
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, also where it was there before."""
+    file = os.open(path, flags, mode=0o600)
+    os.fchmod(file, 0o600)
+    return file
 
 
 def _belongs(process: psutil.Process, *, session: int, born: str) -> bool:

@@ -8,6 +8,8 @@ other's way.
 It imports nothing of Tidemark: it lives as long as Airflow does.
 """
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,15 +21,14 @@ _LOOK_S = 0.2
 def main() -> int:
     """Runs both until one of them ends, and then ends the other one.
 
-    Arguments on the command line: the port of the tasks' API, and a file that Airflow makes at its first start after
-    its configuration, with the secrets that its processes share.
+    Arguments on the command line: the port of the tasks' API, and Airflow's home.
 
     Returns:
         The exit code of the one that has ended.
     """
-    port, configured = sys.argv[1], Path(sys.argv[2])
+    port, home = sys.argv[1], Path(sys.argv[2])
     everything = subprocess.Popen(["airflow", "standalone"])
-    while everything.poll() is None and not configured.exists():
+    while everything.poll() is None and not _is_set_up(home):
         time.sleep(_LOOK_S)
     tasks = subprocess.Popen(["airflow", "api-server", "--apps", "execution", "--port", port])
     parts = (everything, tasks)
@@ -36,6 +37,22 @@ def main() -> int:
     for part in parts:
         part.terminate()
     return next(part.returncode for part in parts if part.returncode is not None)
+
+
+def _is_set_up(home: Path) -> bool:
+    """Whether there are the secrets that Airflow's processes share, and the database with all of its tables.
+
+    `airflow standalone` makes what is missing, the version of the tables last. A second process must not make either at
+    the same time, nor look for tables that are not there yet.
+    """
+    configuration, database = home / "airflow.cfg", home / "airflow.db"
+    if not database.exists() or not configuration.exists() or configuration.stat().st_size == 0:
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            return connection.execute("SELECT version_num FROM alembic_version").fetchone() is not None
+    except sqlite3.Error:
+        return False
 
 
 if __name__ == "__main__":
