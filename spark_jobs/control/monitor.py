@@ -1,7 +1,7 @@
 """One look at everything that is deployed: what is wrong, what has changed, which tables have moved. No JVM."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -17,11 +17,12 @@ from spark_jobs.control.health import Breach, Seen, examine, summary
 from spark_jobs.control.lease import GONE, last_holder, last_renewal
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.health import refuse_vanished, trouble
 from spark_jobs.lake.history import newest_ledger_rows
-from spark_jobs.lake.ledger import discrepancies
+from spark_jobs.lake.ledger import LedgerRow, discrepancies
+from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
 from spark_jobs.lake.records import Records
 from spark_jobs.lake.tables import open_table
 from spark_jobs.lake.watermarks import published
@@ -30,6 +31,9 @@ from spark_jobs.spec import Definition, DefinitionError, Pipeline
 log = logging.getLogger("tidemark.monitor")
 
 _BATCHES_CHECKED = 20
+
+_COMMITS_CHECKED = 100
+"""Of a source, at each look: a batch that has read more of them at once is left to `tidemark ledger`."""
 
 _GAP = timedelta(seconds=150)
 """Between two looks, of which there is one each minute: the lake or the monitor was away."""
@@ -254,7 +258,26 @@ def _books(lake: Lake, definition: Definition) -> tuple[tuple[str, ...], str | N
     except LakeUnavailableError as error:
         return (), str(error)
     windowed = isinstance(definition, Pipeline) and definition.aggregate.window is not None
-    return discrepancies(rows, windowed=windowed, from_the_start=False), None
+    found = discrepancies(rows, windowed=windowed, from_the_start=False)
+    if isinstance(definition, Pipeline):
+        found += _source(lake, definition, epoch, rows[-2:])
+    return found, None
+
+
+def _source(lake: Lake, definition: Pipeline, epoch: Epoch, rows: Sequence[tuple[int, LedgerRow]]) -> tuple[str, ...]:
+    """What the newest batch has read, held against the logs of its sources as they are now; the rest is the audit's."""
+    starts = starts_of(lake, epoch)
+    if starts is None or len(rows) < 2:
+        return ()
+    (_, before), (batch_id, row) = rows
+    try:
+        held = read_by_batch(lake, definition, starts, before.sources, row.sources, most=_COMMITS_CHECKED).rows
+    except SourceEmptiedError as error:
+        return (str(error),)
+    read = row.read + row.heartbeats
+    if held is None or held == read:
+        return ()
+    return (f"batch {batch_id}: read {read} rows, its source holds {held} between its offsets now",)
 
 
 def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:

@@ -202,7 +202,7 @@ class Driver:
                     "Open windows wait for the next run."
                 )
                 continue
-            self._heartbeats.close(together, ingests, readers)
+            self.warnings += self._heartbeats.close(together, ingests, readers)
 
     def known_readers(self) -> tuple[Pipeline, ...]:
         """Every pipeline that is known, those of this run as they are defined here."""

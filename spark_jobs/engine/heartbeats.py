@@ -5,10 +5,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain, count
+from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampNTZType, TimestampType
+from pyspark.sql.types import NumericType, TimestampNTZType, TimestampType
 
 from spark_jobs.engine.commits import TableWriter
 from spark_jobs.lake import Lake, tables
@@ -108,6 +110,42 @@ class Heartbeats:
             if found <= names.keys()
         }
 
+    def number_at(self, table: str, sql: str, target_ms: int) -> tuple[str, Any] | None:
+        """The number that a column must have for an expression over it to give a time, such as `timestamp_millis(ms)`.
+
+        Found by the expression's own slope at the newest event, then tried out.
+
+        Args:
+            table: a bronze table.
+            sql: an expression over one column of numbers.
+            target_ms: the least time that it is to give, milliseconds since 1970.
+
+        Returns:
+            The column and its value; None where the expression reads other columns, or does not grow evenly.
+        """
+        bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
+        names = {field.name.casefold(): field for field in bronze.schema}
+        read = [names[name.casefold()] for name in columns(sql) if name.casefold() in names]
+        if len(read) != 1 or not isinstance(read[0].dataType, NumericType):
+            return None
+        column, kind = read[0].name, read[0].dataType
+
+        def time_us(value: Any) -> int | None:
+            one = self.spark.range(1).select(F.lit(value).cast(kind).alias(column))
+            found = one.select(F.unix_micros(F.expr(sql).cast("timestamp"))).collect()[0][0]
+            return None if found is None else int(found)
+
+        newest = bronze.where("NOT _heartbeat").agg(F.max_by(column, F.expr(sql))).collect()[0][0]
+        try:
+            at, after = time_us(newest), time_us(newest + 1) if newest is not None else None
+            if at is None or after is None or after <= at:
+                return None
+            value = newest + -((at - target_ms * 1000) // (after - at))
+            reached = time_us(value)
+        except PySparkException:
+            return None  # such as a number that its type does not hold
+        return (column, value) if reached is not None and reached >= target_ms * 1000 else None
+
     def fronts(self, table: str, times: Collection[str]) -> dict[str, Front]:
         """How far a table is by each of these expressions over its columns.
 
@@ -135,19 +173,24 @@ class Heartbeats:
         found = [_up_to_ms(us) for us in bronze.agg(*newest).collect()[0]]
         return {sql: Front(*found[2 * index : 2 * index + 2]) for index, sql in enumerate(times)}
 
-    def beat(self, table: str, at_ms: Mapping[str, int]) -> None:
+    def beat(self, table: str, at_ms: Mapping[str, int], numbers: Mapping[str, Any] | None = None) -> None:
         """Appends a heartbeat.
 
         Args:
             table: a bronze table.
-            at_ms: timestamp column -> milliseconds since 1970; not empty.
+            at_ms: timestamp column -> milliseconds since 1970.
+            numbers: column from which a reader computes its event time -> value.
         """
+        numbers = numbers or {}
         bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
         values = {
-            "_event_id": F.lit(f"heartbeat-{uuid.uuid5(uuid.NAMESPACE_OID, f'{table}/{sorted(at_ms.items())}')}"),
+            "_event_id": F.lit(
+                f"heartbeat-{uuid.uuid5(uuid.NAMESPACE_OID, f'{table}/{sorted({**at_ms, **numbers}.items())}')}"
+            ),
             "_ingest_time": F.current_timestamp(),
             "_heartbeat": F.lit(True),
             **{name: F.timestamp_millis(F.lit(ms)) for name, ms in at_ms.items()},
+            **{name: F.lit(value) for name, value in numbers.items()},
         }
         row = self.spark.range(1).select(
             *(values.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in bronze.schema)
@@ -156,31 +199,57 @@ class Heartbeats:
         writer = TableWriter(self.lake, table, "heartbeat", table, query_id=self.sender, epoch=0)
         writer.append(row, Stamp(pipeline=table, epoch=0, batch_id=number, role="heartbeat", rows=1))
 
-    def close(self, names: Sequence[str], ingests: Sequence[Ingest], readers: Sequence[Pipeline]) -> None:
+    def close(self, names: Sequence[str], ingests: Sequence[Ingest], readers: Sequence[Pipeline]) -> tuple[str, ...]:
         """Finishes the input of tables that are read together: past the end of every window of their readers.
 
         Args:
             names: of the tables.
             ingests: those that write them, as far as they are known.
             readers: every pipeline that reads one of them.
+
+        Returns:
+            What could not be closed, in words.
         """
+        told: list[str] = []
         times = {name: event_times(name, ingests, readers) for name in names if tables.exists(self.lake, name)}
         clocks = {name: self.clocks(name, times[name]) for name in times}
         fronts = {name: self.fronts(name, sorted({*read, *chain(*read.values())})) for name, read in clocks.items()}
         for name, of_table in fronts.items():
             at_ms: dict[str, int] = {}
+            numbers: dict[str, Any] = {}
             for sql, read in clocks[name].items():
                 front, newest = of_table[sql], self._newest_together(name, sql, fronts, readers)
                 target = None if newest is None else newest + duration_ms(times[name][sql]) + 1
                 if target is None or (front.heartbeat_ms is not None and front.heartbeat_ms >= target):
                     continue
+                if not read:
+                    # Its time is computed from what is no time.
+                    if (found := self.number_at(name, sql, target)) is not None:
+                        numbers[found[0]] = max(found[1], numbers.get(found[0], found[1]))
+                    else:
+                        told.append(
+                            f"{name}: the event time `{sql}` of {self._who(name, sql, readers)} cannot be moved by a "
+                            "heartbeat, so its last windows stay open. Give bronze a TIMESTAMP column, and go by that."
+                        )
                 for column in read:
                     own = of_table[column].event_ms
                     # The reader's time may lie at a distance from the column's: both move by as much.
                     at = target if own is None or front.event_ms is None else own + target - front.event_ms
                     at_ms[column] = max(at, at_ms.get(column, at))
-            if at_ms:
-                self.beat(name, at_ms)
+            if at_ms or numbers:
+                self.beat(name, at_ms, numbers)
+        return tuple(told)
+
+    @staticmethod
+    def _who(name: str, sql: str, readers: Iterable[Pipeline]) -> str:
+        """The readers of a table that go by an expression."""
+        found = {
+            reader.name
+            for reader in readers
+            for source in reader.tables
+            if source.name == name and reader.event_time and _time_in(source, reader.event_time) == sql
+        }
+        return ", ".join(sorted(found)) or "its ingest"
 
     def _newest_together(
         self, name: str, sql: str, fronts: Mapping[str, Mapping[str, Front]], readers: Iterable[Pipeline]

@@ -21,9 +21,12 @@ from spark_jobs.engine.progress import BatchBounds
 from spark_jobs.engine.query import Query, Reached, unobserved
 from spark_jobs.engine.tables import create_table, schema_of
 from spark_jobs.lake import Lake, tables
+from spark_jobs.lake.checkpoints import Starts, fix_starts, starts_of
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.history import find_stamp
+from spark_jobs.lake.kafka import Topics
 from spark_jobs.lake.ledger import WARNING, LedgerRow
+from spark_jobs.lake.settings import Settings
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline
 from spark_jobs.transforms.content import digest, digest_columns
 from spark_jobs.transforms.rows import (
@@ -79,6 +82,10 @@ class BrokenRuleError(TidemarkError):
     def without_values(self) -> str:
         """The same without the example."""
         return self._without_values
+
+
+class TopicReplacedError(TidemarkError):
+    """A Kafka topic was deleted and made again: the offsets of the checkpoint mean messages of the old one."""
 
 
 class MissingInputError(TidemarkError):
@@ -176,6 +183,10 @@ class IngestQuery(Query[Ingest]):
         super().__init__(_lenient(spark), lake, definition, reached=reached)
         self._next_seq = 0
 
+        source = definition.source
+        self._topics = Topics(source.bootstrap_servers or Settings().kafka) if isinstance(source, Kafka) else None
+        self._topic_id: str | None = None
+
     def create_tables(self) -> None:
         """Bronze and its quarantine."""
         table = self.definition.sink.table
@@ -242,6 +253,7 @@ class IngestQuery(Query[Ingest]):
             if known is not None:
                 self.reached("result_committed", batch_id)
                 return known
+        self._refuse_other_topic()
         source = self.definition.source
         unreadable: list[tuple[str, str]] = []
         linked: frozenset[str] = frozenset()
@@ -267,6 +279,35 @@ class IngestQuery(Query[Ingest]):
         finally:
             rows.unpersist()
         return ledger
+
+    def fix_starts(self) -> bool:
+        """Notes which topic a new checkpoint reads, and refuses another one of its name."""
+        source = self.definition.source
+        if self._topics is not None and isinstance(source, Kafka):
+            noted = starts_of(self.lake, self.epoch)
+            if noted is None and (found := self._topics.id_of(source.topic)) is not None:
+                noted = fix_starts(self.lake, self.epoch, Starts(topics={source.topic: found}))
+            self._topic_id = noted.topics.get(source.topic) if noted is not None else None
+            self._refuse_other_topic()
+        return False
+
+    def _refuse_other_topic(self) -> None:
+        """Stops where the topic is not the one that the checkpoint began with.
+
+        Raises:
+            TopicReplacedError: if it was deleted and made again under its name.
+        """
+        source = self.definition.source
+        if self._topics is None or self._topic_id is None or not isinstance(source, Kafka):
+            return
+        found = self._topics.id_of(source.topic)
+        if found not in (None, self._topic_id):
+            raise TopicReplacedError(
+                f"pipeline `{self.name}`: topic {source.topic} was deleted and made again (id {found} instead of "
+                f"{self._topic_id}): the checkpoint's offsets mean messages of the old one, and what the new one has "
+                "before them would be passed over. Nothing of this batch was written. Read the new one from its start, "
+                f"beside the events of the old one: tidemark reset {self.name} --keep-tables"
+            )
 
     def _committed(self, batch_id: int) -> LedgerRow | None:
         """The ledger row of a batch that bronze has already."""

@@ -25,6 +25,8 @@ def messages(spark: SparkSession, source: Kafka) -> DataFrame:
         "subscribe": source.topic,
         "startingOffsets": source.starting_offsets,
         "failOnDataLoss": "true",
+        # What a producer took back with its transaction was never an event.
+        "kafka.isolation.level": "read_committed",
     }
     if source.max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)

@@ -57,11 +57,13 @@ class Starts(BaseModel):
 
     Attributes:
         versions: source table -> the first version of it that is read.
+        topics: Kafka topic -> its id; offsets of another topic of the same name mean other messages.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    versions: Mapping[str, int]
+    versions: Mapping[str, int] = {}
+    topics: Mapping[str, str] = {}
 
 
 def starts_of(lake: Lake, epoch: Epoch) -> Starts | None:

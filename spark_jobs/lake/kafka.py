@@ -91,6 +91,32 @@ def check_credentials(bootstrap_servers: str) -> None:
         )
 
 
+class Topics:
+    """Asks a broker for the ids of topics.
+
+    Args:
+        bootstrap_servers: `host:port`, several with commas.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        self._client: Any = None
+
+    def id_of(self, topic: str) -> str | None:
+        """The id that a topic got when it was made; None where the broker does not tell, or there is no such topic."""
+        from confluent_kafka import KafkaException, TopicCollection  # heavy: only where Kafka is used
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            if self._client is None:
+                self._client = AdminClient({**client_options(self._servers), "log_level": 0})
+            asked = self._client.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_WITHIN_S)
+            found = asked[topic].result()
+        except KafkaException:
+            return None
+        return str(found.topic_id) if found.topic_id is not None else None
+
+
 def _security(settings: KafkaSettings) -> dict[str, str]:
     options: dict[str, str] = {}
     if settings.security_protocol != "PLAINTEXT":

@@ -77,7 +77,13 @@ def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> 
 
 
 def read_by_batch(
-    lake: Lake, pipeline: Pipeline, starts: Starts, before: Mapping[str, str], upto: Mapping[str, str]
+    lake: Lake,
+    pipeline: Pipeline,
+    starts: Starts,
+    before: Mapping[str, str],
+    upto: Mapping[str, str],
+    *,
+    most: int | None = None,
 ) -> Read:
     """What the logs of a pipeline's source tables hold between the ends of two of its batches.
 
@@ -87,6 +93,7 @@ def read_by_batch(
         starts: of its epoch.
         before: source -> offset up to which the batches before have read; a source that has none is at its start.
         upto: source -> offset up to which this one has.
+        most: commits of one source; where more lie in between, nothing is read and nothing known. None: any number.
 
     Raises:
         SourceEmptiedError: if one of them was emptied in between, which takes back what the pipeline has counted.
@@ -96,7 +103,10 @@ def read_by_batch(
         table = table_read(source, pipeline)
         if table is None or not offset or offset == before.get(source):
             continue
-        found = read_between(lake, table, starts.versions.get(table, 0), before.get(source, ""), offset)
+        start, begin = starts.versions.get(table, 0), before.get(source, "")
+        if most is not None and _place(offset)[0] - (_place(begin)[0] if begin else start) > most:
+            return Read(None)
+        found = read_between(lake, table, start, begin, offset)
         if found.emptied_at is not None:
             raise SourceEmptiedError(
                 f"pipeline `{pipeline.name}`: its source {table} was emptied by a reset at "

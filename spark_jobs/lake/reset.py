@@ -10,8 +10,8 @@ from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import exists, open_table, row_count
-from spark_jobs.lake.watermarks import withdraw
-from spark_jobs.spec import Definition, Ingest, Late
+from spark_jobs.lake.watermarks import published, withdraw
+from spark_jobs.spec import Definition, Ingest, Late, Pipeline
 
 _LAST_TXN_VERSION = 2**63 - 1
 
@@ -80,9 +80,11 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
             _bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
         if empty_tables:
             open_table(lake, table).delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}))
-    withdraw(lake, definition.name)
     # Beyond every epoch that a table has batches of: an older copy of the checkpoints does not know all of them.
-    after = begin_epoch(lake, definition, max(before.number, newest) + 1, tables_emptied=empty_tables)
+    number = max(before.number, newest) + 1
+    if isinstance(definition, Pipeline) and (definition.watermark or definition.name in published(lake)):
+        withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
+    after = begin_epoch(lake, definition, number, tables_emptied=empty_tables)
     delete_checkpoint(lake, before)
     return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
 

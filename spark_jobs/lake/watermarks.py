@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 from deltalake import Schema
@@ -30,6 +31,8 @@ _SCHEMA = pa.schema(
 def publish(lake: Lake, *, pipeline: str, table: str, engine_ms: int, grace_ms: int, epoch: int, batch_id: int) -> None:
     """Publishes how far a pipeline is: rows with `final_after <= watermark` do not change any more.
 
+    A driver of an epoch that is over, which does not know it yet, publishes nothing.
+
     Args:
         lake: where.
         pipeline: its name.
@@ -39,37 +42,49 @@ def publish(lake: Lake, *, pipeline: str, table: str, engine_ms: int, grace_ms: 
         epoch: of the checkpoint.
         batch_id: the newest committed batch.
     """
-    row = {
-        "pipeline": pipeline,
-        "table": table,
-        "watermark": datetime.fromtimestamp((engine_ms + grace_ms) / 1000, UTC),
-        "engine_watermark": datetime.fromtimestamp(engine_ms / 1000, UTC),
-        "epoch": epoch,
-        "batch_id": batch_id,
-        "updated_at": datetime.now(UTC),
-    }
-    rows = pa.Table.from_pylist([row], schema=_SCHEMA)
+    _note(
+        lake,
+        {
+            "pipeline": pipeline,
+            "table": table,
+            "watermark": datetime.fromtimestamp((engine_ms + grace_ms) / 1000, UTC),
+            "engine_watermark": datetime.fromtimestamp(engine_ms / 1000, UTC),
+            "epoch": epoch,
+            "batch_id": batch_id,
+        },
+    )
+
+
+def _note(lake: Lake, row: Mapping[str, Any]) -> None:
+    """Puts a row in the place of its pipeline's, unless that is of a later epoch."""
+    rows = pa.Table.from_pylist([{**row, "updated_at": datetime.now(UTC)}], schema=_SCHEMA)
     target = open_or_create(lake, TABLE, Schema.from_arrow(_SCHEMA))
-    target.merge(
-        rows, "t.pipeline = s.pipeline", source_alias="s", target_alias="t"
-    ).when_matched_update_all().when_not_matched_insert_all().execute()
+    target.merge(rows, "t.pipeline = s.pipeline", source_alias="s", target_alias="t").when_matched_update_all(
+        "s.epoch >= t.epoch"
+    ).when_not_matched_insert_all().execute()
     prune_log_checkpoints(lake, TABLE, target.version())
 
 
 @again_at_conflicts
-def withdraw(lake: Lake, pipeline: str) -> None:
-    """Takes a pipeline's watermark back: its rows are to be computed again, none of them is final."""
-    try:
-        open_table(lake, TABLE).delete(f"pipeline = '{pipeline}'")
-    except MissingTableError:
-        return
+def withdraw(lake: Lake, *, pipeline: str, table: str, epoch: int) -> None:
+    """Takes a pipeline's watermark back: its rows are to be computed again, none of them is final.
+
+    What stays is a row without a watermark: no driver of an earlier epoch can publish its own any more.
+
+    Args:
+        lake: where.
+        pipeline: its name.
+        table: its result table.
+        epoch: that begins.
+    """
+    _note(lake, {"pipeline": pipeline, "table": table, "epoch": epoch})
 
 
 def published(lake: Lake) -> Mapping[str, datetime]:
-    """Pipeline -> its published watermark."""
+    """Pipeline -> its published watermark; one that has begun anew has none yet."""
     try:
         table = open_table(lake, TABLE)
     except MissingTableError:
         return {}
     rows = table.to_pyarrow_table(columns=["pipeline", "watermark"]).to_pylist()
-    return {row["pipeline"]: row["watermark"] for row in rows}
+    return {row["pipeline"]: row["watermark"] for row in rows if row["watermark"] is not None}

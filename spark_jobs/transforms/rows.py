@@ -50,19 +50,19 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
         row = F.from_json(RAW, schema, options)
     parsed = raw.withColumn(_ROW, row)
     corrupt = F.col(f"{_ROW}.{_CORRUPT}").isNotNull() | F.col(_ROW).isNull() | F.col(RAW).isNull()
+    no_row = F.lit(f"no {_form(definition)} row")
     if isinstance(source, Files) and source.format == "csv":
-        also, why = leaves_quote_open(F.col(RAW)), "no CSV row: a quote is not closed on its line"
+        also = leaves_quote_open(F.col(RAW))
+        why = F.when(also, F.lit("no CSV row: a quote is not closed on its line")).otherwise(no_row)
     else:
-        also, why = _holds_more(F.col(RAW)), "no JSON row: more follows its first object"
+        also = _holds_more(F.col(RAW))
+        why = F.when(corrupt, no_row).otherwise(F.lit("no JSON row: more follows its first object"))
     unsound = F.col(RAW).isNotNull() & ~F.is_valid_utf8(RAW)
     return parsed.select(
         *raw.columns,
         *(F.col(f"{_ROW}.`{name}`").alias(name) for name in definition.columns),
         F.when(unsound, F.lit(NOT_UTF8)).when(corrupt | also, F.lit(UNPARSEABLE)).alias(REASON),
-        F.when(unsound, not_utf8_detail(F.col(RAW)))
-        .when(corrupt, F.lit(f"no {_form(definition)} row"))
-        .when(also, F.lit(why))
-        .alias(DETAIL),
+        F.when(unsound, not_utf8_detail(F.col(RAW))).when(corrupt | also, why).alias(DETAIL),
     )
 
 
@@ -91,11 +91,11 @@ def _holds_more(text: Column) -> Column:
     """Whether anything follows the first object of a line, which `from_json` would pass over in silence.
 
     Where the first brace that closes is the line's end, nothing can follow. Else the line is read once more, as the
-    one element of an array: whatever follows makes it two, or none that can be read.
+    first of two elements of an array: whatever follows makes them more or fewer, or an array that cannot be read.
     """
     ends = F.instr(text, "}") == F.length(F.rtrim(text))
-    elements = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    return F.when(ends, F.lit(False)).otherwise(~F.coalesce(elements == 1, F.lit(False)))
+    elements = F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]")))
+    return F.when(ends, F.lit(False)).otherwise(~F.coalesce(elements == 2, F.lit(False)))
 
 
 def leaves_quote_open(line: Column) -> Column:

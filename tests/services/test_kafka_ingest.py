@@ -14,9 +14,11 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
+from spark_jobs.engine.ingest import TopicReplacedError
 from spark_jobs.job.lag import LagMeter
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.reset import reset
 from spark_jobs.pipelines import registry
 from spark_jobs.simulator import Disorder, Shop, TruthRow, read_truth, simulate_kafka
 from spark_jobs.spec import Ingest, Kafka
@@ -142,7 +144,7 @@ def test_every_message_is_accounted_for_and_added_partitions_are_read(
     assert told == [
         ("unparseable", None),
         ("unparseable", ""),
-        ("unparseable", "\ufffd\ufffd\0{"),
+        ("not UTF-8", "\ufffd\ufffd\0{"),
         None,
         ("unparseable", (a_sale(1) + a_sale(2)).decode()),
     ]
@@ -207,3 +209,60 @@ def test_kafkas_own_tools_see_how_far_a_deployed_ingest_is(broker: Broker, lake:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     (group,) = [answer.result(30) for answer in admin.list_consumer_group_offsets([asked]).values()]
     assert [place.offset for place in group.topic_partitions] == [5]
+
+
+def test_what_a_transaction_took_back_is_no_event(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake")).made()
+    broker.create_topic("shop.transactions")
+    source = Kafka("shop.transactions", bootstrap_servers=broker.bootstrap_servers)
+    definition = an_ingest(broker).model_copy(update={"source": source})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "till"})
+    producer.init_transactions(30)
+    for number, taken_back in enumerate((False, True, False)):
+        producer.begin_transaction()
+        producer.produce("shop.transactions", value=a_sale(number))
+        producer.flush(30)
+        producer.abort_transaction(30) if taken_back else producer.commit_transaction(30)
+
+    caught_up(spark, lake, definition)
+    assert sorted(row["sale_id"] for row in lakes.rows(lake, "bronze.sales")) == ["by-hand-0", "by-hand-2"]
+    assert_books_balance(lake, definition, 2)
+    meter = LagMeter(lake, definition, "")
+    lag = meter.measure(lakes.ledger(lake, definition)[-1][1].sources)
+    meter.close()
+    assert lag is not None
+    assert lag.rows == 0
+
+
+def test_a_topic_that_was_made_again_under_its_name_is_not_read_on(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    lake, topic = Lake(str(tmp_path / "lake")).made(), "shop.again"
+    definition = an_ingest(broker).model_copy(
+        update={"source": Kafka(topic, bootstrap_servers=broker.bootstrap_servers)}
+    )
+
+    def send_sales(*numbers: int) -> None:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number in numbers:
+            producer.produce(topic, value=a_sale(number), partition=0)
+        assert producer.flush(30) == 0
+
+    broker.create_topic(topic)
+    send_sales(1, 2)
+    caught_up(spark, lake, definition)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(30)
+    await_that(lambda: topic not in admin.list_topics(timeout=10).topics, "the end of the topic")
+    broker.create_topic(topic)
+    # More of them than the old one had: the offsets alone tell nothing.
+    send_sales(3, 4, 5)
+
+    with pytest.raises(TopicReplacedError, match=r"shop\.again was deleted and made again.*reset ingest_sales --keep"):
+        caught_up(spark, lake, definition)
+    assert sorted(row["sale_id"] for row in lakes.rows(lake, "bronze.sales")) == ["by-hand-1", "by-hand-2"]
+
+    reset(lake, definition, empty_tables=False)
+    caught_up(spark, lake, definition)
+    kept = sorted(row["sale_id"] for row in lakes.rows(lake, "bronze.sales"))
+    assert kept == [f"by-hand-{number}" for number in range(1, 6)]

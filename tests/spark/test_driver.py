@@ -221,6 +221,37 @@ def test_a_reader_whose_time_is_computed_moves_no_other_one(spark: SparkSession,
     assert sum(row["events"] for row in lakes.rows(lake, "gold.spelled")) == 3
 
 
+def test_a_time_that_is_computed_from_a_number_is_closed_too_and_one_that_cannot_be_is_reported(
+    spark: SparkSession, lake: Lake
+) -> None:
+    columns = {"k": pa.string(), "t": lakes.TIMESTAMP, "ms": pa.int64(), "s": pa.float64(), "text": pa.string()}
+    events = lakes.Bronze(lake, "bronze.events", columns, "t")
+    new_year = 1_767_225_600_000
+    for at in (0, 30_000, 61_500):
+        ms = new_year + at
+        text = lakes.at(ms).strftime("%Y-%m-%d %H:%M:%S")
+        events.append([{"k": "a", "t": lakes.at(0), "ms": ms, "s": ms / 1000, "text": text}])
+    readers = [
+        a_count(name).model_copy(
+            update={"source": Table("bronze.events", select={"k": "k", "at": sql}), "event_time": "at"}
+        )
+        for name, sql in (
+            ("by_ms", "timestamp_millis(ms)"),
+            ("by_seconds", "CAST(s AS TIMESTAMP)"),
+            ("by_text", "to_timestamp(text)"),
+        )
+    ]
+    driver = Driver(spark, lake, readers)
+    assert failures(dict(driver.run_until_caught_up(close=True))) == {}
+    for name in ("by_ms", "by_seconds"):
+        ends = sorted((lakes.ms(row["window_end"]) - new_year) // 1000 for row in lakes.rows(lake, f"gold.{name}"))
+        assert ends == [10, 40, 70], name
+    (told,) = driver.warnings
+    assert "bronze.events: the event time `to_timestamp(text)` of by_text cannot be moved by a heartbeat" in told
+    for reader in readers:
+        lakes.assert_balanced(lake, reader)
+
+
 def test_how_far_a_table_is_is_the_same_by_its_log_and_by_its_rows(spark: SparkSession, lake: Lake) -> None:
     def ms(minute: int) -> int:
         return lakes.ms(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute))

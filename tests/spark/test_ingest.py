@@ -1,5 +1,6 @@
 """Ingest from files: every row is in bronze or, with its reason and its text, in the quarantine."""
 
+import base64
 import gzip
 import hashlib
 import json
@@ -378,7 +379,7 @@ def test_csv_goes_by_its_header(spark: SparkSession, lake: Lake, tmp_path: Path)
     assert kept == {
         **dict.fromkeys(("good.csv", "mark.csv", "quoted.csv"), after_header),
         "again.csv": after_header + [(line, *values) for line, values in enumerate(sound, start=6)],
-        "break.csv": [(1, "pen", Decimal("1.00"), NEW_YEAR), (7, "cap", Decimal("3.00"), NEW_YEAR)],
+        "break.csv": [(1, "pen", Decimal("1.00"), NEW_YEAR), (8, "cap", Decimal("3.00"), NEW_YEAR)],
         "slip.csv": [(1, '5" pipe"', Decimal("1.00"), NEW_YEAR), (3, "cap", Decimal("3.00"), NEW_YEAR)],
         "few.csv": [(4, None, Decimal("0.50"), NEW_YEAR)],
     }
@@ -389,17 +390,35 @@ def test_csv_goes_by_its_header(spark: SparkSession, lake: Lake, tmp_path: Path)
     ]
     wrong = ("case.csv", "none.csv", "other.csv", "swapped.csv")
     told = [(file_of(row), row["_source"]["position"], row["raw"]) for row in set_aside if row["reason"] == "header"]
-    assert told == [(name, number, line) for name in wrong for number, line in enumerate(files[name].splitlines())]
+    assert told == [
+        ("again.csv", 5, "name,price,t"),
+        *((name, number, line) for name in wrong for number, line in enumerate(files[name].splitlines())),
+    ]
+    assert {row["detail"] for row in set_aside if file_of(row) == "again.csv"} == {"the header again"}
+    broken = [(row["raw"], row["detail"]) for row in set_aside if file_of(row) == "break.csv"]
+    inside = "no CSV row: it lies inside quotes that a line before it has opened"
+    odd = "no CSV row: a quote is not closed on its line"
+    assert broken == [
+        ('"broken', odd),
+        ("ink,7,2026-01-01", inside),
+        (",8,2026-01-01", inside),
+        ('name",2,2026-01-01', "no CSV row"),
+        ('pen,2026-01-01,"1', "no CSV row"),
+        ('2"', "no CSV row"),
+    ]
+    assert [(row["raw"], row["detail"]) for row in set_aside if file_of(row) == "slip.csv"] == [
+        ('"never closed,2,2026-01-01', "no CSV row")
+    ]
     assert {row["detail"] for row in set_aside if file_of(row) == "swapped.csv"} == {
         "expected name,price,t, got price,name,t"
     }
     assert reasons(lake, definition) == {
-        "header": 11,
+        "header": 12,
         "not_null(t)": 1,
-        "unparseable": 3,
+        "unparseable": 3 + 6 + 1,
         "warn: between(price, 1..)": 1,
     }
-    assert_books_balance(lake, definition, read=21 + 15)
+    assert_books_balance(lake, definition, read=21 + 15 + 1 + 8 + 3)
 
 
 def test_csv_without_a_header_and_with_tabs(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
@@ -442,6 +461,9 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
     parquet("longs.parquet", v=pa.array([1, 2, 3], pa.int64()))
     parquet("words.parquet", v=["1", "2", "3"])
     parquet("lists.parquet", k=[["a"], ["b"], ["c"]])
+    write(landing / "zero.parquet", b"")
+    # Every reader of Delta tables refuses a text that is not UTF-8.
+    parquet("bytes.parquet", k=pa.array([b"\xe4", b"b", None], pa.binary()).view(pa.string()))
 
     run(spark, lake, definition)
 
@@ -452,14 +474,24 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
         "other order [1].parquet",
         "local times.parquet",
         "gaps.parquet",
+        "bytes.parquet",
     }
+    assert [row[:2] for file, *row in kept if file == "bytes.parquet"] == [[1, "b"], [2, None]]
     assert [row for file, *row in kept if file == "good.parquet"] == [list(row) for row in rows]
     assert [row[2] for file, *row in kept if file.startswith("other")] == [1, None, 3]
     assert [row[3] for file, *row in kept if file.startswith("local")] == [NEW_YEAR] * 3
     assert [row[0] for file, *row in kept if file == "gaps.parquet"] == [0, 2]
     set_aside = quarantine(lake)
     unreadable = [row for row in set_aside if row["reason"] == "unreadable file"]
-    bad = ("cut.parquet", "damaged.parquet", "lists.parquet", "longs.parquet", "text.parquet", "words.parquet")
+    bad = (
+        "cut.parquet",
+        "damaged.parquet",
+        "lists.parquet",
+        "longs.parquet",
+        "text.parquet",
+        "words.parquet",
+        "zero.parquet",
+    )
     assert [file_of(row) for row in unreadable] == list(bad)
     assert all(row["raw"].endswith(file_of(row)) and row["detail"] for row in unreadable)
     assert "column: [v]" in next(row["detail"] for row in unreadable if file_of(row) == "words.parquet")
@@ -468,13 +500,73 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
         for r in set_aside
         if r not in unreadable
     ]
+    assert gaps.pop(0) == ("bytes.parquet", "not UTF-8", {"k": "\ufffd", "v": 1, "t": "2026-01-01T00:00:00.000Z"}, 0)
     assert gaps == [
         ("gaps.parquet", "not_null(t)", {"k": "b", "v": 2}, 1),
         ("missing.parquet", "not_null(t)", {"k": "no time"}, 0),
     ]
     assert len({row["_ingest_time"] for row in [*set_aside, *bronze(lake)]}) == 1
-    assert reasons(lake, definition) == {"not_null(t)": 2, "unreadable file": 6}
-    assert_books_balance(lake, definition, read=11 + 2 + 6)
+    assert reasons(lake, definition) == {"not UTF-8": 1, "not_null(t)": 2, "unreadable file": 7}
+    assert_books_balance(lake, definition, read=11 + 2 + 7 + 3)
+
+
+def test_a_line_that_is_too_long_for_memory_sets_its_file_aside_and_the_others_go_on(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    landing, row = tmp_path / "landing", b'{"k": "a", ' + T.encode() + b"}\n"
+    long = b'{"k": "' + b"x" * 17_000_000 + b'", ' + T.encode() + b"}\n"
+    write(landing / "long.json", row + long + row)
+    write(landing / "alone.json", long)
+    write(landing / "long.json.gz", gzip.compress(row + long, 1))
+    write(landing / "good.json.gz", gzip.compress(row))
+    write(landing / "good.json", row)
+    write(landing / "blank.json", b"\n" * 17_000_000 + row)
+    definition = an_ingest(landing, columns={"k": "STRING", "t": "TIMESTAMP"})
+
+    run(spark, lake, definition)
+
+    assert {file_of(row) for row in bronze(lake)} == {"good.json", "good.json.gz", "blank.json"}
+    told = {file_of(row): row["detail"] for row in quarantine(lake)}
+    assert set(told) == {"long.json", "alone.json", "long.json.gz"}
+    assert all("a line is longer than 16777216 bytes (TIDEMARK_MAX_LINE_BYTES)" in why for why in told.values())
+    assert_books_balance(lake, definition, read=6)
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_bytes_that_are_not_utf8_make_no_two_keys_one(
+    spark: SparkSession, lake: Lake, tmp_path: Path, form: str
+) -> None:
+    texts = {"json": b'{"k": "%s", ' + T.encode() + b"}", "csv": b"%s,2026-01-01"}
+    keys = (b"\xe4", b"\xf6", "ä".encode(), b"\xed\xa0\x80")
+    write(tmp_path / "in" / "1", b"\n".join(texts[form] % key for key in keys))
+    files = {"format": form, **({"header": False} if form == "csv" else {})}
+    definition = an_ingest(tmp_path / "in", columns={"k": "STRING", "t": "TIMESTAMP"}, files=files)
+    run(spark, lake, definition)
+    assert [row["k"] for row in bronze(lake)] == ["ä"]
+    found = [(row["reason"], base64.b64decode(row["detail"].rpartition(" ")[2])) for row in quarantine(lake)]
+    assert found == [("not UTF-8", texts[form] % key) for key in keys if key != "ä".encode()]
+    assert_books_balance(lake, definition, read=4)
+
+
+def test_links_and_colons_in_a_folder_bring_each_file_once(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    landing, row = tmp_path / "landing", '{"k": "%s", ' + T + "}\n"
+    for name in ("a", "b:c", "sub:x/d"):
+        write(landing / name, row % name)
+    write(tmp_path / "outside" / "e", row % "e")
+    (landing / "again").symlink_to(landing / "sub:x")
+    (landing / "f").symlink_to("a")
+    (landing / "out").symlink_to(tmp_path / "outside")
+    definition = an_ingest(landing, columns={"k": "STRING", "t": "TIMESTAMP"})
+    run(spark, lake, definition)
+    assert sorted(row["k"] for row in bronze(lake)) == ["a", "b:c", "e", "sub:x/d"]
+    assert quarantine(lake) == []
+    linked = "warn: files by a symbolic link, which are read by their own name"
+    assert reasons(lake, definition) == {linked: 2}
+    assert_books_balance(lake, definition, read=4)
+
+    (landing / "sub:x" / "up").symlink_to("..")
+    with pytest.raises(MissingInputError, match=r"sub:x/up leads back to .*landing: .*Nothing was started. Remove"):
+        run(spark, lake, definition)
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
@@ -579,7 +671,7 @@ def test_late_events_with_structs_are_found(spark: SparkSession, lake: Lake, tmp
     lakes.assert_balanced(lake, hourly)
 
 
-def test_broken_compression_is_set_aside_and_bytes_that_are_no_text_stay_readable(
+def test_broken_compression_and_bytes_that_are_no_text_are_set_aside(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     landing = tmp_path / "landing"
@@ -597,15 +689,15 @@ def test_broken_compression_is_set_aside_and_bytes_that_are_no_text_stay_readabl
     assert {place(row): row["k"] for row in kept if file_of(row) == "good.json.gz"} == {
         ("good.json.gz", number): str(number) for number in range(5000)
     }
-    assert [row["k"] for row in kept if file_of(row) == "bytes.json"] == ["a\ufffd"]
+    assert [row["k"] for row in kept if file_of(row) == "bytes.json"] == []
     assert [(file_of(row), row["reason"], row["_batch_id"]) for row in quarantine(lake)] == [
-        ("bytes.json", "unparseable", 2),
-        ("bytes.json", "unparseable", 2),
+        *[("bytes.json", "not UTF-8", 2)] * 3,
         ("cut.json.gz", "unreadable file", 0),
         ("only.json.gz", "unreadable file", 1),
         ("other.json.zst", "unreadable file", 1),
     ]
-    assert [row["raw"] for row in quarantine(lake)][:2] == ["\ufffd\ufffd\0" + '{"k"', "\ufffdNUMPY"]
+    raw = [row["raw"] for row in quarantine(lake)][:3]
+    assert raw == ['{"k": "a\ufffd", "t": "2026-01-01"}', "\ufffd\ufffd\0" + '{"k"', "\ufffdNUMPY"]
     assert_books_balance(lake, definition, read=5000 + 3 + 3)
 
 

@@ -192,6 +192,15 @@ class TestWatermarks:
         self.publish(lake, "sales", 1_000, epoch=2)
         assert watermarks.published(lake)["sales"].timestamp() == 1.0
 
+    def test_a_driver_of_an_epoch_that_is_over_publishes_nothing(self, lake):
+        self.publish(lake, "sales", 9_000)
+        watermarks.withdraw(lake, pipeline="sales", table="gold.sales", epoch=2)
+        assert watermarks.published(lake) == {}
+        self.publish(lake, "sales", 9_000, epoch=1)
+        assert watermarks.published(lake) == {}
+        self.publish(lake, "sales", 1_000, epoch=2)
+        assert watermarks.published(lake)["sales"].timestamp() == 1.0
+
 
 class TestSummaries:
     def test_an_empty_lake_has_none(self, lake):
