@@ -160,6 +160,16 @@ def test_a_column_that_a_select_would_replace_is_refused(spark: SparkSession, la
         lakes.run(spark, lake, doubled)
 
 
+@pytest.mark.parametrize("step", [Where("user = 'ann'"), Select({"who": "upper(`User`)"})])
+def test_a_user_that_is_no_column_is_not_the_one_who_runs_the_stream(
+    spark: SparkSession, lake: Lake, step: Where | Select
+) -> None:
+    clicks(lake).append([event(1)])
+    definition = pipeline(Tumbling("5 minutes"))
+    with pytest.raises(SchemaMismatchError, match=r"expected a column `user` in bronze\.clicks"):
+        lakes.run(spark, lake, definition.model_copy(update={"steps": (step, *definition.steps)}))
+
+
 def test_a_time_that_poisons_the_watermark_is_made_null_where_the_table_is_read(
     spark: SparkSession, lake: Lake
 ) -> None:
