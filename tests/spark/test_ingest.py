@@ -463,6 +463,37 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
     assert_books_balance(lake, definition, read=11 + 2 + 6)
 
 
+@pytest.mark.parametrize("file_format", ["json", "csv", "parquet"])
+def test_a_folder_called_like_a_column_and_a_value_gives_its_files_no_column(
+    spark: SparkSession, lake: Lake, tmp_path: Path, file_format: str
+) -> None:
+    """Readers of Parquet take `k=folder` in a path for a column, by themselves."""
+    landing = tmp_path / "landing=1"
+    folder = landing / "k=folder" / "day=2020-01-01"
+    folder.mkdir(parents=True)
+    columns = {"k": "STRING", "v": "INT", "t": "TIMESTAMP"}
+    header = {"header": False} if file_format == "csv" else {}
+    definition = an_ingest(landing, columns=columns, files={"format": file_format, **header})
+    times = pa.array([NEW_YEAR], pa.timestamp("us", tz="UTC"))
+    for place, value in ((folder, 1), (landing, 2)):
+        row = {"k": "file", "v": value, "t": "2026-01-01T00:00:00Z"}
+        if file_format == "parquet":
+            pq.write_table(
+                pa.table({"k": ["file"], "v": pa.array([value], pa.int32()), "t": times}), place / "a.parquet"
+            )
+        else:
+            write(place / "a.txt", json.dumps(row) if file_format == "json" else ",".join(map(str, row.values())))
+
+    run(spark, lake, definition)
+
+    assert sorted((row["k"], row["v"], row["t"]) for row in bronze(lake)) == [
+        ("file", 1, NEW_YEAR),
+        ("file", 2, NEW_YEAR),
+    ]
+    assert "day" not in bronze(lake)[0]
+    assert_books_balance(lake, definition, read=2)
+
+
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
 def test_a_file_that_is_removed_before_it_is_read_is_set_aside_and_the_others_go_on(
     spark: SparkSession, lake: Lake, tmp_path: Path, file_format: str
