@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import spark_jobs.pipelines
 from spark_jobs.cli import app, run_told
 from spark_jobs.control import mutes, orders
 from spark_jobs.lake import Lake
@@ -70,3 +73,44 @@ def test_a_setting_that_is_none_is_told_by_the_name_of_its_variable(
     told = capsys.readouterr().err
     assert "error: TIDEMARK_METRICS_PORT: Input should be less than or equal to 65000, got '70000'" in told
     assert "error: TIDEMARK_SHUFFLE_PARTITIONS: " in told
+
+
+class TestABrokenFileAmongThePipelines:
+    @pytest.fixture
+    def broken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        folder = tmp_path / "more"
+        folder.mkdir()
+        (folder / "half_written.py").write_text("from spark_jobs.spec import Pipeline\nmine = Pipeline(\n")
+        monkeypatch.setattr(spark_jobs.pipelines, "__path__", [*spark_jobs.pipelines.__path__, str(folder)])
+        return f"file {folder / 'half_written.py'}, line 2: SyntaxError: '(' was never closed"
+
+    @pytest.fixture
+    def tidemark(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+        def run(*arguments: str) -> tuple[int, str, str]:
+            monkeypatch.setattr(sys, "argv", ["tidemark", *arguments])
+            code = run_told()
+            told = capsys.readouterr()
+            return code, told.out, told.err
+
+        return run
+
+    def test_the_others_are_listed_and_the_file_is_told(self, tidemark: Any, broken: str) -> None:
+        code, out, err = tidemark("pipelines")
+        assert code == 1
+        assert "top_products_live" in out
+        assert f"error: {broken}" in err
+
+    def test_others_are_deployed_and_stopped_with_a_warning(self, tidemark: Any, broken: str, tmp_path: Path) -> None:
+        lake = a_lake(tmp_path)
+        code, _, err = tidemark("deploy", "top_products", "--wait", "0 seconds", "--lake", lake.uri)
+        assert (code, f"warning: {broken}" in err) == (0, True)
+        assert set(orders.all_desired(lake)["streams"].pipelines) == {"top_products"}
+        assert tidemark("stop", "top_products", "--wait", "0 seconds", "--lake", lake.uri)[0] == 0
+        assert tidemark("tables", "--lake", lake.uri)[0] == 0
+        assert tidemark("ledger", "top_products", "--lake", lake.uri)[2].count("has not run on") == 1
+
+    def test_who_asks_for_its_pipeline_hears_of_the_file(self, tidemark: Any, broken: str, tmp_path: Path) -> None:
+        code, _, err = tidemark("deploy", "mine", "--lake", str(tmp_path / "lake"))
+        assert code == 1
+        assert err.startswith("error: pipeline `mine`: expected a registered name")
+        assert broken in err
