@@ -65,6 +65,7 @@ class Seen:
         books: what the newest batches of its ledger do not agree on; empty where they balance.
         newest_order: number of the job's newest order; a status of an older one knows nothing of it.
         unreadable: why its table cannot be read; None where it can.
+        files_gone: which data files of its tables are gone, table by table; empty where none is known to be.
     """
 
     now: datetime
@@ -75,6 +76,7 @@ class Seen:
     books: tuple[str, ...] = ()
     newest_order: int = 0
     unreadable: str | None = None
+    files_gone: tuple[str, ...] = ()
 
     @property
     def taken(self) -> bool:
@@ -101,6 +103,14 @@ def examine(seen: Seen) -> tuple[Breach, ...]:
     if seen.unreadable is not None:
         remedy = "see who else writes to it; what its pipeline says of it stands in the driver's log"
         found.append(Breach("table-unreadable", f"Its table cannot be read: {seen.unreadable}", seen.now, remedy))
+    if seen.files_gone:
+        name = seen.definition.name
+        what = f"Data files of its tables are gone. {'. '.join(seen.files_gone)}."
+        remedy = (
+            "bring them back from a copy of the lake; only where there is none: "
+            f"`tidemark stop {name}`, `tidemark reset {name} --empty-tables`, `tidemark deploy {name}`"
+        )
+        found.append(Breach("data-file-missing", what, seen.now, remedy))
     if seen.books:
         found.append(
             Breach(

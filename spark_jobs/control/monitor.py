@@ -1,7 +1,8 @@
 """One look at everything that is deployed: what is wrong, what has changed, which tables have moved. No JVM."""
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -9,7 +10,7 @@ from deltalake.exceptions import DeltaError
 from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.control import alert_log, marks, mutes, orders
+from spark_jobs.control import alert_log, data_files, marks, mutes, orders
 from spark_jobs.control.alert_log import Change, Open
 from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.health import Breach, Seen, examine, summary
@@ -22,7 +23,7 @@ from spark_jobs.lake.health import refuse_vanished, trouble
 from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import discrepancies
 from spark_jobs.lake.records import Records
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables import UNREADABLE, open_table
 from spark_jobs.lake.watermarks import published
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
 
@@ -150,6 +151,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
     since = before.since() if before else {}
     reports, breaches, definitions = [], {}, []
     wanted = orders.all_desired(lake)
+    files_gone = data_files.missing(lake, _to_run(wanted))
     running = {(job, name) for job, desired in wanted.items() for name in desired.running}
     for job, desired in wanted.items():
         driver = job_now(lake, job)
@@ -174,6 +176,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                     books,
                     newest_order=newest_order,
                     unreadable=trouble_with_table,
+                    files_gone=files_gone.get(name, ()),
                 )
                 found, summed_up = examine(seen), summary(seen)
             found = tuple(replace(breach, since=since.get((name, breach.kind), breach.since)) for breach in found)
@@ -205,6 +208,15 @@ def _look(lake: Lake, *, now: datetime) -> Look:
         moves=_moves(lake, definitions),
         changes=alert_log.to_tell(after, muted=quiet),
     )
+
+
+def _to_run(wanted: Mapping[str, orders.Desired]) -> Iterator[Definition]:
+    for desired in wanted.values():
+        for order in desired.pipelines.values():
+            if order.state == "running":
+                # One that cannot be read has a breach of its own.
+                with contextlib.suppress(DefinitionError):
+                    yield order.parsed()
 
 
 def _began(name: str, job: str, breach: Breach, *, now: datetime, muted: bool) -> Change:
@@ -265,5 +277,5 @@ def _versions(lake: Lake) -> Records[_Versions]:
 def _published(lake: Lake) -> Mapping[str, datetime]:
     try:
         return published(lake)
-    except LakeUnavailableError:
+    except UNREADABLE:
         return {}  # a damaged table of watermarks is told by the pipelines that write it

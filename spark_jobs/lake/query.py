@@ -4,8 +4,10 @@ import duckdb
 from deltalake import DeltaTable
 
 from spark_jobs.lake.errors import MissingTableError, TidemarkError, first_line
+from spark_jobs.lake.files import reading
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import LAYERS, UNREADABLE, open_table, table_folders
+from spark_jobs.lake.watermarks import TABLE as WATERMARKS
 
 
 class QueryError(TidemarkError):
@@ -49,9 +51,7 @@ def _connected(opened: _Opened) -> duckdb.DuckDBPyConnection:
     for name, (table, _) in opened.tables.items():
         columns = {field.name for field in table.schema().fields}
         final = (
-            f", {_finality(name, watermarked='ops.watermarks' in opened.tables)} AS is_final"
-            if _REVISED in columns
-            else ""
+            f", {_finality(name, watermarked=WATERMARKS in opened.tables)} AS is_final" if _REVISED in columns else ""
         )
         layer, short = name.split(".", 1)
         connection.execute(f'CREATE VIEW {layer}."{short}" AS SELECT *{final} FROM "{_registered(name)}"')
@@ -66,7 +66,7 @@ def _finality(table: str, *, watermarked: bool) -> str:
     if not watermarked:
         return "false"
     result = table.removesuffix("__groups")
-    watermark = f"""SELECT max(watermark) FROM "{_registered("ops.watermarks")}" WHERE "table" = '{result}'"""
+    watermark = f"""SELECT max(watermark) FROM "{_registered(WATERMARKS)}" WHERE "table" = '{result}'"""
     return f"coalesce({_REVISED} <= ({watermark}), false)"
 
 
@@ -75,13 +75,15 @@ def run(lake: Lake, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
 
     Raises:
         QueryError: if DuckDB refuses it.
+        MissingFilesError: if a data file of a table that it reads is gone.
     """
     opened = _Opened(lake)
     try:
-        result = _connected(opened).execute(sql)
-        if result is None:
-            raise QueryError(f"query {sql!r}: expected a SQL statement, got none.")
-        return [column[0] for column in result.description or ()], result.fetchall()
+        with reading(lake, lambda said: [name for name in opened.tables if f"'{_registered(name)}'" in said]):
+            result = _connected(opened).execute(sql)
+            if result is None:
+                raise QueryError(f"query {sql!r}: expected a SQL statement, got none.")
+            return [column[0] for column in result.description or ()], result.fetchall()
     except duckdb.Error as error:
         known = ", ".join(opened.tables) or "none yet"
         unreadable = "".join(f" Left out: {name} ({why})." for name, why in opened.left_out.items())
