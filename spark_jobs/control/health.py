@@ -3,8 +3,8 @@
 Each kind of breach has a paragraph of the same name in docs/runbook.md.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from spark_jobs.control.orders import Order
@@ -23,7 +23,8 @@ STALE = timedelta(seconds=30)
 """A pulse that is older is that of a driver which is gone, or cannot write to the lake."""
 
 _HOUR = timedelta(hours=1)
-_FEWEST_EVENTS = 100
+FEWEST_EVENTS = 100
+"""A share of fewer events says nothing."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,25 @@ class Breach:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What the columns of an ingest took in the batches of the last ten minutes.
+
+    Attributes:
+        events: that went to bronze.
+        searched: of these, searched for fields that no column takes.
+        unknown: of these, with such a field.
+        fields: some of these fields.
+        nulls: column that held values before -> events without one.
+    """
+
+    events: int = 0
+    searched: int = 0
+    unknown: int = 0
+    fields: tuple[str, ...] = ()
+    nulls: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Seen:
     """All that is known of one deployed pipeline.
 
@@ -65,6 +85,7 @@ class Seen:
         books: what the newest batches of its ledger do not agree on; empty where they balance.
         newest_order: number of the job's newest order; a status of an older one knows nothing of it.
         unreadable: why its table cannot be read; None where it can.
+        taken_by_columns: of an ingest, what its columns took lately.
         files_gone: which data files of its tables are gone, table by table; empty where none is known to be.
     """
 
@@ -77,6 +98,7 @@ class Seen:
     newest_order: int = 0
     unreadable: str | None = None
     files_gone: tuple[str, ...] = ()
+    taken_by_columns: Taken = Taken()
 
     @property
     def taken(self) -> bool:
@@ -100,6 +122,7 @@ def examine(seen: Seen) -> tuple[Breach, ...]:
         found += _slow(seen, pipeline)
     if pipeline is not None:
         found += _shares(seen, pipeline.figures)
+    found += _shape(seen)
     if seen.unreadable is not None:
         remedy = "see who else writes to it; what its pipeline says of it stands in the driver's log"
         found.append(Breach("table-unreadable", f"Its table cannot be read: {seen.unreadable}", seen.now, remedy))
@@ -268,12 +291,33 @@ def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
         ),
     )
     for kind, what, count, limit, remedy in shares:
-        if limit is not None and read >= _FEWEST_EVENTS and count > limit * read:
+        if limit is not None and read >= FEWEST_EVENTS and count > limit * read:
             told = (
                 f"{count:,} of {read:,} events of the last ten minutes were {what} ({count / read:.1%}); the limit is "
                 f"{limit:.1%}."
             )
             yield Breach(kind, told, seen.now, remedy)
+
+
+def _shape(seen: Seen) -> Iterator[Breach]:
+    limits, taken = seen.definition.alerts, seen.taken_by_columns
+    limit, enough = limits.max_unknown_share, taken.searched >= FEWEST_EVENTS
+    if limit is not None and enough and taken.unknown > limit * taken.searched:
+        told = (
+            f"{taken.unknown:,} of {taken.searched:,} events of the newest batches have fields that no column takes "
+            f"({', '.join(taken.fields)}); the limit is {limit:.1%}."
+        )
+        remedy = "see whether a column was renamed; if nobody needs them, alerts=Alerts(max_unknown_share=None)"
+        yield Breach("unknown-fields", told, seen.now, remedy)
+    limit, enough = limits.max_null_share, taken.events >= FEWEST_EVENTS
+    empty = {name: count for name, count in taken.nulls.items() if limit is not None and count > limit * taken.events}
+    if limit is not None and enough and empty:
+        columns = ", ".join(f"{name} in {count:,}" for name, count in sorted(empty.items()))
+        told = (
+            f"Columns that held values are null in the newest batches: {columns} of {taken.events:,} events; the limit "
+            f"is {limit:.1%}."
+        )
+        yield Breach("null-share", told, seen.now, "see whether the source has renamed or dropped them")
 
 
 def _restarts(seen: Seen) -> Iterator[Breach]:

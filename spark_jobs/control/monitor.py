@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from deltalake.exceptions import DeltaError
@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from spark_jobs.control import alert_log, data_files, marks, mutes, orders
 from spark_jobs.control.alert_log import Change, Open
 from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.health import Breach, Seen, examine, summary
+from spark_jobs.control.columns import Columns
+from spark_jobs.control.health import Breach, Seen, Taken, examine, summary
 from spark_jobs.control.lease import last_holder
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
@@ -151,6 +152,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
     since = before.since() if before else {}
     reports, breaches, definitions = [], {}, []
     wanted = orders.all_desired(lake)
+    columns = Columns(lake)
     files_gone = data_files.missing(lake, _to_run(wanted))
     running = {(job, name) for job, desired in wanted.items() for name in desired.running}
     for job, desired in wanted.items():
@@ -166,16 +168,17 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                 summed_up = "cannot be read"
             else:
                 definitions.append(definition)
-                books, trouble_with_table = _books(lake, definition) if order.state == "running" else ((), None)
+                books = _books(lake, definition, columns, now=now) if order.state == "running" else _Books()
                 seen = Seen(
                     now,
                     definition,
                     order,
                     driver.status,
                     driver.pulse,
-                    books,
+                    books.problems,
                     newest_order=newest_order,
-                    unreadable=trouble_with_table,
+                    unreadable=books.unreadable,
+                    taken_by_columns=books.taken,
                     files_gone=files_gone.get(name, ()),
                 )
                 found, summed_up = examine(seen), summary(seen)
@@ -192,6 +195,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                     breaches=tuple(breach.text(now=now) for breach in found),
                 )
             )
+    columns.keep()
     after, changed = alert_log.after(before or Open(), breaches, at=now)
     try:
         alert_log.record(lake, changed)
@@ -236,19 +240,36 @@ def _unreadable(error: DefinitionError, now: datetime) -> Breach:
     return Breach("not-running", str(error).splitlines()[0], now, "deploy it again with this version of Tidemark")
 
 
-def _books(lake: Lake, definition: Definition) -> tuple[tuple[str, ...], str | None]:
-    """What the newest batches of a pipeline do not agree on; and why its table cannot be read, if it cannot."""
+@dataclass(frozen=True)
+class _Books:
+    """The newest batches of a pipeline.
+
+    Attributes:
+        problems: what they do not agree on.
+        taken: of an ingest, what its columns took.
+        unreadable: why its table cannot be read, if it cannot.
+    """
+
+    problems: tuple[str, ...] = ()
+    taken: Taken = field(default_factory=Taken)
+    unreadable: str | None = None
+
+
+def _books(lake: Lake, definition: Definition, columns: Columns, *, now: datetime) -> _Books:
     epoch = current_epoch(lake, definition.name)
     if epoch is None:
-        return (), None
+        return _Books()
     try:
         rows = newest_ledger_rows(lake, definition.sink.table, definition.name, epoch.number, _BATCHES_CHECKED)
     except MissingTableError:
-        return (), None
+        return _Books()
     except LakeUnavailableError as error:
-        return (), str(error)
-    windowed = isinstance(definition, Pipeline) and definition.aggregate.window is not None
-    return discrepancies(rows, windowed=windowed, from_the_start=False), None
+        return _Books(unreadable=str(error))
+    if isinstance(definition, Pipeline):
+        windowed = definition.aggregate.window is not None
+        return _Books(discrepancies(rows, windowed=windowed, from_the_start=False))
+    taken = columns.taken(definition, epoch.number, (row for _, row in rows), now=now)
+    return _Books(discrepancies(rows, windowed=False, from_the_start=False), taken)
 
 
 def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -40,6 +40,7 @@ from spark_jobs.transforms.rows import (
     rules_with,
     schema_ddl,
 )
+from spark_jobs.transforms.shape import shape_counts, shape_of, with_unknown_fields
 
 METADATA = (
     "_event_id STRING, _ingest_seq BIGINT, _ingest_time TIMESTAMP, "
@@ -88,6 +89,7 @@ class _Census:
     bad_headers: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     good: int = 0
+    good_groups: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.header is not None:
@@ -103,6 +105,7 @@ class _Census:
                 continue
             if reason is None:
                 self.good += group["rows"]
+                self.good_groups.append(group)
             else:
                 self.reasons[reason] = self.reasons.get(reason, 0) + group["rows"]
 
@@ -270,7 +273,8 @@ class IngestQuery(Query[Ingest]):
         is_header = is_header_line(header) if header is not None else F.lit(False)
         watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
         return (
-            rows.groupBy(
+            with_unknown_fields(rows, self.definition, _in_partition())
+            .groupBy(
                 F.shiftright(_ORDER, 33).cast("int").alias("pid"),
                 _NAME,
                 _BLOCK,
@@ -285,6 +289,7 @@ class IngestQuery(Query[Ingest]):
                     F.count(F.when(F.col(REASON).isNull() & broken(rule), 1)).alias(f"broken_{index}")
                     for index, rule in enumerate(watched)
                 ),
+                *shape_counts(self.definition),
             )
             .collect()
         )
@@ -320,6 +325,7 @@ class IngestQuery(Query[Ingest]):
             rows=census.good,
             reasons=reasons,
             sources=bounds.sources,
+            **shape_of(census.good_groups, self.definition),
         )
 
     def _commit(
@@ -371,14 +377,13 @@ class IngestQuery(Query[Ingest]):
         starts = census.partition_starts()
         pairs = [F.lit(value) for pid, start in starts.items() for value in (pid, start)]
         start = F.create_map(*pairs)[F.shiftright(_ORDER, 33).cast("int")] if pairs else F.lit(0)
-        in_partition = F.col(_ORDER).bitwiseAND(F.lit((1 << 33) - 1))
         placed = self._placed(good, census)
         place = F.concat_ws("/", F.col(_NAME), F.col(_PARTITION).cast("string"), F.col(_POSITION).cast("string"))
         event_id = F.col(self.definition.event_id).cast("string") if self.definition.event_id else F.md5(place)
         return placed.select(
             *self.definition.columns,
             event_id.alias("_event_id"),
-            (F.lit(self._next_seq) + start + in_partition).cast("bigint").alias("_ingest_seq"),
+            (F.lit(self._next_seq) + start + _in_partition()).cast("bigint").alias("_ingest_seq"),
             "_ingest_time",
             self._source().alias("_source"),
             F.lit(False).alias("_heartbeat"),
@@ -428,6 +433,11 @@ class IngestQuery(Query[Ingest]):
             *place,
         )
         return found_bad.unionByName(files)
+
+
+def _in_partition() -> Column:
+    """The number of a row in its partition."""
+    return F.col(_ORDER).bitwiseAND(F.lit((1 << 33) - 1))
 
 
 def _lenient(spark: SparkSession) -> SparkSession:

@@ -44,6 +44,11 @@ class LedgerRow(BaseModel):
         rows: rows of the result table that the batch wrote.
         heartbeats: heartbeat rows that the batch read.
         reasons: quarantined rows by reason, and rows that only warn by `warn: <rule>`.
+        searched: rows for bronze that were searched for fields that no column takes, at ingest from JSON: all of a
+            small batch, some of a large one.
+        unknown: of these, rows with such a field.
+        unknown_fields: some of these fields.
+        nulls: column -> rows for bronze that have no value in it, at ingest; those without any are left out.
         sources: source -> the offset up to which the batch read, as Spark's log has it.
     """
 
@@ -69,6 +74,10 @@ class LedgerRow(BaseModel):
     rows: int = 0
     heartbeats: int = 0
     reasons: dict[str, int] = {}
+    searched: int = 0
+    unknown: int = 0
+    unknown_fields: tuple[str, ...] = ()
+    nulls: dict[str, int] = {}
     sources: dict[str, str] = {}
 
     @property
@@ -102,6 +111,8 @@ class Totals(BaseModel):
     pairs_result: int = 0
     rows: int = 0
     heartbeats: int = 0
+    searched: int = 0
+    unknown: int = 0
 
     @classmethod
     def of(cls, rows: Iterable[LedgerRow]) -> Self:

@@ -463,6 +463,55 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
     assert_books_balance(lake, definition, read=11 + 2 + 6)
 
 
+def test_the_ledger_counts_fields_that_no_column_takes_and_what_is_null(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    columns = {"k": "STRING", "v": "INT", "t": "TIMESTAMP"}
+    definition = an_ingest(tmp_path / "in", columns=columns, rules=(Between("v", min=0),))
+    rows = [
+        '{"k": "a", "v": 1, ' + T + "}",
+        '{"k": "b", "value": 2, "note": {"v": 1}, ' + T + "}",
+        '{"k": null, "K": "c", "v": 3, ' + T + "}",
+        '{"k": "d", "v": -1, "refused": 1, ' + T + "}",
+        '{"k": "e", "v": 5, "cut": 1, ',
+    ]
+    write(tmp_path / "in/1.json", "\n".join(rows) + "\n")
+    run(spark, lake, definition)
+    ((_, row),) = lakes.ledger(lake, definition)
+    assert (row.on_time, row.searched, row.unknown, row.nulls) == (3, 3, 2, {"k": 1, "v": 1})
+    # Some of them: the first and the last by name of those that came together.
+    assert row.unknown_fields == ("K", "value")
+
+
+def test_of_a_large_batch_a_part_is_searched_for_fields_that_no_column_takes(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    definition = an_ingest(tmp_path / "in", columns={"k": "STRING", "t": "TIMESTAMP"})
+    write(tmp_path / "in/1.json", ('{"k": "a", "value": 2, ' + T + "}\n") * 1033)
+    run(spark, lake, definition)
+    ((_, row),) = lakes.ledger(lake, definition)
+    # The first thousand, then numbers 1008 and 1024.
+    assert (row.on_time, row.searched, row.unknown, row.unknown_fields) == (1033, 1002, 1002, ("value",))
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_the_ledger_counts_what_is_null_in_every_format(
+    spark: SparkSession, lake: Lake, tmp_path: Path, file_format: str
+) -> None:
+    columns = {"k": "STRING", "v": "INT", "t": "TIMESTAMP"}
+    definition = an_ingest(tmp_path / "in", columns=columns, files={"format": file_format})
+    if file_format == "csv":
+        write(tmp_path / "in/1.csv", "k,v,t\na,1,2026-01-01\n,,2026-01-01\nc,,2026-01-01\n")
+    else:
+        (tmp_path / "in").mkdir()
+        times = pa.array([NEW_YEAR] * 3, pa.timestamp("us", tz="UTC"))
+        renamed = pa.table({"k": ["a", None, "c"], "value": pa.array([1, 2, 3], pa.int32()), "t": times})
+        pq.write_table(renamed, tmp_path / "in/1.parquet")
+    run(spark, lake, definition)
+    ((_, row),) = lakes.ledger(lake, definition)
+    assert (row.searched, row.unknown, row.nulls) == (0, 0, {"k": 1, "v": 2 if file_format == "csv" else 3})
+
+
 @pytest.mark.parametrize("file_format", ["json", "csv", "parquet"])
 def test_a_folder_called_like_a_column_and_a_value_gives_its_files_no_column(
     spark: SparkSession, lake: Lake, tmp_path: Path, file_format: str
