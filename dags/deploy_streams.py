@@ -1,15 +1,16 @@
 """Deploy pipelines: plan, order, wait for the first progress."""
 
+import logging
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
-from tidemark_dags.forms import pipelines_field
+from tidemark_dags.forms import left_out, pipelines_field
 from tidemark_dags.plan import Step, as_text
 from tidemark_dags.plan import plan as plan_deploy
 from tidemark_dags.tasks import fail, tell, this_lake, told
 
-from spark_jobs.pipelines import resolve, with_sources
+from spark_jobs.pipelines import problems, resolve, with_sources
 
 DOC = """
 Runs pipelines, or brings those that run to the definition in `spark_jobs/pipelines/`.
@@ -35,7 +36,7 @@ look at [Monitor streams](/dags/monitor_streams). To end them: [Stop streams](/d
 @dag(
     dag_display_name="Deploy streams",
     description="Run pipelines, or bring those that run to their newest definition.",
-    doc_md=DOC,
+    doc_md=DOC + left_out(),
     schedule=None,
     catchup=False,
     max_active_runs=1,
@@ -71,6 +72,8 @@ def deploy_streams() -> None:
         from spark_jobs.lake.checkpoints import refuse_changed_definition
         from spark_jobs.lake.errors import CheckpointError
 
+        for problem in problems():
+            tell(f"left out: {problem.told}", logging.WARNING)
         with told():
             params, lake = get_current_context()["params"], this_lake()
             definitions = resolve(params["pipelines"])

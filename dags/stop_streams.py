@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
-from tidemark_dags.forms import pipelines_field
+from tidemark_dags.forms import left_out, pipelines_field
 from tidemark_dags.tasks import tell, this_lake, told
 
 DOC = """
@@ -23,7 +23,7 @@ A driver that does not end by itself is killed by the supervisor after two minut
 @dag(
     dag_display_name="Stop streams",
     description="Let pipelines finish their batch and end.",
-    doc_md=DOC,
+    doc_md=DOC + left_out(),
     schedule=None,
     catchup=False,
     max_active_runs=1,

@@ -18,7 +18,7 @@ from spark_jobs.engine.session import build_session
 from spark_jobs.engine.spark_settings import CLASS_ARCHIVE, JARS_FOLDER
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
-from spark_jobs.pipelines import registry
+from spark_jobs.pipelines import resolve
 from spark_jobs.simulator import Shop, simulate_files
 
 _PIPELINES = ("ingest_sales", "top_products", "top_products_live", "shop_totals")
@@ -40,7 +40,7 @@ def archive_classes() -> None:
         simulate_files(Shop(streams=("sales",), rate=None), out=f"{folder}/landing", rows=2_000, rows_per_file=1_000)
         spark = build_session(lake, settings=Settings(java_options=f'-XX:ArchiveClassesAtExit="{unfinished}"'))
         java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
-        Driver(spark, lake, [registry()[name] for name in _PIPELINES]).run_until_caught_up(close=True)
+        Driver(spark, lake, resolve(_PIPELINES)).run_until_caught_up(close=True)
         spark.stop()
         # Java ends when this pipe does, and writes the archive then.
         java.stdin.close()

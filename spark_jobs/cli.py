@@ -25,7 +25,7 @@ from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, Tide
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import reset as reset_pipeline
 from spark_jobs.lake.settings import S3Settings, Settings
-from spark_jobs.pipelines import UnknownPipelineError, registry, resolve
+from spark_jobs.pipelines import UnknownPipelineError, problems, registry
 from spark_jobs.pipelines import with_sources as add_sources
 from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
 
@@ -108,7 +108,7 @@ def _lake(text: str | None) -> Lake:
 
 
 def _one(name: str) -> Definition:
-    definitions = resolve([name])
+    definitions = cli_streams.resolved([name], err)
     if len(definitions) > 1:
         raise DefinitionError(f"file {name}: expected one pipeline, say which: {name}:{definitions[0].name}, …")
     return definitions[0]
@@ -144,7 +144,7 @@ def run(
     from spark_jobs.console.running import run_pipelines
     from spark_jobs.spec.durations import parse_duration
 
-    definitions = list(resolve(names))
+    definitions = list(cli_streams.resolved(names, err))
     if with_sources:
         definitions = list(add_sources(definitions))
     if source is not None:
@@ -231,6 +231,7 @@ def demo(
     from spark_jobs.console.demo import PIPELINES, demonstrate
 
     where = _lake(lake).made()
+    cli_streams.warn_of_problems(err)
     refuse_deployed(where, PIPELINES)
     with _interruptible() as stop:
         raise typer.Exit(demonstrate(out, err, where, seconds=seconds, stop=stop))
@@ -330,7 +331,7 @@ def _reads(pipeline: Pipeline, table: str) -> bool:
 
 @app.command()
 def pipelines() -> None:
-    """List the registered pipelines: what each reads and writes."""
+    """List the registered pipelines: what each reads and writes; exit with 1 where a file cannot be loaded."""
     rows = []
     for definition in registry().values():
         if isinstance(definition, Ingest):
@@ -340,11 +341,14 @@ def pipelines() -> None:
             when = definition.watermark.late.value if definition.watermark else "never late"
         rows.append((definition.name, definition.kind, reads, definition.sink.table, definition.sink.mode, when))
     out.print(reports.rows_table(("name", "kind", "reads", "writes", "mode", "late events"), rows))
+    if problems():
+        raise DefinitionError("\n       ".join(problem.told for problem in problems()))
 
 
 @app.command()
 def tables(lake: LakeOption = None) -> None:
     """List the tables of the lake: rows, size, newest event, watermark, share of late events."""
+    cli_streams.warn_of_problems(err)
     summaries = inventory.summaries(_lake(lake), registry())
     if not summaries:
         out.print(f"{_lake(lake).uri} has no tables yet. Fill it: tidemark run ingest_sales")

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from spark_jobs.console import streams
 from spark_jobs.control import acknowledgements, awaiting, mutes, orders
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
-from spark_jobs.pipelines import registered_readers, resolve, with_sources
-from spark_jobs.spec import DefinitionError
+from spark_jobs.pipelines import problems, registered_readers, resolve, with_sources
+from spark_jobs.spec import Definition, DefinitionError
 from spark_jobs.spec.durations import parse_duration
 
 log = logging.getLogger("tidemark.driver")
@@ -41,6 +42,20 @@ def _lake(text: str | None) -> Lake:
     return Lake.parse(Settings().lake if text is None else text)
 
 
+def resolved(names: Iterable[str], err: Console) -> tuple[Definition, ...]:
+    """The definitions that a user named; tells of the files that cannot be loaded, which concern others."""
+    found = resolve(names)
+    warn_of_problems(err)
+    return found
+
+
+def warn_of_problems(err: Console) -> None:
+    """Tells what is left out of the registered pipelines, and why."""
+    for problem in problems():
+        text = f" {problem.told}. What it defines is left out; the other pipelines are not concerned."
+        err.print(Text.assemble(("warning:", "yellow"), text), soft_wrap=True, highlight=False)
+
+
 def register(app: typer.Typer, out: Console, err: Console) -> None:
     """Adds the commands to the application."""
 
@@ -57,7 +72,7 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
     ) -> None:
         """Order that pipelines run, and wait for their first progress. What already runs so is left alone."""
         timeout = _duration("--wait", wait)
-        definitions = list(resolve(names))
+        definitions = list(resolved(names, err))
         if with_ingests:
             definitions = list(with_sources(definitions))
         where = _lake(lake).made()

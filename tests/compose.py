@@ -33,6 +33,11 @@ class Service:
         """Program and arguments; empty where the image decides."""
         return _words(self.raw.get("entrypoint", [])) + _words(self.raw.get("command", []))
 
+    @property
+    def networks(self) -> set[str]:
+        """The networks that it is in."""
+        return set(self.raw.get("networks", ["default"]))
+
     def environment(self, env: dict[str, str]) -> dict[str, str]:
         """Its variables, with those of `.env` filled in."""
         found = self.raw.get("environment", {})

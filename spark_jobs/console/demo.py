@@ -16,7 +16,7 @@ from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.s3 import s3_store
-from spark_jobs.pipelines import registry
+from spark_jobs.pipelines import registry, resolve
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Pipeline
 
@@ -43,6 +43,7 @@ def demonstrate(out: Console, err: Console, lake: Lake, *, seconds: float, stop:
     Returns:
         The exit code: 0 where every pipeline ran and every ledger balances.
     """
+    definitions = resolve(PIPELINES)
     out.print(f"The lake is {lake.uri}. A simulated shop sells on, one hour every {3600 / SPEED:.0f} seconds.")
     landing = lake.path("landing").replace("s3a://", "s3://", 1)
     shop = Shop(
@@ -61,7 +62,7 @@ def demonstrate(out: Console, err: Console, lake: Lake, *, seconds: float, stop:
     with session(lake, err) as spark:
         out.print(f"Running {', '.join(PIPELINES)} for {seconds:.0f} seconds; Ctrl-C ends sooner.")
         readers = [definition for definition in registry().values() if isinstance(definition, Pipeline)]
-        driver = Driver(spark, lake, [registry()[name] for name in PIPELINES], readers=readers)
+        driver = Driver(spark, lake, definitions, readers=readers)
         with Progress(out) as progress:
             driver.on_tick = _until(time.monotonic() + seconds, stop, progress.tick, _FirstWindow(out, lake, began))
             outcomes = driver.run_continuously(stop)

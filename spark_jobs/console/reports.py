@@ -145,6 +145,16 @@ def _asides(totals: Totals, rows: Sequence[tuple[int, LedgerRow]]) -> list[str]:
         for what, whys in told.items()
         if whys
     ]
+    if totals.unknown:
+        fields = sorted({name for _, row in rows for name in row.unknown_fields})
+        lines.append(
+            f"no column takes: {', '.join(fields)}, in {totals.unknown:,} of {totals.searched:,} events searched"
+        )
+    nulls = Counter[str]()
+    for _, row in rows:
+        nulls.update(row.nulls)
+    if nulls:
+        lines.append("null: " + ", ".join(f"{name} {count:,}" for name, count in nulls.most_common()))
     if totals.timeless:
         lines.append(f"timeless: {totals.timeless:,} events have no event time, hence no window; they are in bronze")
     if totals.within_grace:

@@ -22,7 +22,7 @@ from spark_jobs.control.lease import GONE, active_supervisor
 from spark_jobs.control.marks import last_look
 from spark_jobs.control.orders import Order
 from spark_jobs.control.supervisor import Supervisor
-from spark_jobs.engine.spark_settings import spark_settings
+from spark_jobs.engine.spark_settings import secret_environment, spark_settings
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.health import trouble
@@ -38,7 +38,13 @@ class PortInUseError(TidemarkError):
 def launcher(lake: Lake, settings: Settings) -> Launcher:
     """What starts drivers: a process with Spark in it, or the client of a cluster."""
     if settings.master.startswith("spark://"):
-        return SparkSubmit(settings.master, spark_settings(lake, settings))
+        if settings.spark_secret is None:
+            log.warning(
+                "%s: TIDEMARK_SPARK_SECRET is not set. Whoever reaches this cluster, or a driver of it, can run code "
+                "there. Give it to the supervisor, and to master and workers as docs/operating.md says.",
+                settings.master,
+            )
+        return SparkSubmit(settings.master, spark_settings(lake, settings), secret_environment(settings))
     return LocalProcess()
 
 

@@ -3,8 +3,8 @@
 Each kind of breach has a paragraph of the same name in docs/runbook.md.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from spark_jobs.control.lease import GONE
@@ -25,7 +25,8 @@ STALE = timedelta(seconds=30)
 answered for so long hangs."""
 
 _HOUR = timedelta(hours=1)
-_FEWEST_EVENTS = 100
+FEWEST_EVENTS = 100
+"""A share of fewer events says nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,25 @@ class Breach:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What the columns of an ingest took in the batches of the last ten minutes.
+
+    Attributes:
+        events: that went to bronze.
+        searched: of these, searched for fields that no column takes.
+        unknown: of these, with such a field.
+        fields: some of these fields.
+        nulls: column that held values before -> events without one.
+    """
+
+    events: int = 0
+    searched: int = 0
+    unknown: int = 0
+    fields: tuple[str, ...] = ()
+    nulls: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Seen:
     """All that is known of one deployed pipeline.
 
@@ -69,6 +89,8 @@ class Seen:
         unreadable: why its table cannot be read; None where it can.
         supervised_at: when a supervisor gave its last sign of life; None: none has ever watched the lake.
         acknowledged_at: up to when somebody knows of its restarts.
+        taken_by_columns: of an ingest, what its columns took lately.
+        files_gone: which data files of its tables are gone, table by table; empty where none is known to be.
     """
 
     now: datetime
@@ -81,6 +103,8 @@ class Seen:
     unreadable: str | None = None
     supervised_at: datetime | None = None
     acknowledged_at: datetime | None = None
+    files_gone: tuple[str, ...] = ()
+    taken_by_columns: Taken = Taken()
 
     @property
     def taken(self) -> bool:
@@ -130,9 +154,18 @@ def examine(seen: Seen) -> tuple[Breach, ...]:
         found += _slow(seen, pipeline)
     if pipeline is not None:
         found += _shares(seen, pipeline.figures)
+    found += _shape(seen)
     if seen.unreadable is not None:
         remedy = "see who else writes to it; what its pipeline says of it stands in the driver's log"
         found.append(Breach("table-unreadable", f"Its table cannot be read: {seen.unreadable}", seen.now, remedy))
+    if seen.files_gone:
+        name = seen.definition.name
+        what = f"Data files of its tables are gone. {'. '.join(seen.files_gone)}."
+        remedy = (
+            "bring them back from a copy of the lake; only where there is none: "
+            f"`tidemark stop {name}`, `tidemark reset {name} --empty-tables`, `tidemark deploy {name}`"
+        )
+        found.append(Breach("data-file-missing", what, seen.now, remedy))
     if seen.books:
         found.append(
             Breach(
@@ -306,12 +339,33 @@ def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
         ),
     )
     for kind, what, count, limit, remedy in shares:
-        if limit is not None and read >= _FEWEST_EVENTS and count > limit * read:
+        if limit is not None and read >= FEWEST_EVENTS and count > limit * read:
             told = (
                 f"{count:,} of {read:,} events of the last ten minutes were {what} ({count / read:.1%}); the limit is "
                 f"{limit:.1%}."
             )
             yield Breach(kind, told, seen.now, remedy)
+
+
+def _shape(seen: Seen) -> Iterator[Breach]:
+    limits, taken = seen.definition.alerts, seen.taken_by_columns
+    limit, enough = limits.max_unknown_share, taken.searched >= FEWEST_EVENTS
+    if limit is not None and enough and taken.unknown > limit * taken.searched:
+        told = (
+            f"{taken.unknown:,} of {taken.searched:,} events of the newest batches have fields that no column takes "
+            f"({', '.join(taken.fields)}); the limit is {limit:.1%}."
+        )
+        remedy = "see whether a column was renamed; if nobody needs them, alerts=Alerts(max_unknown_share=None)"
+        yield Breach("unknown-fields", told, seen.now, remedy)
+    limit, enough = limits.max_null_share, taken.events >= FEWEST_EVENTS
+    empty = {name: count for name, count in taken.nulls.items() if limit is not None and count > limit * taken.events}
+    if limit is not None and enough and empty:
+        columns = ", ".join(f"{name} in {count:,}" for name, count in sorted(empty.items()))
+        told = (
+            f"Columns that held values are null in the newest batches: {columns} of {taken.events:,} events; the limit "
+            f"is {limit:.1%}."
+        )
+        yield Breach("null-share", told, seen.now, "see whether the source has renamed or dropped them")
 
 
 def _restarts(seen: Seen) -> Iterator[Breach]:

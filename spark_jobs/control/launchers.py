@@ -82,12 +82,14 @@ class SparkSubmit:
 
     Args:
         master: such as `spark://host:7077`.
-        settings: of Spark, jars and driver's memory among them.
+        settings: of Spark, jars and driver's memory among them; they stand on its command line.
+        secrets: variables of its environment, which nobody else on the host can read.
     """
 
-    def __init__(self, master: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, master: str, settings: Mapping[str, str], secrets: Mapping[str, str] | None = None) -> None:
         self._master = master
         self._settings = dict(settings)
+        self._secrets = dict(secrets or {})
 
     def launch(self, task: Task) -> Launched:
         """Starts a task and returns at once."""
@@ -96,7 +98,7 @@ class SparkSubmit:
         options = ["--master", self._master, "--deploy-mode", "client", "--name", task.name]
         for key, value in sorted(self._settings.items()):
             options += ["--conf", f"{key}={value}"]
-        environment = {"TIDEMARK_MASTER": self._master, "PYSPARK_PYTHON": sys.executable}
+        environment = {"TIDEMARK_MASTER": self._master, "PYSPARK_PYTHON": sys.executable, **self._secrets}
         return _start([str(submit), *options, str(program), *task.arguments], task, environment)
 
 

@@ -1,19 +1,21 @@
 """One look at everything that is deployed: what is wrong, what has changed, which tables have moved. No JVM."""
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from deltalake.exceptions import DeltaError
 from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.control import alert_log, marks, mutes, orders
+from spark_jobs.control import alert_log, data_files, marks, mutes, orders
 from spark_jobs.control.acknowledgements import acknowledged
 from spark_jobs.control.alert_log import Change, Open
 from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.health import Breach, Seen, examine, summary
+from spark_jobs.control.columns import Columns
+from spark_jobs.control.health import Breach, Seen, Taken, examine, summary
 from spark_jobs.control.lease import GONE, last_holder, last_renewal
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
@@ -24,7 +26,7 @@ from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import LedgerRow, discrepancies
 from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
 from spark_jobs.lake.records import Records
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables import UNREADABLE, open_table
 from spark_jobs.lake.watermarks import published
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
 
@@ -158,6 +160,8 @@ def _look(lake: Lake, *, now: datetime) -> Look:
     since = before.since() if before else {}
     reports, breaches, definitions = [], {}, []
     wanted, supervised_at = orders.all_desired(lake), _supervised_at(lake, now=now)
+    columns = Columns(lake)
+    files_gone = data_files.missing(lake, _to_run(wanted))
     running = {(job, name) for job, desired in wanted.items() for name in desired.running}
     for job, desired in wanted.items():
         driver = job_now(lake, job)
@@ -172,18 +176,20 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                 summed_up = "cannot be read"
             else:
                 definitions.append(definition)
-                books, trouble_with_table = _books(lake, definition) if order.state == "running" else ((), None)
+                books = _books(lake, definition, columns, now=now) if order.state == "running" else _Books()
                 seen = Seen(
                     now,
                     definition,
                     order,
                     driver.status,
                     driver.pulse,
-                    books,
+                    books.problems,
                     newest_order=newest_order,
-                    unreadable=trouble_with_table,
+                    unreadable=books.unreadable,
                     supervised_at=supervised_at,
                     acknowledged_at=noted.get(name),
+                    taken_by_columns=books.taken,
+                    files_gone=files_gone.get(name, ()),
                 )
                 found, summed_up = examine(seen), summary(seen)
             found = tuple(replace(breach, since=since.get((name, breach.kind), breach.since)) for breach in found)
@@ -199,6 +205,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                     breaches=tuple(breach.text(now=now) for breach in found),
                 )
             )
+    columns.keep()
     after, changed = alert_log.after(before or Open(), breaches, at=now)
     try:
         alert_log.record(lake, changed)
@@ -229,6 +236,15 @@ def _supervised_at(lake: Lake, *, now: datetime) -> datetime | None:
     return now
 
 
+def _to_run(wanted: Mapping[str, orders.Desired]) -> Iterator[Definition]:
+    for desired in wanted.values():
+        for order in desired.pipelines.values():
+            if order.state == "running":
+                # One that cannot be read has a breach of its own.
+                with contextlib.suppress(DefinitionError):
+                    yield order.parsed()
+
+
 def _began(name: str, job: str, breach: Breach, *, now: datetime, muted: bool) -> Change:
     return Change(
         pipeline=name,
@@ -246,22 +262,37 @@ def _unreadable(error: DefinitionError, now: datetime) -> Breach:
     return Breach("not-running", str(error).splitlines()[0], now, "deploy it again with this version of Tidemark")
 
 
-def _books(lake: Lake, definition: Definition) -> tuple[tuple[str, ...], str | None]:
-    """What the newest batches of a pipeline do not agree on; and why its table cannot be read, if it cannot."""
+@dataclass(frozen=True)
+class _Books:
+    """The newest batches of a pipeline.
+
+    Attributes:
+        problems: what they do not agree on.
+        taken: of an ingest, what its columns took.
+        unreadable: why its table cannot be read, if it cannot.
+    """
+
+    problems: tuple[str, ...] = ()
+    taken: Taken = field(default_factory=Taken)
+    unreadable: str | None = None
+
+
+def _books(lake: Lake, definition: Definition, columns: Columns, *, now: datetime) -> _Books:
     epoch = current_epoch(lake, definition.name)
     if epoch is None:
-        return (), None
+        return _Books()
     try:
         rows = newest_ledger_rows(lake, definition.sink.table, definition.name, epoch.number, _BATCHES_CHECKED)
     except MissingTableError:
-        return (), None
+        return _Books()
     except LakeUnavailableError as error:
-        return (), str(error)
-    windowed = isinstance(definition, Pipeline) and definition.aggregate.window is not None
-    found = discrepancies(rows, windowed=windowed, from_the_start=False)
+        return _Books(unreadable=str(error))
     if isinstance(definition, Pipeline):
-        found += _source(lake, definition, epoch, rows[-2:])
-    return found, None
+        windowed = definition.aggregate.window is not None
+        found = discrepancies(rows, windowed=windowed, from_the_start=False)
+        return _Books(found + _source(lake, definition, epoch, rows[-2:]))
+    taken = columns.taken(definition, epoch.number, (row for _, row in rows), now=now)
+    return _Books(discrepancies(rows, windowed=False, from_the_start=False), taken)
 
 
 def _source(lake: Lake, definition: Pipeline, epoch: Epoch, rows: Sequence[tuple[int, LedgerRow]]) -> tuple[str, ...]:
@@ -306,5 +337,5 @@ def _versions(lake: Lake) -> Records[_Versions]:
 def _published(lake: Lake) -> Mapping[str, datetime]:
     try:
         return published(lake)
-    except LakeUnavailableError:
+    except UNREADABLE:
         return {}  # a damaged table of watermarks is told by the pipelines that write it

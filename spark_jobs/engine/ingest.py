@@ -48,6 +48,7 @@ from spark_jobs.transforms.rows import (
     schema_ddl,
     typed,
 )
+from spark_jobs.transforms.shape import shape_counts, shape_of, with_unknown_fields
 
 METADATA = (
     "_event_id STRING, _ingest_seq BIGINT, _ingest_time TIMESTAMP, "
@@ -103,6 +104,7 @@ class _Census:
     reasons: dict[str, int] = field(default_factory=dict)
     contents: dict[str | None, tuple[int, int]] = field(default_factory=dict)
     good: int = 0
+    good_groups: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.header is not None:
@@ -124,6 +126,7 @@ class _Census:
                 continue
             if reason is None:
                 self.good += rows
+                self.good_groups.append(group)
             else:
                 self.reasons[reason] = self.reasons.get(reason, 0) + rows
             xor, total = self.contents.get(reason, (0, 0))
@@ -368,7 +371,8 @@ class IngestQuery(Query[Ingest]):
         csv = isinstance(source, Files) and source.format == "csv"
         opens = F.when(opens_quote(F.col(RAW), source.delimiter), 1) if csv else F.lit(None)  # type: ignore[union-attr]
         return (
-            rows.groupBy(
+            with_unknown_fields(rows, self.definition, _in_partition())
+            .groupBy(
                 F.shiftright(_ORDER, 33).cast("int").alias("pid"),
                 _NAME,
                 _BLOCK,
@@ -386,6 +390,7 @@ class IngestQuery(Query[Ingest]):
                     F.count(F.when(F.col(REASON).isNull() & broken(rule), 1)).alias(f"broken_{index}")
                     for index, rule in enumerate(watched)
                 ),
+                *shape_counts(self.definition),
             )
             .collect()
         )
@@ -431,6 +436,7 @@ class IngestQuery(Query[Ingest]):
             rows=census.good,
             reasons=reasons,
             sources=bounds.sources,
+            **shape_of(census.good_groups, self.definition),
         )
 
     def _commit(
@@ -485,14 +491,13 @@ class IngestQuery(Query[Ingest]):
         starts = census.partition_starts()
         pairs = [F.lit(value) for pid, start in starts.items() for value in (pid, start)]
         start = F.create_map(*pairs)[F.shiftright(_ORDER, 33).cast("int")] if pairs else F.lit(0)
-        in_partition = F.col(_ORDER).bitwiseAND(F.lit((1 << 33) - 1))
         placed = self._placed(good, census)
         place = F.concat_ws("/", F.col(_NAME), F.col(_PARTITION).cast("string"), F.col(_POSITION).cast("string"))
         event_id = F.col(self.definition.event_id).cast("string") if self.definition.event_id else F.md5(place)
         return placed.select(
             *self.definition.columns,
             event_id.alias("_event_id"),
-            (F.lit(self._next_seq) + start + in_partition).cast("bigint").alias("_ingest_seq"),
+            (F.lit(self._next_seq) + start + _in_partition()).cast("bigint").alias("_ingest_seq"),
             "_ingest_time",
             self._source().alias("_source"),
             F.lit(False).alias("_heartbeat"),
@@ -544,6 +549,11 @@ class IngestQuery(Query[Ingest]):
             *place,
         )
         return found_bad.unionByName(files)
+
+
+def _in_partition() -> Column:
+    """The number of a row in its partition."""
+    return F.col(_ORDER).bitwiseAND(F.lit((1 << 33) - 1))
 
 
 def _lenient(spark: SparkSession) -> SparkSession:

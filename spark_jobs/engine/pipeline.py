@@ -26,8 +26,9 @@ from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasks
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.offsets import read_by_batch
 from spark_jobs.lake.reset import EMPTIED
-from spark_jobs.spec import Late, Pipeline, Select, Session, Table, Window
+from spark_jobs.spec import Late, Pipeline, Select, Session, Table, Where, Window
 from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.expressions import columns
 from spark_jobs.transforms.aggregation import EVENTS, aggregate, top_n, with_result_steps
 from spark_jobs.transforms.content import digest, digest_columns
 from spark_jobs.transforms.events import PASSED, project, with_row_steps
@@ -69,6 +70,7 @@ class PipelineQuery(Query[Pipeline]):
                 )
         self._bronze_schemas = [self._bronze(read).schema for read in self.definition.tables]
         self._refuse_names_that_exist()
+        self._refuse_a_user_that_is_no_column()
         table, result = self.definition.sink.table, self._result_schema()
         late = self._late_schema() if self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE) else None
         statistics = ("window_start", "window_end") if self.definition.aggregate.window else ()
@@ -89,6 +91,27 @@ class PipelineQuery(Query[Pipeline]):
                 f"pipeline `{self.name}`: Select adds {doubled}, which {self.definition.tables[0].name} has already. "
                 "Nothing was started or written. Give them other names."
             )
+
+    def _refuse_a_user_that_is_no_column(self) -> None:
+        """Where no column is called `user`, Spark takes the name for who runs the stream."""
+        steps = self.definition.row_steps
+        selects = [step.columns for step in steps if isinstance(step, Select)]
+        texts = [step.condition for step in steps if isinstance(step, Where)]
+        texts += [
+            *chain.from_iterable(select.values() for select in selects),
+            *self.definition.aggregate.measures.values(),
+        ]
+        own = {*self.definition.aggregate.by, *chain.from_iterable(map(columns, texts))}
+        for table, schema in zip(self.definition.tables, self._bronze_schemas, strict=True):
+            if table.select is None:
+                given, read = {*schema.names, *chain.from_iterable(selects)}, own
+            else:
+                given, read = {*schema.names}, {*chain.from_iterable(map(columns, table.select.values()))}
+            if "user" in {name.casefold() for name in read} - {name.casefold() for name in given}:
+                raise SchemaMismatchError(
+                    f"pipeline `{self.name}`: expected a column `user` in {table.name}, found {sorted(schema.names)}. "
+                    "Nothing was started or written. Name the column that is meant."
+                )
 
     def _batch_source(self, table: Table) -> DataFrame:
         return project(self._bronze(table), table, (*EVENT_COLUMNS, HEARTBEAT))

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_jobs.engine.spark_settings import spark_settings
+from spark_jobs.engine.spark_settings import secret_environment, spark_settings
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
@@ -60,6 +60,7 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
     # Spark's Python workers otherwise take whatever python3 is on PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.pop("SPARK_REMOTE", None)
+    os.environ.update(secret_environment(settings))
     builder = SparkSession.builder.appName(app_name).master(settings.master)
     for key, value in values.items():
         builder = builder.config(key, value)
@@ -69,7 +70,8 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
         raise SessionStartError(
             f"Spark did not start: {_cause(error)}. Nothing was started or written. It needs Java 17 or 21 (JAVA_HOME, "
             f"or `java` on PATH), memory for a heap of {settings.driver_memory} (TIDEMARK_DRIVER_MEMORY) and, as "
-            f"TIDEMARK_MASTER is {settings.master}, that master; its log says more."
+            f"TIDEMARK_MASTER is {settings.master}, that master, with the "
+            "secret that it asks for (TIDEMARK_SPARK_SECRET); its log says more."
         ) from error
     _probe_store(spark, lake)
     return spark

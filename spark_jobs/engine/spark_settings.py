@@ -10,6 +10,11 @@ from spark_jobs.lake.settings import S3Settings, Settings
 JARS_FOLDER = Path(__file__).parents[2] / ".cache" / "jars"
 CLASS_ARCHIVE = JARS_FOLDER.with_name("classes.jsa")
 
+_LOOPBACK = "127.0.0.1"
+
+_SECRET = "_SPARK_AUTH_SECRET"
+"""Where master, workers, drivers and executors of Spark's look for the secret of `spark.authenticate`."""
+
 _LOG_STORE = "io.tidemark.storage.ConditionalCreateLogStore"
 _CHECKPOINT_MANAGER = "io.tidemark.storage.ConditionalCreateCheckpointFileManager"
 
@@ -101,6 +106,9 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
         "spark.hadoop.io.compression.codecs": ",".join(f"io.tidemark.storage.BoundedCodec${name}" for name in _CODECS),
     }
     if settings.master.startswith("local"):
+        # Nobody else has anything to ask of it: its ports are those of this machine, and want a secret of this run.
+        found["spark.driver.bindAddress"] = found["spark.driver.host"] = _LOOPBACK
+        found["spark.authenticate"] = "true"
         # On the class path, not in spark.jars: those would be copied at each start.
         found["spark.driver.extraClassPath"] = os.pathsep.join(jars())
     else:
@@ -108,6 +116,10 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
         found["spark.executor.memory"] = settings.executor_memory
         if settings.java_options:
             found["spark.executor.extraJavaOptions"] = settings.java_options
+    if settings.master.startswith("spark://") and settings.spark_secret is not None:
+        found["spark.authenticate"] = "true"
+        # A driver of a cluster does not start without; what is in the environment goes before it, wherever it is used.
+        found["spark.authenticate.secret"] = f"in the environment, as {_SECRET}"
     if lake.on_s3:
         s3 = S3Settings.of_environment()
         found["spark.hadoop.fs.s3a.endpoint.region"] = s3.region
@@ -115,6 +127,13 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
             found["spark.hadoop.fs.s3a.endpoint"] = s3.endpoint_url
             found["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(s3.endpoint_url.startswith("https")).lower()
     return found
+
+
+def secret_environment(settings: Settings) -> dict[str, str]:
+    """What a driver on a cluster has in its environment beside its settings: those stand on its command line."""
+    if settings.spark_secret is None or not settings.master.startswith("spark://"):
+        return {}
+    return {_SECRET: settings.spark_secret.get_secret_value()}
 
 
 def _java_options(settings: Settings) -> str:

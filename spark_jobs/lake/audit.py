@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import duckdb
 
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
+from spark_jobs.lake.errors import LakeUnavailableError, first_line
+from spark_jobs.lake.files import reading
 from spark_jobs.lake.history import commit_at, latest_version
 from spark_jobs.lake.ledger import FATES, LedgerRow, Totals, discrepancies
 from spark_jobs.lake.location import Lake
@@ -142,9 +144,15 @@ class _Books:
         """One number from a table, as of the batch; 0 where the table has no row."""
         version = self._version(table)
         rows = open_table(self.lake, table, version=version).to_pyarrow_dataset()
-        connection = duckdb.connect()
-        connection.register("books", rows)
-        row = connection.execute(f"SELECT {measure} FROM books WHERE {where}").fetchone()
+        try:
+            with duckdb.connect() as connection, reading(self.lake, lambda _: [table], version=version):
+                connection.register("books", rows)
+                row = connection.execute(f"SELECT {measure} FROM books WHERE {where}").fetchone()
+        except duckdb.Error as error:
+            raise LakeUnavailableError(
+                f"table {table}: in the lake {self.lake.uri}, cannot be read at version {version}: "
+                f"{first_line(error)}. Nothing was changed."
+            ) from error
         return int(row[0] or 0) if row else 0
 
     def _version(self, table: str) -> int:

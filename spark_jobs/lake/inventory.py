@@ -7,6 +7,7 @@ from datetime import datetime
 from spark_jobs.lake import ledger
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError, first_line
+from spark_jobs.lake.files import refuse_missing
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import UNREADABLE, file_statistics, newest, open_table, row_count, table_folders
@@ -59,6 +60,7 @@ def summaries(lake: Lake, definitions: Mapping[str, Definition]) -> tuple[TableS
 
 def _summary(lake: Lake, name: str, writer: Definition | None, watermarks: Mapping[str, datetime]) -> TableSummary:
     table = open_table(lake, name)
+    refuse_missing(lake, name, table)
     statistics = file_statistics(table)
     is_result = isinstance(writer, Pipeline)
     column = "window_end" if is_result else writer.event_time if writer and writer.event_time else ""

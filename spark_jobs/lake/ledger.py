@@ -46,6 +46,11 @@ class LedgerRow(BaseModel):
         source_rows: rows, heartbeats included, that the logs of the source tables hold between the batch's first and
             last offset; None where the source is no table, or another program left no statistics in it.
         reasons: quarantined rows by reason, and rows that only warn by `warn: <rule>`.
+        searched: rows for bronze that were searched for fields that no column takes, at ingest from JSON: all of a
+            small batch, some of a large one.
+        unknown: of these, rows with such a field.
+        unknown_fields: some of these fields.
+        nulls: column -> rows for bronze that have no value in it, at ingest; those without any are left out.
         sources: source -> the offset up to which the batch read, as Spark's log has it.
     """
 
@@ -72,6 +77,10 @@ class LedgerRow(BaseModel):
     heartbeats: int = 0
     source_rows: int | None = None
     reasons: dict[str, int] = {}
+    searched: int = 0
+    unknown: int = 0
+    unknown_fields: tuple[str, ...] = ()
+    nulls: dict[str, int] = {}
     sources: dict[str, str] = {}
 
     @property
@@ -105,6 +114,8 @@ class Totals(BaseModel):
     pairs_result: int = 0
     rows: int = 0
     heartbeats: int = 0
+    searched: int = 0
+    unknown: int = 0
 
     @classmethod
     def of(cls, rows: Iterable[LedgerRow]) -> Self:

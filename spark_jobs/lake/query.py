@@ -6,8 +6,10 @@ import duckdb
 from deltalake import DeltaTable
 
 from spark_jobs.lake.errors import MissingTableError, TidemarkError, first_line
+from spark_jobs.lake.files import reading
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import LAYERS, UNREADABLE, open_table, table_folders
+from spark_jobs.lake.watermarks import TABLE as WATERMARKS
 
 
 class QueryError(TidemarkError):
@@ -52,9 +54,7 @@ def _connected(opened: _Opened) -> duckdb.DuckDBPyConnection:
     for name, (table, _) in opened.tables.items():
         columns = {field.name for field in table.schema().fields}
         final = (
-            f", {_finality(name, watermarked='ops.watermarks' in opened.tables)} AS is_final"
-            if _REVISED in columns
-            else ""
+            f", {_finality(name, watermarked=WATERMARKS in opened.tables)} AS is_final" if _REVISED in columns else ""
         )
         layer, short = name.split(".", 1)
         connection.execute(f'CREATE VIEW {layer}."{short}" AS SELECT *{final} FROM "{_registered(name)}"')
@@ -86,7 +86,7 @@ def _finality(table: str, *, watermarked: bool) -> str:
     if not watermarked:
         return "false"
     result = table.removesuffix("__groups")
-    watermark = f"""SELECT max(watermark) FROM "{_registered("ops.watermarks")}" WHERE "table" = '{result}'"""
+    watermark = f"""SELECT max(watermark) FROM "{_registered(WATERMARKS)}" WHERE "table" = '{result}'"""
     return f"coalesce({_REVISED} <= ({watermark}), false)"
 
 
@@ -100,10 +100,14 @@ def run(lake: Lake, sql: str, *, allow_files: bool = False) -> tuple[list[str], 
 
     Raises:
         QueryError: if DuckDB refuses it.
+        MissingFilesError: if a data file of a table that it reads is gone.
     """
     opened = _Opened(lake)
     try:
-        with TemporaryDirectory(prefix="tidemark-sql-") as scratch:
+        with (
+            TemporaryDirectory(prefix="tidemark-sql-") as scratch,
+            reading(lake, lambda said: [name for name in opened.tables if f"'{_registered(name)}'" in said]),
+        ):
             connection = _connected(opened)
             if not allow_files:
                 _confine(connection, scratch)

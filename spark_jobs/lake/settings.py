@@ -15,6 +15,8 @@ class Settings(BaseSettings):
         lake: a folder, or `s3a://bucket/prefix`.
         kafka: bootstrap servers for Kafka sources that name none.
         master: the Spark master.
+        spark_secret: what master, workers and drivers of a standalone cluster prove to each other that they know; None:
+            they take whoever comes.
         driver_memory: heap of the driver's JVM.
         executor_memory: heap of each executor's JVM, on a cluster.
         java_options: further options of the JVMs of driver and executors, with blanks between them.
@@ -31,6 +33,7 @@ class Settings(BaseSettings):
     lake: str = "lake"
     kafka: str = "localhost:9092"
     master: str = "local[*]"
+    spark_secret: SecretStr | None = None
     driver_memory: str = "2g"
     executor_memory: str = "1g"
     java_options: str = ""
@@ -40,6 +43,12 @@ class Settings(BaseSettings):
     metrics_port: int = Field(default=9463, ge=0, le=65000)
     metrics_address: str = "127.0.0.1"
     logs: str = "logs"
+
+    @field_validator("spark_secret")
+    @classmethod
+    def _is_given(cls, secret: SecretStr | None) -> SecretStr | None:
+        # A variable that is set to nothing, as compose passes an optional one, is one that is not set.
+        return secret if secret is not None and secret.get_secret_value() else None
 
 
 class S3Settings(BaseSettings):

@@ -220,7 +220,8 @@ def _scan_folder(lake: Lake, table: str, files: Sequence[str], column: str, want
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("wanted", pa.table({column: wanted}))
         paths = [f"{lake.table_path(table)}/{path}" for path in files]
-        query = f'SELECT * FROM read_parquet($paths) SEMI JOIN wanted USING ("{column}")'
+        # Else `store=berlin` in the lake's own path would be a column, or take the place of one.
+        query = f'SELECT * FROM read_parquet($paths, hive_partitioning = false) SEMI JOIN wanted USING ("{column}")'
         return connection.sql(query, params={"paths": paths}).to_arrow_table()
 
 

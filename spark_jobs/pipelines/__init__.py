@@ -6,10 +6,11 @@ Every module here defines one or more `Ingest` or `Pipeline` values at its top l
 from spark_jobs.pipelines._registry import (
     UnknownPipelineError,
     load_file,
+    problems,
     registered_readers,
     registry,
     resolve,
     with_sources,
 )
 
-__all__ = ["UnknownPipelineError", "load_file", "registered_readers", "registry", "resolve", "with_sources"]
+__all__ = ["UnknownPipelineError", "load_file", "problems", "registered_readers", "registry", "resolve", "with_sources"]

@@ -5,6 +5,7 @@ import importlib.util
 import pkgutil
 import traceback
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -13,12 +14,26 @@ from types import MappingProxyType, ModuleType
 from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What keeps definitions of this folder from being registered; the others are.
+
+    Attributes:
+        told: the file, the line and the error, or what two definitions both claim.
+        names: of the pipelines that are left out for it; none where a file cannot be loaded.
+    """
+
+    told: str
+    names: frozenset[str] = frozenset()
+
+
 class UnknownPipelineError(LookupError):
     """No pipeline of this name, and no such file."""
 
-    def __init__(self, name: str, known: Iterable[str]) -> None:
+    def __init__(self, name: str, known: Iterable[str], problems: Iterable[Problem] = ()) -> None:
         self.name = name
         self.known = tuple(known)
+        self.problems = tuple(problems)
         super().__init__(name)
 
     def __str__(self) -> str:
@@ -26,8 +41,13 @@ class UnknownPipelineError(LookupError):
         hint = f" Did you mean `{close[0]}`?" if close else ""
         return (
             f"pipeline `{self.name}`: expected a registered name or a path to a file that defines one.{hint} "
-            f"Registered: {', '.join(self.known)}."
+            f"Registered: {', '.join(self.known)}.{_left_out(self.problems)}"
         )
+
+
+def _left_out(problems: Iterable[Problem]) -> str:
+    told = "; ".join(problem.told for problem in problems)
+    return f" Left out until it is fixed: {told}." if told else ""
 
 
 def _definitions(module: ModuleType) -> tuple[Definition, ...]:
@@ -55,15 +75,29 @@ def _by_name(definitions: Iterable[Definition]) -> dict[str, Definition]:
     return found
 
 
-@cache
-def registry() -> MappingProxyType[str, Definition]:
-    """Every definition of this folder by name, in order of name.
+@dataclass(frozen=True)
+class _Loaded:
+    """What this folder defines.
 
-    Raises:
-        DefinitionError: if a file cannot be loaded, if two definitions have one name, or write to one table.
+    Attributes:
+        definitions: by name, in order of name.
+        problems: what else should be among them.
+        clashing: definitions that claim what another one claims, too.
     """
-    found = _by_name(definition for path in _files() for definition in _registered(path))
-    return MappingProxyType(dict(sorted(found.items())))
+
+    definitions: MappingProxyType[str, Definition]
+    problems: tuple[Problem, ...]
+    clashing: tuple[Definition, ...]
+
+
+def registry() -> MappingProxyType[str, Definition]:
+    """Every definition of this folder by name, in order of name, without those that `problems` tells of."""
+    return _load(_files()).definitions
+
+
+def problems() -> tuple[Problem, ...]:
+    """The files of this folder that cannot be loaded, and the definitions that claim one name or one table."""
+    return _load(_files()).problems
 
 
 def registered_readers(skipped: Callable[[str], None]) -> tuple[Pipeline, ...]:
@@ -72,31 +106,76 @@ def registered_readers(skipped: Callable[[str], None]) -> tuple[Pipeline, ...]:
     Args:
         skipped: takes what is wrong with each such file.
     """
-    found: list[Pipeline] = []
-    for path in _files():
-        try:
-            found += [each for each in _registered(path) if isinstance(each, Pipeline)]
-        except DefinitionError as error:
-            skipped(str(error))
-    return tuple({each.name: each for each in found}.values())
+    loaded = _load(_files())
+    for problem in loaded.problems:
+        if not problem.names:
+            skipped(problem.told)
+    return tuple(each for each in (*loaded.definitions.values(), *loaded.clashing) if isinstance(each, Pipeline))
 
 
-def _files() -> list[Path]:
+def _files() -> tuple[Path, ...]:
     package = importlib.import_module(__package__)
-    return sorted(
-        Path(folder, f"{info.name}.py")
-        for folder in package.__path__
-        for info in pkgutil.iter_modules([folder])
-        if not info.name.startswith("_")
+    return tuple(
+        sorted(
+            Path(folder, f"{info.name}.py")
+            for folder in package.__path__
+            for info in pkgutil.iter_modules([folder])
+            if not info.name.startswith("_")
+        )
     )
+
+
+@cache
+def _load(files: tuple[Path, ...]) -> _Loaded:
+    """Each file by itself: what is wrong with one concerns the pipelines of that one."""
+    places: dict[int, str] = {}
+    found: dict[int, Definition] = {}
+    problems = []
+    for path in files:
+        try:
+            for definition in _registered(path):
+                found.setdefault(id(definition), definition)
+                places.setdefault(id(definition), path.name)
+        except DefinitionError as error:
+            problems.append(Problem(str(error)))
+    clashing: set[int] = set()
+    for those in _sharing(found.values(), lambda each: each.name):
+        clashing |= {id(each) for each in those}
+        told = " and ".join(places[id(each)] for each in those)
+        problems.append(Problem(f"pipeline `{those[0].name}` is defined in {told}: rename one", _names(those)))
+    for those in _sharing(found.values(), lambda each: each.sink.table):
+        clashing |= {id(each) for each in those}
+        told = " and ".join(f"`{each.name}` ({places[id(each)]})" for each in those)
+        problems.append(Problem(f"pipelines {told} write {those[0].sink.table}: rename one sink", _names(those)))
+    sound = {each.name: each for place, each in found.items() if place not in clashing}
+    return _Loaded(
+        definitions=MappingProxyType(dict(sorted(sound.items()))),
+        problems=tuple(problems),
+        clashing=tuple(each for place, each in found.items() if place in clashing),
+    )
+
+
+def _sharing(definitions: Iterable[Definition], what: Callable[[Definition], str]) -> list[list[Definition]]:
+    """Those that have something in common, of which each should have its own."""
+    found: dict[str, list[Definition]] = {}
+    for each in definitions:
+        found.setdefault(what(each), []).append(each)
+    return [those for those in found.values() if len(those) > 1]
+
+
+def _names(definitions: Iterable[Definition]) -> frozenset[str]:
+    return frozenset(each.name for each in definitions)
 
 
 def _registered(path: Path) -> tuple[Definition, ...]:
     try:
         return _definitions(importlib.import_module(f"{__package__}.{path.stem}"))
-    except Exception as error:
-        said = str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
-        raise DefinitionError(f"{_place(path, error)}: {said}") from error
+    except (Exception, SystemExit) as error:
+        raise DefinitionError(f"{_place(path, error)}: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    return str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
 
 
 def load_file(path: Path) -> tuple[Definition, ...]:
@@ -111,10 +190,8 @@ def load_file(path: Path) -> tuple[Definition, ...]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except DefinitionError as error:
-        raise DefinitionError(f"{_place(path, error)}: {error}") from error
-    except Exception as error:
-        raise DefinitionError(f"{_place(path, error)}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise DefinitionError(f"{_place(path, error)}: {_said(error)}") from error
     registered = {id(definition) for definition in registry().values()}
     definitions = [definition for definition in _definitions(module) if id(definition) not in registered]
     if not definitions:
@@ -138,7 +215,8 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
 
     Raises:
         UnknownPipelineError: for a name that is neither.
-        DefinitionError: if two have one name, or write to one table, or one to the table of a registered pipeline.
+        DefinitionError: if a name is claimed by two files, if two definitions have one
+            name, or write to one table, or one to the table of a registered pipeline.
     """
     resolved: list[Definition] = []
     for name in dict.fromkeys(names):
@@ -151,8 +229,10 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
             if one and one not in found:
                 raise UnknownPipelineError(one, found)
             resolved += [found[one]] if one else found.values()
+        elif clash := next((problem for problem in problems() if name in problem.names), None):
+            raise DefinitionError(f"{clash.told}. Nothing was done.")
         else:
-            raise UnknownPipelineError(name, registry())
+            raise UnknownPipelineError(name, registry(), problems())
     _refuse_taken_tables(resolved)
     return tuple(_by_name(resolved).values())
 
@@ -182,5 +262,7 @@ def with_sources(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
     ingests = [each for each in registry().values() if isinstance(each, Ingest) and each.sink.table in needed]
     missing = needed - {each.sink.table for each in ingests}
     if missing:
-        raise DefinitionError(f"--with-sources: no registered ingest writes {', '.join(sorted(missing))}")
+        raise DefinitionError(
+            f"--with-sources: no registered ingest writes {', '.join(sorted(missing))}.{_left_out(problems())}"
+        )
     return tuple({each.name: each for each in (*ingests, *wanted)}.values())

@@ -33,6 +33,10 @@ class Alerts(Spec):
         max_state_bytes: memory of Spark's state, as Spark reports it.
         max_late_share: late events among those read in the last ten minutes.
         max_quarantine_share: rows set aside among those read in the last ten minutes.
+        max_unknown_share: events of an ingest with a field of JSON that no column takes, among those of the last ten
+            minutes.
+        max_null_share: events of an ingest without a value in a column that held values before, among those of the last
+            ten minutes.
         max_restarts: of the driver or of the pipeline in it, within an hour.
     """
 
@@ -49,4 +53,6 @@ class Alerts(Spec):
     max_state_bytes: Count | None = 10 * 2**30
     max_late_share: Share | None = 0.1
     max_quarantine_share: Share | None = 0.1
+    max_unknown_share: Share | None = 0.1
+    max_null_share: Share | None = 0.99
     max_restarts: Count | None = 2

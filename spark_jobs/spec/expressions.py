@@ -9,6 +9,7 @@ import sqlglot
 from pydantic import AfterValidator
 from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.annotate_types import annotate_types
 
 _CLOCK_AND_CHANCE = (
     exp.CurrentTimestamp,
@@ -23,29 +24,67 @@ _CLOCK_AND_CHANCE = (
     exp.CurrentUser,
     exp.SessionUser,
 )
+# What Spark answers from its clock, by chance, from its session, from a file's place or from any Java method, by the
+# name that a text gives it. A test holds this and the classes above against Spark's own registry of functions.
 _UNREPEATABLE = {
-    "now",
-    "unix_timestamp",
-    "monotonically_increasing_id",
-    "spark_partition_id",
-    "input_file_name",
-    "input_file_block_start",
+    "aes_encrypt",
+    "curdate",
+    "current_catalog",
+    "current_database",
+    "current_path",
+    "current_schema",
+    "current_timezone",
     "input_file_block_length",
-    "shuffle",
+    "input_file_block_start",
+    "input_file_name",
+    "java_method",
+    "localtimestamp",
+    "monotonically_increasing_id",
+    "now",
     "rand",
     "randn",
     "random",
-    "uuid",
-    "user",
-    "curdate",
-    "localtimestamp",
+    "randstr",
     "reflect",
-    "java_method",
+    "shuffle",
+    "spark_partition_id",
     "try_reflect",
+    "unix_timestamp",
+    "user",
+    "uuid",
+    "version",
 }
-# Spark reads these texts as the present day or moment when they are cast, also by a function of such a name.
-_OF_TIME = ("date", "time", "day", "month", "year", "trunc", "hour", "minute", "second", "quarter", "week")
-_MOVING_DATE = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+# Spark takes these names for functions where the table has no such column, quoted or not. `user` is one, too: it is
+# left to be the column that many tables have, and a table without it is refused when the pipeline starts.
+_UNREPEATABLE_WITHOUT_PARENTHESES = {
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "current_user",
+    "session_user",
+}
+# Spark reads these texts as the present day or moment where it makes a time of them; 'epoch' stays where it is.
+_MOVING_TIME = re.compile(r"[\x00-\x20]*(now|(today|tomorrow|yesterday)\s*[\w/:+-]*)[\x00-\x20]*", re.IGNORECASE)
+_TEXTS = (exp.Literal, exp.RawString, exp.National)
+# Functions whose names have one of these take a text as a time.
+_OF_TIME = (
+    "date",
+    "time",
+    "day",
+    "month",
+    "year",
+    "trunc",
+    "hour",
+    "minute",
+    "second",
+    "quarter",
+    "week",
+    "extract",
+    "unix",
+)
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In)
+_COMPARING = (*_COMPARISONS, exp.Nullif, exp.DecodeCase, exp.Greatest, exp.Least, exp.ArrayContains)
+_ARITHMETIC = (exp.Add, exp.Sub)
 _GENERATORS = (exp.Explode, exp.Posexplode, exp.Inline, exp.Stack)
 _GENERATOR_NAMES = {"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer"}
 _WINDOW_NAMES = {"window", "session_window"}
@@ -134,6 +173,8 @@ def parse(sql: str) -> exp.Expr:
     if any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)):
         raise ValueError(f"expected the names of columns instead of *, got {sql!r}")
     for node in tree.find_all(exp.Func):
+        if isinstance(node.parent, exp.Dot) and node.arg_key == "expression":
+            raise ValueError(f"expected functions of Spark by their plain names, got {sql!r}: leave out the catalog")
         if isinstance(node, _GENERATORS) or _name(node) in _GENERATOR_NAMES:
             raise ValueError(
                 f"{_name(node)}() makes several rows of one event, which the ledger counts once; got {sql!r}: use "
@@ -141,22 +182,79 @@ def parse(sql: str) -> exp.Expr:
             )
         if _name(node) in _WINDOW_NAMES:
             raise ValueError(f"{_name(node)}() is no column of an event, got {sql!r}: use Aggregate(window=...)")
+        if _name(node) == "identifier":
+            raise ValueError(f"expected names as they are, got identifier() in {sql!r}: write the column's name")
         if isinstance(node, _CLOCK_AND_CHANCE) or _name(node) in _UNREPEATABLE:
-            raise ValueError(
-                f"{_name(node)}() answers differently each time, so a replayed batch would not repeat its rows; "
-                f"got {sql!r}: use a column of the event, such as _ingest_time"
-            )
-    for literal in tree.find_all(exp.Literal):
-        above = literal.parent
-        is_time = isinstance(above, exp.Cast | exp.TryCast) or (
-            isinstance(above, exp.Func) and any(word in _name(above) for word in _OF_TIME)
+            raise ValueError(_unrepeatable(f"{_name(node)}() answers", sql))
+    for column in tree.find_all(exp.Column):
+        if not column.table and column.name.lower() in _UNREPEATABLE_WITHOUT_PARENTHESES:
+            raise ValueError(_unrepeatable(f"{column.name} is a function of Spark and answers", sql))
+    moving = next((text for text in tree.find_all(*_TEXTS) if _is_moving_time(text)), None)
+    if moving is not None:
+        raise ValueError(
+            f"Spark reads {moving.name!r} as the present day or moment where it makes a time of it, another one each "
+            f"time, so a replayed batch would not repeat its rows; got {sql!r}: use a column of the event, such as "
+            f"_ingest_time; what is a text is compared as one: CAST(a AS STRING) = {moving.name!r}"
         )
-        if is_time and literal.is_string and _MOVING_DATE.match(literal.name):
-            raise ValueError(
-                f"{literal.name!r} as a time is another one each time, so a replayed batch would not repeat its "
-                f"rows; got {sql!r}: use a column of the event, such as _ingest_time"
-            )
     return tree
+
+
+def _unrepeatable(what: str, sql: str) -> str:
+    return (
+        f"{what} differently each time, so a replayed batch would not repeat its rows; got {sql!r}: use a column of "
+        "the event, such as _ingest_time"
+    )
+
+
+def _is_moving_time(text: exp.Expr) -> bool:
+    """Whether this is a text such as 'now' that Spark may read as a time: cast to one, or next to what may be one."""
+    if not (isinstance(text, exp.RawString | exp.National) or text.args.get("is_string")):
+        return False
+    return bool(_MOVING_TIME.fullmatch(text.name)) and _becomes_time(text)
+
+
+def _becomes_time(text: exp.Expr) -> bool:
+    above = text.parent
+    if isinstance(above, exp.If) and isinstance(above.parent, exp.Case):
+        if text.arg_key == "this":  # CASE a WHEN 'now'
+            return not _is_known_text(above.parent.this)
+        above = above.parent
+    match above:
+        case None:
+            return False
+        case exp.Cast() if above.is_type(*exp.DataType.TEMPORAL_TYPES):
+            return True
+        case _ if isinstance(above, _COMPARING):
+            return not any(_is_known_text(other) for other in above.iter_expressions() if other is not text)
+        case _ if isinstance(above, _ARITHMETIC):
+            return True
+        case exp.Func() if any(word in _name(above) for word in _OF_TIME):
+            return True
+        case exp.Case() | exp.If() | exp.Coalesce():  # a time in one branch makes times of the texts in the others
+            return not all(_gives_text(branch) for branch in _branches(above)) or _becomes_time(above)
+        case exp.Paren() | exp.Collate():
+            return _becomes_time(above)
+    return _gives_text(above) and _becomes_time(above)
+
+
+def _branches(tree: exp.Case | exp.If | exp.Coalesce) -> Iterator[exp.Expr]:
+    """What the expression may give, but for null."""
+    cases = tree.args["ifs"] if isinstance(tree, exp.Case) else [tree]
+    found = (
+        [tree.this, *tree.expressions]
+        if isinstance(tree, exp.Coalesce)
+        else [*(case.args["true"] for case in cases), tree.args.get("default"), tree.args.get("false")]
+    )
+    return (branch for branch in found if branch is not None and not isinstance(branch, exp.Null))
+
+
+def _is_known_text(tree: exp.Expr) -> bool:
+    """Whether this is a text whatever the columns are; a literal is none, as it becomes what it is compared with."""
+    return tree.find(exp.Column, exp.Identifier) is not None and _gives_text(tree)
+
+
+def _gives_text(tree: exp.Expr) -> bool:
+    return annotate_types(tree.copy(), dialect="spark").is_type(*exp.DataType.TEXT_TYPES)
 
 
 def _clauses(select: exp.Select, *expected: str) -> bool:
@@ -165,8 +263,9 @@ def _clauses(select: exp.Select, *expected: str) -> bool:
 
 
 def _name(node: exp.Expr) -> str:
+    """What a text calls this function, whatever its quotes and its case; '' for what is no function."""
     if isinstance(node, exp.Anonymous):
-        return str(node.this).lower()
+        return node.name.lower()
     return node.sql_name().lower() if isinstance(node, exp.Func) else ""
 
 

@@ -9,16 +9,17 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from spark_jobs.console.streams import launcher as stream_launcher
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.launchers import SparkSubmit, Task
-from spark_jobs.engine.spark_settings import spark_settings
+from spark_jobs.control.launchers import Task
 from spark_jobs.lake import Lake
 from spark_jobs.lake.ledger import FATES
 from spark_jobs.lake.settings import Settings
@@ -30,6 +31,8 @@ from tests.compose import services
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, batches, deploy, launching, supervisor, until
 from tests.services.process import free_port, running
+
+SECRET = "known-to-the-cluster-alone"
 
 _CLASS = str(Path(sys.executable).with_name("spark-class"))
 
@@ -52,8 +55,7 @@ class Cluster:
 
     def start_master(self) -> None:
         """Starts it, and waits until it answers."""
-        composed = services()["spark-master"].raw["environment"]["SPARK_MASTER_OPTS"]
-        environment = {**_environment(), "SPARK_MASTER_OPTS": composed.replace("/var/lib/tidemark", str(self._folder))}
+        environment = _environment("spark-master", self._folder)
         command = [_CLASS, "org.apache.spark.deploy.master.Master", *self._options]
         log = self._folder / "master.log"
         self._master.enter_context(running("master", command, log=log, is_ready=self.answers, environment=environment))
@@ -84,21 +86,35 @@ class Cluster:
 
     def start_worker(self) -> None:
         """One more worker, and waits until the master knows it."""
-        before, name = self.workers(), f"worker-{len(self._workers)}"
+        before = self.workers()
+        self._start_worker(_environment("spark-worker", self._folder))
+        until(lambda: self.workers() > before, within_s=60)
+
+    def refuses_worker(self, environment: dict[str, str]) -> bool:
+        """Whether a worker with other variables is turned away."""
+        before = self.workers()
+        worker, log = self._start_worker({**_environment("spark-worker", self._folder), **environment})
+        until(lambda: worker.poll() is not None or "Failed to connect to master" in log.read_text(), within_s=60)
+        _kill(worker)
+        return self.workers() == before
+
+    def _start_worker(self, environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], Path]:
+        name = f"worker-{len(self._workers)}"
         options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", str(free_port())]
         command = [_CLASS, "org.apache.spark.deploy.worker.Worker", *options]
-        with (self._folder / f"{name}.log").open("wb") as log:
+        path = self._folder / f"{name}.log"
+        with path.open("wb") as log:
             worker = subprocess.Popen(
                 [*command, "--work-dir", str(self._folder / name), self.address],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_environment(),
+                env=environment,
                 # Its group is what `kill_worker` means: it and its executors.
                 start_new_session=True,
             )
         self._workers.append(worker)
-        until(lambda: self.workers() > before, within_s=60)
+        return worker, path
 
     def kill_worker(self) -> None:
         """SIGKILL to the oldest worker and its executors; waits until the master knows."""
@@ -119,11 +135,17 @@ def _kill(worker: subprocess.Popen[bytes]) -> None:
         worker.wait()
 
 
-def _environment() -> dict[str, str]:
+def _environment(service: str, folder: Path) -> dict[str, str]:
+    """As `docker-compose.yml` has it, but for memory and places."""
+    composed = services()[service].environment(
+        {"SPARK_SECRET": SECRET, "MINIO_STREAMS_PASSWORD": "", "KAFKA_STREAMS_PASSWORD": ""}
+    )
+    spark = {name: value for name, value in composed.items() if "SPARK" in name}
+    spark = {name: value.replace("/var/lib/tidemark", str(folder)) for name, value in spark.items()}
     small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": os.environ["TIDEMARK_JAVA_OPTIONS"]}
     # As in the image: Spark's scripts look for the Python that has PySpark. A network name may lead nowhere here.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**os.environ, **small, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**os.environ, **spark, **small, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @contextmanager
@@ -137,6 +159,15 @@ def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
         yield found
     finally:
         found.end()
+
+
+def on_a_command_line(text: str) -> list[str]:
+    """The processes below this one that show it to everybody on the host."""
+    shown = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            shown += [each.name()] if text in " ".join(each.cmdline()) else []
+    return shown
 
 
 def counted(lake: Lake, reader: Pipeline) -> dict[str, int]:
@@ -154,12 +185,15 @@ def test_tables_are_those_of_an_undisturbed_run_after_the_master_was_restarted_a
     monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", "1g")
     monkeypatch.setenv("TIDEMARK_EXECUTOR_MEMORY", "512m")
     with cluster(tmp_path, workers=2) as workers:
-        submit = SparkSubmit(workers.address, spark_settings(lake, Settings(master=workers.address)))
+        assert workers.refuses_worker({"_SPARK_AUTH_SECRET": "another"})
+        assert workers.refuses_worker({"_SPARK_AUTH_SECRET": "", "SPARK_WORKER_OPTS": ""})
+        submit = stream_launcher(lake, Settings(master=workers.address, spark_secret=SECRET))
         with launching(WatchedLauncher(submit)) as launcher:
             watching, reader = supervisor(lake, logs, launcher), readers[0]
             deploy(lake, readers)
             until(lambda: batches(lake, reader) >= 1, watching)
             assert len(workers.state()["activeapps"]) == 1
+            assert not on_a_command_line(SECRET)
             workers.restart_master()
             until(lambda: batches(lake, reader) >= 3, watching)
             workers.kill_worker()

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,10 @@ def refuse(*args, **options):
 
 socket.socket.connect = refuse
 sys.path.append(str(folder))
+if sys.argv[2:]:
+    import spark_jobs.pipelines
+
+    spark_jobs.pipelines.__path__ += sys.argv[2:]
 loaded, before = {}, set(sys.modules)
 for file in sorted(folder.glob("*.py")):
     importlib.import_module(file.stem)
@@ -64,18 +69,22 @@ print(json.dumps({"loaded": loaded, "errors": bag.import_errors, "dags": dags}))
 
 @pytest.fixture(scope="module")
 def described(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return describe(tmp_path_factory.mktemp("airflow"))
+
+
+def describe(home: Path, *more_pipelines: Path) -> Any:
     """What a process has loaded after each DAG file, and what Airflow reads from them."""
-    home = tmp_path_factory.mktemp("airflow")
     environment = {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "PATH": os.environ["PATH"],
         "HOME": str(home),
+        "PYTHONPATH": str(REPOSITORY),
         # Whoever looks at them while the files are read trips over them.
         "TIDEMARK_LAKE": "ftp://no-such-lake",
         "TIDEMARK_SHUFFLE_PARTITIONS": "none",
     }
-    command = [sys.executable, "-c", _READ, str(REPOSITORY / "dags")]
+    command = [sys.executable, "-c", _READ, str(REPOSITORY / "dags"), *map(str, more_pipelines)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=home)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -109,3 +118,19 @@ def test_only_a_look_is_tried_again(described: Any) -> None:
 def test_the_forms_offer_every_registered_pipeline(described: Any) -> None:
     for name in ("deploy_streams", "stop_streams"):
         assert described["dags"][name]["params"]["pipelines"]["examples"] == list(registry())
+
+
+def test_a_broken_file_among_the_pipelines_leaves_every_dag_and_is_told_on_its_page_and_in_its_form(
+    tmp_path: Path,
+) -> None:
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "half_written.py").write_text("from spark_jobs.spec import Pipeline\nmine = Pipeline(\n")
+    described = describe(tmp_path, more)
+    assert described["errors"] == {}
+    for name in ("deploy_streams", "stop_streams"):
+        dag = described["dags"][name]
+        field = dag["params"]["pipelines"]
+        assert field["examples"] == list(registry())
+        for text in (dag["doc"], field["description_md"]):
+            assert f"file {more / 'half_written.py'}, line 2: SyntaxError" in text

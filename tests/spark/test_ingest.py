@@ -402,12 +402,10 @@ def test_csv_goes_by_its_header(spark: SparkSession, lake: Lake, tmp_path: Path)
         ('"broken', odd),
         ("ink,7,2026-01-01", inside),
         (",8,2026-01-01", inside),
-        ('name",2,2026-01-01', "no CSV row"),
-        ('pen,2026-01-01,"1', "no CSV row"),
-        ('2"', "no CSV row"),
+        *((line, odd) for line in ('name",2,2026-01-01', 'pen,2026-01-01,"1', '2"')),
     ]
     assert [(row["raw"], row["detail"]) for row in set_aside if file_of(row) == "slip.csv"] == [
-        ('"never closed,2,2026-01-01', "no CSV row")
+        ('"never closed,2,2026-01-01', odd)
     ]
     assert {row["detail"] for row in set_aside if file_of(row) == "swapped.csv"} == {
         "expected name,price,t, got price,name,t"
@@ -567,6 +565,86 @@ def test_links_and_colons_in_a_folder_bring_each_file_once(spark: SparkSession, 
     (landing / "sub:x" / "up").symlink_to("..")
     with pytest.raises(MissingInputError, match=r"sub:x/up leads back to .*landing: .*Nothing was started. Remove"):
         run(spark, lake, definition)
+
+
+def test_the_ledger_counts_fields_that_no_column_takes_and_what_is_null(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    columns = {"k": "STRING", "v": "INT", "t": "TIMESTAMP"}
+    definition = an_ingest(tmp_path / "in", columns=columns, rules=(Between("v", min=0),))
+    rows = [
+        '{"k": "a", "v": 1, ' + T + "}",
+        '{"k": "b", "value": 2, "note": {"v": 1}, ' + T + "}",
+        '{"k": null, "K": "c", "v": 3, ' + T + "}",
+        '{"k": "d", "v": -1, "refused": 1, ' + T + "}",
+        '{"k": "e", "v": 5, "cut": 1, ',
+    ]
+    write(tmp_path / "in/1.json", "\n".join(rows) + "\n")
+    run(spark, lake, definition)
+    ((_, row),) = lakes.ledger(lake, definition)
+    assert (row.on_time, row.searched, row.unknown, row.nulls) == (3, 3, 2, {"k": 1, "v": 1})
+    # Some of them: the first and the last by name of those that came together.
+    assert row.unknown_fields == ("K", "value")
+
+
+def test_of_a_large_batch_a_part_is_searched_for_fields_that_no_column_takes(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    definition = an_ingest(tmp_path / "in", columns={"k": "STRING", "t": "TIMESTAMP"})
+    write(tmp_path / "in/1.json", ('{"k": "a", "value": 2, ' + T + "}\n") * 1033)
+    run(spark, lake, definition)
+    ((_, row),) = lakes.ledger(lake, definition)
+    # The first thousand, then numbers 1008 and 1024.
+    assert (row.on_time, row.searched, row.unknown, row.unknown_fields) == (1033, 1002, 1002, ("value",))
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_the_ledger_counts_what_is_null_in_every_format(
+    spark: SparkSession, lake: Lake, tmp_path: Path, file_format: str
+) -> None:
+    columns = {"k": "STRING", "v": "INT", "t": "TIMESTAMP"}
+    definition = an_ingest(tmp_path / "in", columns=columns, files={"format": file_format})
+    if file_format == "csv":
+        write(tmp_path / "in/1.csv", "k,v,t\na,1,2026-01-01\n,,2026-01-01\nc,,2026-01-01\n")
+    else:
+        (tmp_path / "in").mkdir()
+        times = pa.array([NEW_YEAR] * 3, pa.timestamp("us", tz="UTC"))
+        renamed = pa.table({"k": ["a", None, "c"], "value": pa.array([1, 2, 3], pa.int32()), "t": times})
+        pq.write_table(renamed, tmp_path / "in/1.parquet")
+    run(spark, lake, definition)
+    ((_, row),) = lakes.ledger(lake, definition)
+    assert (row.searched, row.unknown, row.nulls) == (0, 0, {"k": 1, "v": 2 if file_format == "csv" else 3})
+
+
+@pytest.mark.parametrize("file_format", ["json", "csv", "parquet"])
+def test_a_folder_called_like_a_column_and_a_value_gives_its_files_no_column(
+    spark: SparkSession, lake: Lake, tmp_path: Path, file_format: str
+) -> None:
+    """Readers of Parquet take `k=folder` in a path for a column, by themselves."""
+    landing = tmp_path / "landing=1"
+    folder = landing / "k=folder" / "day=2020-01-01"
+    folder.mkdir(parents=True)
+    columns = {"k": "STRING", "v": "INT", "t": "TIMESTAMP"}
+    header = {"header": False} if file_format == "csv" else {}
+    definition = an_ingest(landing, columns=columns, files={"format": file_format, **header})
+    times = pa.array([NEW_YEAR], pa.timestamp("us", tz="UTC"))
+    for place, value in ((folder, 1), (landing, 2)):
+        row = {"k": "file", "v": value, "t": "2026-01-01T00:00:00Z"}
+        if file_format == "parquet":
+            pq.write_table(
+                pa.table({"k": ["file"], "v": pa.array([value], pa.int32()), "t": times}), place / "a.parquet"
+            )
+        else:
+            write(place / "a.txt", json.dumps(row) if file_format == "json" else ",".join(map(str, row.values())))
+
+    run(spark, lake, definition)
+
+    assert sorted((row["k"], row["v"], row["t"]) for row in bronze(lake)) == [
+        ("file", 1, NEW_YEAR),
+        ("file", 2, NEW_YEAR),
+    ]
+    assert "day" not in bronze(lake)[0]
+    assert_books_balance(lake, definition, read=2)
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet"])

@@ -1,5 +1,7 @@
 """The late split against the pure-Python model of the late rules."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +18,7 @@ from spark_jobs.spec import (
     Session,
     Sink,
     Table,
+    TopN,
     Tumbling,
     Watermark,
     Where,
@@ -93,6 +96,35 @@ def test_an_event_late_for_some_of_its_windows_is_counted_in_the_others(
     lakes.assert_balanced(lake, definition)
 
 
+@pytest.mark.parametrize("few", [True, False])
+def test_a_folder_called_like_a_column_and_a_value_changes_no_column(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
+) -> None:
+    """Readers of Parquet take `store=berlin` in a path for a column, by themselves."""
+    if not few:
+        monkeypatch.setattr("spark_jobs.engine.late.FEW", 0)
+    columns = {"store": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
+    ranking = pipeline(Tumbling("5 minutes"), mode="update")
+    measures = Aggregate(window=Tumbling("5 minutes"), by=("store",), measures={"total": "sum(v)"})
+    definition = ranking.model_copy(update={"steps": (measures, TopN(2, order_by="total DESC, store"))})
+    lake = Lake(str(tmp_path / "store=berlin" / "v=77" / "window_end=2020-01-01" / "region=north")).made()
+    bronze = lakes.Bronze(lake, "bronze.clicks", columns, "t")
+    for minutes in ({"paris": 1, "rome": 2}, {"rome": 7}, {"oslo": 8}, {"oslo": 3}):
+        bronze.append(
+            [{"store": k, "v": minute, "t": lakes.at(START + minute * MINUTE)} for k, minute in minutes.items()]
+        )
+    lakes.run(spark, lake, definition)
+
+    lakes.assert_balanced(lake, definition)
+    late, results = lakes.rows(lake, "gold.activity__late"), lakes.rows(lake, "gold.activity")
+    assert [(row["store"], row["v"], lakes.ms(row["t"]) - START) for row in late] == [("oslo", 3, 3 * MINUTE)]
+    assert [*late[0]][:6] == ["store", "v", "t", "_event_id", "_ingest_seq", "_ingest_time"]
+    rankings = {(lakes.ms(row["window_end"]) - START, row["rank"], row["store"], row["total"]) for row in results}
+    first, second = 5 * MINUTE, 10 * MINUTE
+    assert rankings == {(first, 1, "rome", 2), (first, 2, "paris", 1), (second, 1, "oslo", 8), (second, 2, "rome", 7)}
+    assert not {"region"} & {*late[0], *results[0]}
+
+
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_an_event_without_the_time_that_the_pipeline_goes_by_is_in_no_window_and_in_the_ledger(
     spark: SparkSession, lake: Lake, mode: str
@@ -158,6 +190,16 @@ def test_a_column_that_a_select_would_replace_is_refused(spark: SparkSession, la
     doubled = definition.model_copy(update={"steps": (Select({"V": "v * 2"}), *definition.steps)})
     with pytest.raises(SchemaMismatchError, match=r"Select adds \['V'\], which bronze\.clicks has already"):
         lakes.run(spark, lake, doubled)
+
+
+@pytest.mark.parametrize("step", [Where("user = 'ann'"), Select({"who": "upper(`User`)"})])
+def test_a_user_that_is_no_column_is_not_the_one_who_runs_the_stream(
+    spark: SparkSession, lake: Lake, step: Where | Select
+) -> None:
+    clicks(lake).append([event(1)])
+    definition = pipeline(Tumbling("5 minutes"))
+    with pytest.raises(SchemaMismatchError, match=r"expected a column `user` in bronze\.clicks"):
+        lakes.run(spark, lake, definition.model_copy(update={"steps": (step, *definition.steps)}))
 
 
 def test_a_time_that_poisons_the_watermark_is_made_null_where_the_table_is_read(

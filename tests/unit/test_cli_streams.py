@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import spark_jobs.pipelines
 from spark_jobs.cli import app, run_told
 from spark_jobs.control import mutes, orders, status, terms
 from spark_jobs.control.acknowledgements import acknowledged
@@ -119,3 +122,44 @@ def test_what_was_acknowledged_is_noted_for_deployed_pipelines_only(deployed: La
     done = CliRunner().invoke(app, ["acknowledge", a_pipeline().name, "--lake", deployed.uri])
     assert done.exit_code == 0
     assert before <= acknowledged(deployed)[a_pipeline().name] <= datetime.now(UTC)
+
+
+class TestABrokenFileAmongThePipelines:
+    @pytest.fixture
+    def broken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        folder = tmp_path / "more"
+        folder.mkdir()
+        (folder / "half_written.py").write_text("from spark_jobs.spec import Pipeline\nmine = Pipeline(\n")
+        monkeypatch.setattr(spark_jobs.pipelines, "__path__", [*spark_jobs.pipelines.__path__, str(folder)])
+        return f"file {folder / 'half_written.py'}, line 2: SyntaxError: '(' was never closed"
+
+    @pytest.fixture
+    def tidemark(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+        def run(*arguments: str) -> tuple[int, str, str]:
+            monkeypatch.setattr(sys, "argv", ["tidemark", *arguments])
+            code = run_told()
+            told = capsys.readouterr()
+            return code, told.out, told.err
+
+        return run
+
+    def test_the_others_are_listed_and_the_file_is_told(self, tidemark: Any, broken: str) -> None:
+        code, out, err = tidemark("pipelines")
+        assert code == 1
+        assert "top_products_live" in out
+        assert f"error: {broken}" in err
+
+    def test_others_are_deployed_and_stopped_with_a_warning(self, tidemark: Any, broken: str, tmp_path: Path) -> None:
+        lake = a_lake(tmp_path)
+        code, _, err = tidemark("deploy", "top_products", "--wait", "0 seconds", "--lake", lake.uri)
+        assert (code, f"warning: {broken}" in err) == (0, True)
+        assert set(orders.all_desired(lake)["streams"].pipelines) == {"top_products"}
+        assert tidemark("stop", "top_products", "--wait", "0 seconds", "--lake", lake.uri)[0] == 0
+        assert tidemark("tables", "--lake", lake.uri)[0] == 0
+        assert tidemark("ledger", "top_products", "--lake", lake.uri)[2].count("has not run on") == 1
+
+    def test_who_asks_for_its_pipeline_hears_of_the_file(self, tidemark: Any, broken: str, tmp_path: Path) -> None:
+        code, _, err = tidemark("deploy", "mine", "--lake", str(tmp_path / "lake"))
+        assert code == 1
+        assert err.startswith("error: pipeline `mine`: expected a registered name")
+        assert broken in err

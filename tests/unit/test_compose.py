@@ -197,6 +197,28 @@ def test_every_address_is_a_service_and_a_port_of_its(service: Service) -> None:
     }
     for host, port in re.findall(r"(?:://|TIDEMARK_KAFKA\": \")([a-z-]+):(\d+)", text):
         assert host == "localhost" or port in known[host], f"{host}:{port}"
+        assert host == "localhost" or service.networks & SERVICES[host].networks, f"{service.name} cannot reach {host}"
+
+
+def test_the_cluster_has_a_network_of_its_own_with_what_it_reads_writes_and_is_measured_by() -> None:
+    cluster = {"spark-master", "spark-worker", "streams"}
+    # In one network each: Spark tells others one address of a machine.
+    assert {name: SERVICES[name].networks for name in cluster} == {name: {"cluster"} for name in cluster}
+    beside = {name for name, service in SERVICES.items() if "cluster" in service.networks} - cluster
+    assert beside == {"minio", "kafka", "prometheus"}
+    declared = {name for service in SERVICES.values() for name in service.networks}
+    assert declared - {"default"} == set(compose_file()["networks"])
+
+
+def test_the_cluster_takes_nobody_who_does_not_know_its_secret() -> None:
+    for name, options in (("spark-master", "SPARK_MASTER_OPTS"), ("spark-worker", "SPARK_WORKER_OPTS")):
+        environment = SERVICES[name].raw["environment"]
+        assert "-Dspark.authenticate=true" in environment[options].split()
+        assert [each for each, _ in variables(environment["_SPARK_AUTH_SECRET"])] == ["SPARK_SECRET"]
+    streams = SERVICES["streams"].raw["environment"]
+    assert streams["TIDEMARK_SPARK_SECRET"] == SERVICES["spark-master"].raw["environment"]["_SPARK_AUTH_SECRET"]
+    for service in SERVICES.values():
+        assert not variables(" ".join(service.command)), "a command line is read by everybody on the host"
 
 
 @every_service_of_ours
@@ -251,6 +273,7 @@ def test_prometheus_asks_the_ports_that_the_streams_serve() -> None:
     port = int(SERVICES["streams"].option("--metrics-port"))
     assert targets["supervisor"] == [f"streams:{port}"]
     assert targets["drivers"] == [f"streams:{port + number}" for number in range(1, 11)]
+    assert SERVICES["prometheus"].networks & SERVICES["streams"].networks
     assert all(scrape["honor_labels"] for scrape in config["scrape_configs"])
     assert [(REPOSITORY / "infra/prometheus" / file).is_file() for file in config["rule_files"]] == [True]
 
@@ -263,6 +286,7 @@ def test_grafana_finds_its_source_and_its_dashboards() -> None:
     provisioning = mounts["/etc/grafana/provisioning"]
     source = read_yaml(provisioning / "datasources/prometheus.yml")["datasources"][0]
     assert source["url"] == "http://prometheus:9090"
+    assert SERVICES["grafana"].networks & SERVICES["prometheus"].networks
     provider = read_yaml(provisioning / "dashboards/tidemark.yml")["providers"][0]
     dashboards = mounts[provider["options"]["path"]]
     home = SERVICES["grafana"].raw["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]

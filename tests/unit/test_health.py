@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark_jobs.control.health import Seen, examine, summary
+from spark_jobs.control.health import Seen, Taken, examine, summary
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import End, Status
@@ -112,6 +112,33 @@ def test_a_figure_at_its_limit_is_none(figures, alerts):
 
 def test_a_share_of_a_handful_of_events_says_nothing():
     assert kinds(seen(figures={"recent_read": 99, "recent_late": 99})) == []
+
+
+def test_fields_that_no_column_takes_are_told_by_name():
+    found = replace(seen(), taken_by_columns=Taken(events=900, searched=200, unknown=21, fields=("price", "note")))
+    (breach,) = examine(found)
+    assert breach.kind == "unknown-fields"
+    assert "21 of 200 events" in breach.what
+    assert "(price, note)" in breach.what
+    at_the_limit = Taken(events=900, searched=200, unknown=20, fields=("note",))
+    assert kinds(replace(found, taken_by_columns=at_the_limit)) == []
+    off = seen(alerts=Alerts(max_unknown_share=None))
+    assert kinds(replace(off, taken_by_columns=found.taken_by_columns)) == []
+
+
+def test_columns_that_are_suddenly_null_are_told_by_name():
+    found = replace(seen(), taken_by_columns=Taken(events=100, nulls={"price": 100, "drink": 99, "note": 3}))
+    (breach,) = examine(found)
+    assert breach.kind == "null-share"
+    assert "price in 100 of 100 events" in breach.what
+    assert "drink" not in breach.what
+    off = seen(alerts=Alerts(max_null_share=None))
+    assert kinds(replace(off, taken_by_columns=found.taken_by_columns)) == []
+
+
+def test_a_handful_of_events_tells_nothing_of_fields_and_columns():
+    few = Taken(events=99, searched=99, unknown=99, fields=("a",), nulls={"price": 99})
+    assert kinds(replace(seen(), taken_by_columns=few)) == []
 
 
 def test_a_pipeline_that_ends_no_batch_is_told_by_its_silence():

@@ -8,7 +8,15 @@ from textwrap import dedent
 import pytest
 
 import spark_jobs.pipelines
-from spark_jobs.pipelines import UnknownPipelineError, load_file, registered_readers, registry, resolve, with_sources
+from spark_jobs.pipelines import (
+    UnknownPipelineError,
+    load_file,
+    problems,
+    registered_readers,
+    registry,
+    resolve,
+    with_sources,
+)
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
 ROOT = Path(__file__).parents[2]
@@ -58,15 +66,74 @@ def test_every_registered_definition_is_known_by_its_own_name_in_order():
         assert definition.name == name
 
 
-def test_a_file_that_cannot_be_loaded_leaves_the_other_readers(a_file, monkeypatch):
+@pytest.fixture
+def registered(tmp_path, monkeypatch):
+    """Writes files beside the registered ones."""
+    monkeypatch.setattr(spark_jobs.pipelines, "__path__", [*spark_jobs.pipelines.__path__, str(tmp_path)])
+
+    def write(**files):
+        for name, text in files.items():
+            (tmp_path / f"{name}.py").write_text(dedent(text))
+            monkeypatch.delitem(sys.modules, f"spark_jobs.pipelines.{name}", raising=False)
+        return tmp_path
+
+    return write
+
+
+def test_a_file_that_cannot_be_loaded_leaves_the_other_readers(registered):
     """Drivers ask for them when they start: that somebody edits a file must not keep them from it."""
-    broken = a_file("import nosuchlib", "broken_one.py")
-    a_file(a_total("added"), "added_one.py")
-    monkeypatch.setattr(spark_jobs.pipelines, "__path__", [*spark_jobs.pipelines.__path__, str(broken.parent)])
+    before = set(registry())
+    folder = registered(broken_one="import nosuchlib", added_one=a_total("added"))
     told = []
     names = {reader.name for reader in registered_readers(told.append)}
-    assert names == {"added", *(name for name, each in registry().items() if isinstance(each, Pipeline))}
-    assert told == [f"file {broken}, line 1: ModuleNotFoundError: No module named 'nosuchlib'"]
+    assert names == {"added", *(name for name in before if isinstance(registry()[name], Pipeline))}
+    assert told == [f"file {folder / 'broken_one.py'}, line 1: ModuleNotFoundError: No module named 'nosuchlib'"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = 1\nimport nosuchlib", "line 2: ModuleNotFoundError: No module named 'nosuchlib'"),
+        ("x = (", "line 1: SyntaxError: '(' was never closed"),
+        ("from spark_jobs.spec import Table\nTable('sales')", "line 2: Table `sales`: name"),
+        ("import sys\nsys.exit('no')", "line 2: SystemExit: no"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_concerns_its_own_pipelines_only(registered, text, told):
+    before = dict(registry())
+    folder = registered(broken_two=text, added_two=a_total("added"))
+    assert set(registry()) == {*before, "added"}
+    assert [each.name for each in resolve(["top_products", "added"])] == ["top_products", "added"]
+    assert [each.told.startswith(f"file {folder / 'broken_two.py'}, {told}") for each in problems()] == [True]
+    with pytest.raises(
+        UnknownPipelineError, match=r"pipeline `mine`: .*Left out until it is fixed: file .*broken_two\.py"
+    ):
+        resolve(["mine"])
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (("one", "gold.other"), r"pipeline `one` is defined in first_one\.py and second_one\.py: rename one"),
+        (("other", "gold.one"), r"`one` \(first_one\.py\) and `other` \(second_one\.py\) write gold\.one"),
+    ],
+)
+def test_two_files_that_claim_the_same_concern_nobody_else(registered, other, told):
+    before = set(registry())
+    registered(
+        first_one=a_total("one", "gold.one"), second_one=a_total(*other), third_one=a_total("three", "gold.three")
+    )
+    assert set(registry()) == {*before, "three"}
+    with pytest.raises(DefinitionError, match=told):
+        resolve([other[0]])
+    assert [each.name for each in resolve(["three"])] == ["three"]
+    assert {"one", other[0]} <= {reader.name for reader in registered_readers([].append)}
+
+
+def test_a_registered_pipeline_that_another_file_imports_is_no_second_one(registered):
+    registered(importing_one="from spark_jobs.pipelines.sales import ingest_sales\n" + a_total("added"))
+    assert {"added", "ingest_sales"} <= set(registry())
+    assert problems() == ()
 
 
 def test_the_registry_cannot_be_changed():

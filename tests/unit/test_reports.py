@@ -90,6 +90,21 @@ total     5        5     0      5           0           -
 """
         )
 
+    def test_fields_that_no_column_takes_and_nulls_are_summed(self):
+        rows = [
+            (0, a_batch(5, pairs=0, searched=5, unknown=2, unknown_fields=("note",), nulls={"price": 1})),
+            (
+                1,
+                a_batch(
+                    5, pairs=0, searched=5, unknown=5, unknown_fields=("cost", "note"), nulls={"price": 5, "drink": 2}
+                ),
+            ),
+        ]
+        assert self.ledger(rows=rows, checks=()).splitlines()[-2:] == [
+            "no column takes: cost, note, in 7 of 10 events searched",
+            "null: price 6, drink 2",
+        ]
+
     def test_reasons_are_summed_and_warnings_told_apart(self):
         rows = [
             (0, a_batch(5, on_time=3, quarantined=2, reasons={"unparseable": 2, "warn: cheap": 1}, pairs=0)),

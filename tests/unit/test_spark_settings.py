@@ -3,7 +3,7 @@
 import pytest
 
 from spark_jobs.engine import spark_settings as module
-from spark_jobs.engine.spark_settings import MissingJarsError, spark_settings
+from spark_jobs.engine.spark_settings import MissingJarsError, secret_environment, spark_settings
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 
@@ -45,3 +45,30 @@ def test_missing_jars_are_told_with_what_to_run(tmp_path, jars):
     (jars / "delta.jar").unlink()
     with pytest.raises(MissingJarsError, match="Run `make setup`"):
         given(tmp_path)
+
+
+def test_the_secret_of_a_cluster_is_in_the_environment_and_not_among_what_stands_on_the_command_line(tmp_path):
+    settings = Settings(master=CLUSTER, spark_secret="known to few")
+    options = spark_settings(Lake(str(tmp_path)), settings)
+    assert options["spark.authenticate"] == "true"
+    assert "known to few" not in " ".join(options.values())
+    assert secret_environment(settings) == {"_SPARK_AUTH_SECRET": "known to few"}
+    assert "known to few" not in repr(settings)
+
+
+@pytest.mark.parametrize("secret", [None, ""])
+def test_without_a_secret_a_cluster_is_asked_for_none(tmp_path, secret):
+    settings = Settings(master=CLUSTER, spark_secret=secret)
+    assert "spark.authenticate" not in spark_settings(Lake(str(tmp_path)), settings)
+    assert secret_environment(settings) == {}
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2,3]"])
+def test_a_driver_of_this_machine_alone_is_reached_from_it_alone(tmp_path, master):
+    options = given(tmp_path, master=master)
+    assert options["spark.driver.bindAddress"] == options["spark.driver.host"] == "127.0.0.1"
+    assert secret_environment(Settings(master=master, spark_secret="of a cluster")) == {}
+
+
+def test_a_driver_on_a_cluster_is_reached_by_its_executors(tmp_path):
+    assert not {"spark.driver.bindAddress", "spark.driver.host"} & set(given(tmp_path, master=CLUSTER))

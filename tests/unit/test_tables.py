@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.lake import tables, watermarks
+from spark_jobs.lake import Lake, tables, watermarks
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
 from spark_jobs.lake.inventory import summaries
@@ -305,6 +305,12 @@ class TestRowsByValue:
     def test_exactly_the_rows_with_the_values_come(self, numbered):
         found = tables.rows_holding(numbered, "bronze.sales", "seq", [3, 4, 27, 99])
         assert sorted(found.column("text").to_pylist()) == ["row 27", "row 3", "row 4"]
+
+    def test_a_folder_called_like_a_column_and_a_value_changes_none(self, tmp_path):
+        lake = Lake(str(tmp_path / "text=berlin" / "other=1")).made()
+        write(lake, "bronze.sales", {"seq": pa.array([1, 2], pa.int64()), "text": ["one", "two"]})
+        found = tables.rows_holding(lake, "bronze.sales", "seq", [2])
+        assert found.to_pylist() == [{"seq": 2, "text": "two"}]
 
     def test_only_files_that_may_hold_them_are_read(self, numbered):
         table = tables.open_table(numbered, "bronze.sales")

@@ -1,0 +1,113 @@
+"""Whether the data files of what is deployed are there: the newest at each look, the others by turns."""
+
+from collections.abc import Iterable, Mapping
+
+from deltalake import DeltaTable
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs.control.orders import CONTROL
+from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
+from spark_jobs.lake.files import data_files, gone, told
+from spark_jobs.lake.records import Records, RecordTakenError
+from spark_jobs.lake.reset import tables_of
+from spark_jobs.lake.tables import open_table
+from spark_jobs.spec import Definition, Pipeline
+
+NEWEST = 10
+"""So many files of each table are asked for at each look, and those that were gone at the look before."""
+
+BY_TURNS = 200
+"""So many of the others are, of all tables together."""
+
+
+class _Turns(BaseModel):
+    """How far the looks have come.
+
+    Attributes:
+        after: table -> the file that was asked for last; the next turn begins behind it.
+        gone: table -> its files that were not there.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    after: Mapping[str, str] = {}
+    gone: Mapping[str, tuple[str, ...]] = {}
+
+
+def missing(lake: Lake, definitions: Iterable[Definition]) -> Mapping[str, tuple[str, ...]]:
+    """Looks for files of the tables that pipelines write, and of those that they read and none of them writes.
+
+    Args:
+        lake: where.
+        definitions: of what is to run.
+
+    Returns:
+        Pipeline -> in words, which files of its tables are gone; no entry where none is known to be.
+    """
+    concerned = _concerned(tuple(definitions))
+    record = Records(lake, f"{CONTROL}/_monitor/files", _Turns)
+    number, before = record.newest()
+    before = before or _Turns()
+    after: dict[str, str] = {}
+    lost: dict[str, tuple[str, ...]] = {}
+    found: dict[str, str] = {}
+    opened: dict[str, DeltaTable] = {}
+    for table in concerned:
+        try:
+            opened[table] = open_table(lake, table)
+        except MissingTableError:
+            continue
+        except LakeUnavailableError:  # it has a breach of its own, and its files are asked for when it can be read
+            after |= {table: before.after[table]} if table in before.after else {}
+            lost |= {table: before.gone[table]} if table in before.gone else {}
+    files = {table: data_files(each) for table, each in opened.items()}
+    budget = BY_TURNS
+    # The small ones first: what they do not need is for the others.
+    for place, table in enumerate(sorted(files, key=lambda table: len(files[table]))):
+        share = max(1, budget // (len(files) - place))
+        wanted, last = _turn(files[table], before.after.get(table, ""), share=share)
+        budget -= len(wanted)
+        known = [path for path in before.gone.get(table, ()) if path in set(files[table])]
+        away = gone(lake, table, list(dict.fromkeys((*files[table][:NEWEST], *known, *wanted))))
+        if away:
+            # Meanwhile another writer may have put others in their place, and removed them.
+            opened[table].update_incremental()
+            away = tuple(sorted(set(away) & set(data_files(opened[table]))))
+        if last:
+            after[table] = last
+        if away:
+            # So many are asked for again, to tell when they are back; of more the others have their turn.
+            lost[table], found[table] = away[:NEWEST], told(table, opened[table].version(), away)
+    turns = _Turns(after=after, gone=lost)
+    if turns != before:
+        _keep(record, number, turns)
+    pipelines = dict.fromkeys(name for names in concerned.values() for name in names)
+    texts = {name: tuple(found[table] for table in found if name in concerned[table]) for name in pipelines}
+    return {name: told_of for name, told_of in texts.items() if told_of}
+
+
+def _concerned(definitions: tuple[Definition, ...]) -> dict[str, tuple[str, ...]]:
+    """Table -> the pipelines that are told of it: who writes it, or else who reads it."""
+    writers = {table: (each.name,) for each in definitions for table in tables_of(each)}
+    readers: dict[str, tuple[str, ...]] = {}
+    for each in definitions:
+        for read in each.tables if isinstance(each, Pipeline) else ():
+            readers[read.name] = (*readers.get(read.name, ()), each.name)
+    return {**readers, **writers}
+
+
+def _turn(files: list[str], after: str, *, share: int) -> tuple[list[str], str]:
+    """The files whose turn it is, in the order of their names, and the one to go on behind; '' to begin again."""
+    rest = sorted(files[NEWEST:])
+    left = [path for path in rest if path > after]
+    if len(left) <= share:
+        return left, ""
+    return left[:share], left[share - 1]
+
+
+def _keep(record: Records[_Turns], number: int, turns: _Turns) -> None:
+    try:
+        record.append(number + 1, turns)
+    except RecordTakenError:
+        return  # another monitor looks at the same time: its turn counts

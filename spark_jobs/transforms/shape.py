@@ -1,0 +1,70 @@
+"""What a batch tells of the shape of its source: fields that no column takes, and columns that stay empty."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from spark_jobs.spec import Files, Ingest
+from spark_jobs.transforms.rows import RAW, REASON
+
+_UNKNOWN = "__unknown"
+# The names of fields are read from the text a second time: of each row that would cost the counting pass a sixth more.
+_ALL_OF, _EACH = 1_000, 16
+_SHOWN = 5
+
+
+def with_unknown_fields(rows: DataFrame, definition: Ingest, number: Column) -> DataFrame:
+    """Adds, for the counting pass, the fields of a good row that no column takes; null where it is not searched.
+
+    They are those at the top of a JSON object. A line of CSV has no more fields than columns, or is no row; of Parquet
+    nothing but the columns is read. The first thousand rows of each partition are searched, then each sixteenth.
+
+    Args:
+        rows: to which they are added.
+        definition: of the ingest.
+        number: of the row in its partition.
+    """
+    source = definition.source
+    if isinstance(source, Files) and source.format != "json":
+        return rows.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
+    known = F.array(*(F.lit(name) for name in definition.columns))
+    searched = F.col(REASON).isNull() & ((number < _ALL_OF) | (number % _EACH == 0))
+    return rows.withColumn(_UNKNOWN, F.when(searched, F.array_except(F.json_object_keys(RAW), known)))
+
+
+def shape_counts(definition: Ingest) -> list[Column]:
+    """The aggregates of the counting pass that `shape_of` reads."""
+    return [
+        *(F.count(F.col(f"`{name}`")).alias(f"filled_{index}") for index, name in enumerate(definition.columns)),
+        F.count(F.col(_UNKNOWN)).alias("searched"),
+        F.count(F.when(F.size(_UNKNOWN) > 0, 1)).alias("unknown"),
+        F.min(F.array_min(_UNKNOWN)).alias("first_unknown"),
+        F.max(F.array_max(_UNKNOWN)).alias("last_unknown"),
+    ]
+
+
+def shape_of(groups: Sequence[Row], definition: Ingest) -> dict[str, Any]:
+    """The ledger's figures of the groups that go to bronze.
+
+    Args:
+        groups: of the counting pass.
+        definition: of the ingest.
+
+    Returns:
+        `searched` and `unknown`: rows that were searched for fields, and of these those with a field that no column
+        takes; `unknown_fields`: the first and the last of these by name in
+        each group, a few of them; `nulls`: column -> rows that have none of it.
+    """
+    ends = {group[end] for group in groups for end in ("first_unknown", "last_unknown")}
+    rows = sum(group["rows"] for group in groups)
+    nulls = {
+        name: rows - sum(group[f"filled_{index}"] for group in groups) for index, name in enumerate(definition.columns)
+    }
+    return {
+        "searched": sum(group["searched"] for group in groups),
+        "unknown": sum(group["unknown"] for group in groups),
+        "unknown_fields": tuple(sorted(ends - {None})[:_SHOWN]),
+        "nulls": {name: count for name, count in nulls.items() if count},
+    }
