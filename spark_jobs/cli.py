@@ -320,8 +320,15 @@ def reset(
     )
     if isinstance(definition, Ingest):
         readers = [d.name for d in registry().values() if isinstance(d, Pipeline) and _reads(d, definition.sink.table)]
-        if readers:
-            out.print(f"These read it and have counted the old rows; reset them as well: {', '.join(readers)}.")
+        if readers and done.emptied:
+            out.print(
+                f"These have counted the rows that are gone, and stop until they are reset: {', '.join(readers)}."
+            )
+        elif readers:
+            out.print(
+                f"{definition.sink.table} will hold each event that is read again twice, and these count it twice: "
+                f"{', '.join(readers)}."
+            )
     out.print(f"Start it: tidemark run {pipeline}")
 
 
