@@ -149,6 +149,14 @@ def parse(sql: str) -> exp.Expr:
     Raises:
         ValueError: if the text is no single expression, or can give another answer when it is asked again.
     """
+    tree = _syntax(sql)
+    _refuse_what_does_not_repeat(tree, sql)
+    return tree
+
+
+@cache
+def _syntax(sql: str) -> exp.Expr:
+    """The syntax tree of one expression that Spark can run on a stream, whether or not it answers the same again."""
     try:
         select = sqlglot.parse_one(f"SELECT {sql}", dialect="spark")
     except SqlglotError as error:
@@ -184,6 +192,11 @@ def parse(sql: str) -> exp.Expr:
             raise ValueError(f"{_name(node)}() is no column of an event, got {sql!r}: use Aggregate(window=...)")
         if _name(node) == "identifier":
             raise ValueError(f"expected names as they are, got identifier() in {sql!r}: write the column's name")
+    return tree
+
+
+def _refuse_what_does_not_repeat(tree: exp.Expr, sql: str) -> None:
+    for node in tree.find_all(exp.Func):
         if isinstance(node, _CLOCK_AND_CHANCE) or _name(node) in _UNREPEATABLE:
             raise ValueError(_unrepeatable(f"{_name(node)}() answers", sql))
     for column in tree.find_all(exp.Column):
@@ -196,7 +209,6 @@ def parse(sql: str) -> exp.Expr:
             f"time, so a replayed batch would not repeat its rows; got {sql!r}: use a column of the event, such as "
             f"_ingest_time; what is a text is compared as one: CAST(a AS STRING) = {moving.name!r}"
         )
-    return tree
 
 
 def _unrepeatable(what: str, sql: str) -> str:
@@ -281,8 +293,11 @@ def _is_aggregate_function(node: exp.Expr) -> bool:
 
 
 def columns(sql: str) -> frozenset[str]:
-    """The columns that the expression reads (lambda variables are none)."""
-    return frozenset(column.parts[0].name for column in parse(sql).find_all(exp.Column))
+    """The columns that the expression reads (lambda variables are none).
+
+    Of one that was taken, or that a rule makes of columns and values whose types it knows.
+    """
+    return frozenset(column.parts[0].name for column in _syntax(sql).find_all(exp.Column))
 
 
 def ungrouped_columns(sql: str) -> frozenset[str]:

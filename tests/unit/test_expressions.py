@@ -8,7 +8,7 @@ import duckdb
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from spark_jobs.spec import expressions
+from spark_jobs.spec import Between, NotNull, OneOf, expressions
 from spark_jobs.spec.expressions import columns, order_by_columns, split_order_by, to_duckdb, ungrouped_columns
 
 SCALAR = TypeAdapter(expressions.Scalar)
@@ -152,6 +152,13 @@ class TestOneRow:
     @pytest.mark.parametrize("sql", ["a + 1", "(a * 2)", "1", "'yes'", "-a", "a || b"])
     def test_numbers_and_texts_are_no_conditions(self, sql):
         assert "expected a condition such as" in message(CONDITION, sql)
+
+    @pytest.mark.parametrize("rule", [OneOf("status", ("now", "today")), NotNull("status"), Between("status", min=1)])
+    def test_what_a_rule_makes_of_a_column_and_its_values_is_read(self, rule):
+        assert columns(rule.condition) == {"status"}
+
+    def test_a_rule_may_be_of_a_column_that_is_called_like_a_function(self):
+        assert columns(NotNull("current_user").condition) == {"current_user"}
 
 
 class TestGroups:
