@@ -28,7 +28,7 @@ from spark_jobs.lake.kafka import Topics
 from spark_jobs.lake.ledger import WARNING, LedgerRow
 from spark_jobs.lake.settings import Settings
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline
-from spark_jobs.transforms.content import digest, digest_columns
+from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.rows import (
     DETAIL,
     HEADER,
@@ -383,7 +383,7 @@ class IngestQuery(Query[Ingest]):
                 F.count(F.lit(1)).alias("rows"),
                 F.min(_ORDER).alias("first"),
                 *self._bytes(),
-                *digest_columns(F.xxhash64(_NAME, RAW)),
+                *(F.expr(sql) for sql in digest_sql(f"xxhash64({_NAME}, {RAW})")),
                 *([F.min_by(line, _ORDER).alias("first_line")] if header is not None else []),
                 F.count(opens).alias("opens"),
                 *(

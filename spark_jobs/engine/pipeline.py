@@ -30,7 +30,7 @@ from spark_jobs.spec import Late, Pipeline, Select, Session, Table, Where, Windo
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import columns
 from spark_jobs.transforms.aggregation import EVENTS, aggregate, top_n, with_result_steps
-from spark_jobs.transforms.content import digest, digest_columns
+from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.events import PASSED, project, with_row_steps
 from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
 
@@ -165,8 +165,16 @@ class PipelineQuery(Query[Pipeline]):
         """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it."""
         if (noted := self._starts.versions.get(table.name)) is not None:
             return noted
-        history = tables.history(tables.open_table(self.lake, table.name))
-        return next((commit["version"] for commit in history if commit.get(EMPTIED) == "reset"), 0)
+        if table.name not in self._planned_starts:
+            history = tables.history(tables.open_table(self.lake, table.name))
+            emptied = (commit["version"] for commit in history if commit.get(EMPTIED) == "reset")
+            self._planned_starts[table.name] = next(emptied, 0)
+        return self._planned_starts[table.name]
+
+    @cached_property
+    def _planned_starts(self) -> dict[str, int]:
+        """Where the plan begins in each source table, as long as nothing is noted."""
+        return {}
 
     @cached_property
     def _starts(self) -> Starts:
@@ -183,7 +191,8 @@ class PipelineQuery(Query[Pipeline]):
             return False
         planned = Starts(versions={table.name: self._first_version(table) for table in self.definition.tables})
         self._starts = fix_starts(self.lake, self.epoch, planned)
-        return True
+        # Another driver may have been first, with another look at the tables.
+        return self._starts != planned
 
     def _with_watermark(self, stream: DataFrame) -> DataFrame:
         watermark, event_time = self.definition.watermark, self.definition.event_time
@@ -230,14 +239,14 @@ class PipelineQuery(Query[Pipeline]):
         observed = Observed(batch, self._counts(bounds))
         kept = observed.rows.where(f"{_RESULT} OR {late}").persist()
         try:
-            figures = kept.agg(
-                F.expr(f"count(CASE WHEN {_RESULT} THEN 1 END)").alias("rows"),
-                F.expr(f"sum({EVENTS})").alias("pairs_result"),
-                F.count(SOURCE).alias("late_events"),
-                F.expr(f"sum(CASE WHEN {_NARROW} THEN {self._late_windows(bounds)} END)").alias("pairs_late"),
+            figures = kept.selectExpr(
+                f"count(CASE WHEN {_RESULT} THEN 1 END) AS rows",
+                f"sum({EVENTS}) AS pairs_result",
+                f"count({SOURCE}) AS late_events",
+                f"sum(CASE WHEN {_NARROW} THEN {self._late_windows(bounds)} END) AS pairs_late",
                 # Not the measures: sums of floating-point numbers may differ in their last digits.
-                *digest_columns(self._hash(_RESULT, (*self.definition.key_columns, EVENTS)), prefix="result"),
-                *digest_columns(self._hash(_NARROW, (SEQ, SOURCE)), prefix="late"),
+                *digest_sql(_hash(_RESULT, (*self.definition.key_columns, EVENTS)), prefix="result"),
+                *digest_sql(_hash(_NARROW, (SEQ, SOURCE)), prefix="late"),
             ).collect()[0]
             self.reached("materialised", batch_id)
             state = state_figures(self.query)
@@ -261,10 +270,6 @@ class PipelineQuery(Query[Pipeline]):
             return self._commit_result(kept, ledger, figures["rows"], batch_id, bounds, content["result"])
         finally:
             kept.unpersist()
-
-    def _hash(self, kind: str, columns: Sequence[str]) -> Column:
-        """A hash of the rows of one branch; null for those of the other."""
-        return F.when(F.expr(kind), F.xxhash64(*(F.col(f"`{name}`") for name in columns)))
 
     @property
     def _windowed(self) -> bool:
@@ -463,6 +468,11 @@ class PipelineQuery(Query[Pipeline]):
             touched = groups.join(windows, "window_end", "left_semi")
         columns = [name for name in groups.columns if name not in ("final_after", "revision", "revised_at")]
         return top_n(touched.select(*columns), top, self.definition.aggregate.by)
+
+
+def _hash(kind: str, columns: Sequence[str]) -> str:
+    """SQL of a hash of the rows of one branch; null for those of the other."""
+    return f"CASE WHEN {kind} THEN xxhash64({', '.join(f'`{name}`' for name in columns)}) END"
 
 
 def _disagreement(pipeline: str, dropped: int, ours: str) -> LedgerError:

@@ -3,25 +3,19 @@
 import hashlib
 from collections.abc import Iterable
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 _LOW_BITS = 0xFFFFFFFF
 
 
-def digest_columns(row_hash: Column, *, prefix: str = "content") -> tuple[Column, Column]:
+def digest_sql(row_hash: str, *, prefix: str = "content") -> tuple[str, str]:
     """Two aggregates that together tell sets of rows apart: `<prefix>_xor` and `<prefix>_sum`.
 
     Rows that come twice cancel each other in the one and add up in the other, which holds two thousand million rows.
 
     Args:
-        row_hash: a 64-bit hash of each row; rows where it is null are left out.
+        row_hash: SQL of a 64-bit hash of each row; rows where it is null are left out.
         prefix: of the names.
     """
-    return (
-        F.bit_xor(row_hash).alias(f"{prefix}_xor"),
-        F.sum(row_hash.bitwiseAND(F.lit(_LOW_BITS).cast("bigint"))).alias(f"{prefix}_sum"),
-    )
+    return f"bit_xor({row_hash}) AS {prefix}_xor", f"sum({row_hash} & {_LOW_BITS}L) AS {prefix}_sum"
 
 
 def digest(parts: Iterable[tuple[object, ...]]) -> str | None:
