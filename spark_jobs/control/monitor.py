@@ -305,6 +305,9 @@ def _source(lake: Lake, definition: Pipeline, epoch: Epoch, rows: Sequence[tuple
         held = read_by_batch(lake, definition, starts, before.sources, row.sources, most=_COMMITS_CHECKED).rows
     except SourceEmptiedError as error:
         return (str(error),)
+    except (*UNREADABLE, BaseError, ValueError) as error:
+        # Of one pipeline's source; the others are looked at all the same.
+        return (f"its source cannot be read: {first_line(error)}",)
     read = row.read + row.heartbeats
     if held is None or held == read:
         return ()

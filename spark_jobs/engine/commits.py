@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -283,15 +282,21 @@ class TableWriter:
                         f"but {written} were written in version {self._version}. The stream has stopped; run "
                         f"`tidemark ledger {self.pipeline}`."
                     )
+                # It may be another driver's, of the same number.
+                self._refuse_other_plan(found, stamp)
+                self._refuse_other_rows(found, stamp, counted=bool(row_metrics))
                 return found
         before = self.find(stamp)
-        # An upsert that changed nothing has no rows of its own, whatever it was given.
-        if before is not None and (before.content != stamp.content or (row_metrics and before.rows != stamp.rows)):
-            self._refuse_other_rows(before, stamp)
+        if before is not None:
+            # An upsert that changed nothing has no rows of its own, whatever it was given.
+            self._refuse_other_rows(before, stamp, counted=bool(row_metrics))
         return before
 
-    def _refuse_other_rows(self, found: Stamp, stamp: Stamp) -> NoReturn:
+    def _refuse_other_rows(self, found: Stamp, stamp: Stamp, *, counted: bool) -> None:
         """A replay must give the rows that the table has: another number, or as many others, means a changed input."""
+        same_content = found.content == stamp.content or found.query_id is None
+        if same_content and (found.rows == stamp.rows or not counted):
+            return
         raise LedgerError(
             f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` was written with {_described(found)}; "
             f"its replay gives {_described(stamp)}{'' if found.rows != stamp.rows else ' that differ'}. The stream has "
@@ -317,13 +322,16 @@ class TableWriter:
         found = find_stamp(self.lake, self.table, is_ours_or_older)
         if found is None or not self._is_ours(found, stamp):
             return None
+        self._refuse_other_plan(found, stamp)
+        return found
+
+    def _refuse_other_plan(self, found: Stamp, stamp: Stamp) -> None:
         if difference := found.differs(stamp):
             raise CheckpointError(
                 f"table {self.table}: has another batch {stamp.batch_id} of `{self.pipeline}`, epoch {self.epoch}, "
                 f"than its checkpoint ({difference}). The checkpoint was lost, or is an older copy. Nothing was "
                 f"written. {RESTORE_OR_RESET.format(pipeline=self.pipeline)}"
             )
-        return found
 
     def _is_ours(self, found: Stamp, stamp: Stamp) -> bool:
         return (found.pipeline, found.epoch, found.batch_id, found.role) == (

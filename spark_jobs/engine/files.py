@@ -65,6 +65,9 @@ _NOT_THE_FILES_FAULT = (
 # A task that fails reaches Python as the one, an error of the plan as the other.
 _ERRORS = (PySparkException, Py4JJavaError)
 
+# Spark passes over files and folders whose names begin so.
+_HIDDEN = ("_", ".")
+
 # Of these the size tells nothing about their lines; their codecs see to the longest one.
 _COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 
@@ -137,10 +140,13 @@ def link_that_comes_back(root: str) -> tuple[str, str] | None:
         if real in above:
             return folder, real
         with os.scandir(folder) as entries:
-            below = [entry.path for entry in entries if entry.is_dir()]
+            below = [entry.path for entry in entries if not entry.name.startswith(_HIDDEN) and entry.is_dir()]
         return next((found for each in below if (found := search(each, (*above, real)))), None)
 
-    return search(_local(root), ()) if _is_folder(root) else None
+    try:
+        return search(_local(root), ()) if _is_folder(root) else None
+    except OSError:
+        return None  # what cannot be listed is for Spark to tell
 
 
 def _is_folder(root: str) -> bool:
@@ -167,7 +173,9 @@ def links_to_others(paths: Sequence[str], root: str) -> frozenset[str]:
         # As it would be without a link below the folder itself.
         plain = os.path.join(real_top, os.path.relpath(_local(path), top))
         real = os.path.realpath(plain)
-        inside = real.startswith(real_top + os.sep)
+        # By a name that is hidden from Spark the file is not read: then this one is its name.
+        parts = os.path.relpath(real, real_top).split(os.sep)
+        inside = real.startswith(real_top + os.sep) and not any(part.startswith(_HIDDEN) for part in parts)
         if real != plain and (inside or _comes_back(plain, real_top)):
             found.add(path)
     return frozenset(found)
@@ -304,7 +312,10 @@ class FileBatch:
         return place.getFileSystem(self._hadoop_conf()), place
 
     def _hadoop_conf(self) -> Any:
-        return self._spark._jsparkSession.sessionState().newHadoopConf()
+        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
+        for key, value in _WITHOUT_CHECKSUMS.items():
+            conf.set(key, value)
+        return conf
 
     def _error_of(self, path: str) -> str | None:
         try:

@@ -288,23 +288,24 @@ class IngestQuery(Query[Ingest]):
         source = self.definition.source
         if self._topics is not None and isinstance(source, Kafka):
             noted = starts_of(self.lake, self.epoch)
-            if noted is None and (found := self._topics.id_of(source.topic)) is not None:
-                noted = fix_starts(self.lake, self.epoch, Starts(topics={source.topic: found}))
             self._topic_id = noted.topics.get(source.topic) if noted is not None else None
             self._refuse_other_topic()
         return False
 
     def _refuse_other_topic(self) -> None:
-        """Stops where the topic is not the one that the checkpoint began with.
+        """Stops where the topic is not the one that the checkpoint began with; notes it where nobody has yet.
 
         Raises:
             TopicReplacedError: if it was deleted and made again under its name.
         """
         source = self.definition.source
-        if self._topics is None or self._topic_id is None or not isinstance(source, Kafka):
+        if self._topics is None or not isinstance(source, Kafka):
             return
         found = self._topics.id_of(source.topic)
-        if found not in (None, self._topic_id):
+        if found is not None and self._topic_id is None:
+            noted = fix_starts(self.lake, self.epoch, Starts(topics={source.topic: found}))
+            self._topic_id = noted.topics.get(source.topic)
+        if found is not None and found != self._topic_id:
             raise TopicReplacedError(
                 f"pipeline `{self.name}`: topic {source.topic} was deleted and made again (id {found} instead of "
                 f"{self._topic_id}): the checkpoint's offsets mean messages of the old one, and what the new one has "

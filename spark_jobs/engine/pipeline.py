@@ -187,8 +187,12 @@ class PipelineQuery(Query[Pipeline]):
 
         Spark asks for it again at each start until a batch is finished, and must get the same answer.
         """
-        if self._starts.versions:
-            return False
+        used = self._starts
+        if (noted := starts_of(self.lake, self.epoch)) is not None:
+            # A reset may have come between the plan and now.
+            self._starts = noted
+            return noted != used
+        self._starts = Starts()
         planned = Starts(versions={table.name: self._first_version(table) for table in self.definition.tables})
         self._starts = fix_starts(self.lake, self.epoch, planned)
         # Another driver may have been first, with another look at the tables.

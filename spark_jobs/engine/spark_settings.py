@@ -102,7 +102,8 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
         # The first setting is for our codecs, which fail at it; the second for plain text, where Hadoop leaves the line
         # out and `engine.files` notices.
         f"spark.hadoop.{LONGEST_LINE}": str(settings.max_line_bytes),
-        "spark.hadoop.mapreduce.input.linerecordreader.line.maxlength": str(settings.max_line_bytes),
+        # A little more, for line ends: whatever Hadoop leaves out is longer than what is noticed.
+        "spark.hadoop.mapreduce.input.linerecordreader.line.maxlength": str(settings.max_line_bytes + 16),
         "spark.hadoop.io.compression.codecs": ",".join(f"io.tidemark.storage.BoundedCodec${name}" for name in _CODECS),
     }
     if settings.master.startswith("local"):

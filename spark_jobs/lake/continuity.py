@@ -5,7 +5,7 @@ commits after that. So the newest batch of the result table is the newest that S
 """
 
 from spark_jobs.lake.checkpoints import Epoch, newest_batch, query_id
-from spark_jobs.lake.durable import torn_file
+from spark_jobs.lake.durable import force_commit, torn_file
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.location import Lake
@@ -39,13 +39,22 @@ def refuse_torn_commits(lake: Lake, definition: Definition, epoch: Epoch) -> Non
             mine = stamp is not None and stamp.pipeline == definition.name
             if mine and stamp is not None and (stamp.epoch, stamp.batch_id) <= finished:
                 break
-            if mine and (torn := torn_file(lake, table, version)):
+            if not mine:
+                continue
+            if torn := torn_file(lake, table, version):
                 commit = f"{lake.table_path(table)}/_delta_log/{version:020d}.json"
+                remedy = f"remove {commit}, then start again, and it is written again."
+                if version < latest_version(lake, table):
+                    remedy = (
+                        f"others have written after it, so {commit} must stay: bring the file back, or begin a new "
+                    )
+                    remedy += f"epoch with `tidemark reset {definition.name}`."
                 raise CheckpointError(
                     f"pipeline `{definition.name}`: the newest commit of {table} is not whole, as after a loss of "
-                    f"power: {torn}. Nothing was started or written. The batch that wrote it was not finished: remove "
-                    f"{commit}, then start again, and it is written again."
+                    f"power: {torn}. Nothing was started or written. The batch that wrote it was not finished: {remedy}"
                 )
+            # A driver that was killed may have left it in memory only; from here on it counts.
+            force_commit(lake, table, version)
 
 
 def refuse_lost_batches(lake: Lake, definition: Definition, epoch: Epoch) -> None:

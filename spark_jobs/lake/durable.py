@@ -63,16 +63,22 @@ def force_folder(path: Path) -> None:
         os.close(folder)
 
 
-def force_commit(lake: Lake, table: str, version: int) -> None:
+def force_commit(lake: Lake, table: str, version: int, *, data: bool = True) -> None:
     """Waits until a commit of a table, and the data files that it names, are on the disk of a folder lake.
 
     `deltalake` writes without waiting for that. Until it has happened nobody may note the batch as finished: what a
     loss of power leaves of such a commit is found at the next start, and the batch runs again.
+
+    Args:
+        lake: where.
+        table: such as `gold.totals`.
+        version: of the commit.
+        data: also the data files; False: the commit alone.
     """
     if lake.on_s3:
         return
     folder = Path(lake.table_path(table))
-    added = [file for file, _ in added_files(lake, table, version)]
+    added = [file for file, _ in added_files(lake, table, version)] if data else []
     for file in (*added, folder / "_delta_log" / f"{version:020d}.json"):
         force_file(file)
     for each in {folder / "_delta_log", *(file.parent for file in added)}:

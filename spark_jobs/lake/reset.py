@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delete_checkpoint, query_id
+from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
@@ -80,6 +81,10 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
             _bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
         if empty_tables:
             open_table(lake, table).delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}))
+        # The new epoch must not outlive what makes room for it.
+        last = open_table(lake, table).version()
+        for version in range(max(0, last - 1), last + 1):
+            force_commit(lake, table, version, data=False)
     # Beyond every epoch that a table has batches of: an older copy of the checkpoints does not know all of them.
     number = max(before.number, newest) + 1
     if isinstance(definition, Pipeline) and (definition.watermark or definition.name in published(lake)):

@@ -58,6 +58,8 @@ class Stamp(BaseModel):
         A checkpoint that was lost, or was put back from an older copy, plans other batches under numbers that the
         tables know already.
         """
+        if self.query_id is None:
+            return None  # written before commits said which plan they belong to
         if self.query_id != other.query_id:
             return f"checkpoint {other.query_id} instead of {self.query_id}"
         if self.clock_ms != other.clock_ms:

@@ -1,5 +1,6 @@
 """The Delta tables of a lake, read without a JVM."""
 
+import logging
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,14 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
+from obstore.exceptions import BaseError
 from pyarrow.fs import PyFileSystem
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.location import Lake
+
+log = logging.getLogger("tidemark.lake")
 
 LAYERS = ("bronze", "silver", "gold", "ops")
 
@@ -287,13 +291,17 @@ def prune_log_checkpoints(lake: Lake, table: str, version: int) -> None:
     """
     if version % CHECKPOINT_INTERVAL != 1:
         return
-    log = f"{table.replace('.', '/', 1)}/_delta_log"
+    folder = f"{table.replace('.', '/', 1)}/_delta_log"
     # Names are in order of versions; what was left before is older than all that is looked at here.
     oldest = max(0, version - 20 * CHECKPOINT_INTERVAL)
     found: dict[int, list[str]] = {}
-    for entry in lake.store.list(f"{log}/", offset=f"{log}/{oldest:020d}").collect():
+    for entry in lake.store.list(f"{folder}/", offset=f"{folder}/{oldest:020d}").collect():
         if match := _CHECKPOINT.search(entry["path"]):
             found.setdefault(int(match["version"]), []).append(entry["path"])
     old = [path for kept in sorted(found)[:-_CHECKPOINTS_KEPT] for path in found[kept]]
     if old:
-        lake.store.delete(old)
+        try:
+            lake.store.delete(old)
+        except (BaseError, OSError) as error:
+            # Room that is not given back; the next interval tries again.
+            log.warning("%s: old checkpoints of its log cannot be removed: %s", table, first_line(error))

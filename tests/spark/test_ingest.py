@@ -97,15 +97,16 @@ def blocks_of(spark: SparkSession, size: int) -> Iterator[None]:
 @contextmanager
 def lines_up_to(spark: SparkSession, size: int) -> Iterator[None]:
     """What TIDEMARK_MAX_LINE_BYTES sets, for a session that runs already."""
-    names = [name for name, value in spark_settings(Lake("/"), Settings()).items() if value == str(16 * 2**20)]
-    assert len(names) == 2
-    for name in names:
-        spark.conf.set(name.removeprefix("spark.hadoop."), str(size))
+    before, after = (spark_settings(Lake("/"), Settings(max_line_bytes=each)) for each in (16 * 2**20, size))
+    changed = {name.removeprefix("spark.hadoop."): after[name] for name in after if before[name] != after[name]}
+    assert len(changed) == 2
+    for name, value in changed.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name in names:
-            spark.conf.unset(name.removeprefix("spark.hadoop."))
+        for name in changed:
+            spark.conf.unset(name)
 
 
 def assert_books_balance(lake: Lake, definition: Ingest, *, read: int) -> None:
@@ -529,7 +530,14 @@ def test_a_line_that_is_too_long_for_memory_sets_its_file_aside_and_the_others_g
 ) -> None:
     landing, row = tmp_path / "landing", b'{"k": "a", ' + T.encode() + b"}\n"
     long = b'{"k": "' + b"x" * 120_000 + b'", ' + T.encode() + b"}\n"
-    write(landing / "long.json", row + long + row)
+    write(landing / "long:10.json", row + long + row)
+    around = (-2, -1, 0, 1, 2, 13, 14, 15, 16)
+    for more in around:
+        # Around the limit, with both line ends; of plain text it is a few bytes later.
+        begin, end = b'{"k": "', b'", ' + T.encode() + b"}"
+        line = begin + b"x" * (100_000 + more - len(begin) - len(end)) + end
+        write(landing / f"limit{more}.json", line + b"\r\n" + row)
+        write(landing / f"limit{more}.json.gz", gzip.compress(line + b"\n" + row, 1))
     write(landing / "alone.json", long)
     write(landing / "long.json.gz", gzip.compress(row + long, 1))
     write(landing / "good.json.gz", gzip.compress(row))
@@ -540,11 +548,14 @@ def test_a_line_that_is_too_long_for_memory_sets_its_file_aside_and_the_others_g
     with lines_up_to(spark, 100_000):
         run(spark, lake, definition)
 
-    assert {file_of(row) for row in bronze(lake)} == {"good.json", "good.json.gz", "blank.json"}
+    whole = {f"limit{more}.json{end}" for more in around for end in ("", ".gz") if more <= (0 if end else 13)}
+    cut = {f"limit{more}.json{end}" for more in around for end in ("", ".gz")} - whole
+    kept = [file_of(row) for row in bronze(lake)]
+    assert sorted(kept) == sorted(["good.json", "good.json.gz", "blank.json", *whole, *whole])
     told = {file_of(row): row["detail"] for row in quarantine(lake)}
-    assert set(told) == {"long.json", "alone.json", "long.json.gz"}
+    assert set(told) == {"long:10.json", "alone.json", "long.json.gz", *cut}
     assert all("a line is longer than 100000 bytes (TIDEMARK_MAX_LINE_BYTES)" in why for why in told.values())
-    assert_books_balance(lake, definition, read=6)
+    assert_books_balance(lake, definition, read=6 + 2 * len(whole) + len(cut))
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
@@ -571,13 +582,16 @@ def test_links_and_colons_in_a_folder_bring_each_file_once(spark: SparkSession, 
     (landing / "again").symlink_to(landing / "sub:x")
     (landing / "f").symlink_to("a")
     (landing / "out").symlink_to(tmp_path / "outside")
+    # Published by a link from where Spark does not look.
+    write(landing / "_staging" / "g", row % "g")
+    (landing / "g").symlink_to("_staging/g")
     definition = an_ingest(landing, columns={"k": "STRING", "t": "TIMESTAMP"})
     run(spark, lake, definition)
-    assert sorted(row["k"] for row in bronze(lake)) == ["a", "b:c", "e", "sub:x/d"]
+    assert sorted(row["k"] for row in bronze(lake)) == ["a", "b:c", "e", "g", "sub:x/d"]
     assert quarantine(lake) == []
     linked = "warn: files by a symbolic link, which are read by their own name"
     assert reasons(lake, definition) == {linked: 2}
-    assert_books_balance(lake, definition, read=4)
+    assert_books_balance(lake, definition, read=5)
 
     (landing / "sub:x" / "up").symlink_to("..")
     with pytest.raises(MissingInputError, match=r"sub:x/up leads back to .*landing: .*Nothing was started. Remove"):
