@@ -91,10 +91,11 @@ def _holds_more(text: Column) -> Column:
     """Whether anything follows the first object of a line, which `from_json` would pass over in silence.
 
     Where the first brace that closes is the line's end, nothing can follow. Else the line is read once more, as the
-    first of two elements of an array: whatever follows makes them more or fewer, or an array that cannot be read.
+    first of two elements of an array: whatever follows makes them more or fewer, or an array that cannot be read. The
+    parser is that of the row itself, which takes more for JSON than others do, such as `NaN`.
     """
     ends = F.instr(text, "}") == F.length(F.rtrim(text))
-    elements = F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]")))
+    elements = F.size(F.from_json(F.concat(F.lit("["), text, F.lit(",0]")), "array<string>"))
     return F.when(ends, F.lit(False)).otherwise(~F.coalesce(elements == 2, F.lit(False)))
 
 

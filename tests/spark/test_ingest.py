@@ -199,6 +199,8 @@ GOOD = (
     ),
     ('{"k": "} {", ' + T + "}", ("} {", None, None, NEW_YEAR, None)),
     ('{"k": "a", "more": {"x": {}}, ' + T + "} \t ", ("a", None, None, NEW_YEAR, None)),
+    # As Python's json writes it: no JSON to all, but to Spark.
+    ('{"k": "a", "more": {"x": NaN}, ' + T + "}", ("a", None, None, NEW_YEAR, None)),
     ('{"k": "ä€𝄞\\u0000", ' + T + "}", ("ä€𝄞\0", None, None, NEW_YEAR, None)),
     ('{"k": "a", "t": "2026-01-01"}', ("a", None, None, NEW_YEAR, None)),
     ('{"k": "a", "t": "2026-01-01 00:00:00"}', ("a", None, None, NEW_YEAR, None)),
