@@ -31,12 +31,12 @@ from rich.console import Console
 from rich.table import Table as TextTable
 
 from spark_jobs.engine.pipeline import PipelineQuery
-from spark_jobs.engine.session import build_session
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.ledger import Totals
 from spark_jobs.lake.settings import Settings
 from spark_jobs.simulator import Disorder, bulk_sales
+from spark_jobs.spark.session import build_session
 from spark_jobs.spec import Aggregate, Pipeline, Sink, Table, Tumbling, Watermark
 from tests.services.minio import start_minio
 

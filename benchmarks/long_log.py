@@ -21,12 +21,12 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table as TextTable
 
-from spark_jobs.engine.commits import TableWriter
-from spark_jobs.engine.session import build_session
+from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.lake.stamps import Stamp
 from spark_jobs.lake.tables import CHECKPOINT_INTERVAL, open_or_create, open_table, prune_log_checkpoints
+from spark_jobs.spark.session import build_session
 
 CACHE = Path(".cache/bench/log")
 TABLE = "gold.counts"

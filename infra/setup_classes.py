@@ -2,7 +2,7 @@
 
 A driver's JVM loads thousands of classes from hundreds of jars before its first batch. Java's class data sharing keeps
 them in one file, parsed and verified. This runs a small shop through a driver that writes the archive when it ends;
-drivers use it where it is there (`spark_jobs/engine/session.py`), and Java ignores it where it does not fit: another
+drivers use it where it is there (`spark_jobs/spark/session.py`), and Java ignores it where it does not fit: another
 Java, other jars.
 """
 
@@ -14,12 +14,12 @@ import sys
 import tempfile
 
 from spark_jobs.engine.driver import Driver
-from spark_jobs.engine.session import build_session
-from spark_jobs.engine.spark_settings import CLASS_ARCHIVE, JARS_FOLDER
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import resolve
 from spark_jobs.simulator import Shop, simulate_files
+from spark_jobs.spark.session import build_session
+from spark_jobs.spark.settings import CLASS_ARCHIVE, JARS_FOLDER
 
 _PIPELINES = ("ingest_sales", "top_products", "top_products_live", "shop_totals")
 _END_WITHIN_S = 180

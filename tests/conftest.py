@@ -22,7 +22,7 @@ suit_short_lives()
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     # Here: most tests that need no session need not import PySpark either.
-    from spark_jobs.engine.session import build_session
+    from spark_jobs.spark.session import build_session
 
     lake = Lake(str(tmp_path_factory.mktemp("session"))).made()
     session = build_session(lake, settings=Settings(master="local[2]"))

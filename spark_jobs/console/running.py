@@ -21,12 +21,12 @@ from rich.text import Text
 from spark_jobs.console.live import Progress, progress_table, tell_failure
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.failures import StoppedError
-from spark_jobs.engine.session import SessionLostError, SessionStartError, build_session, why_ended
-from spark_jobs.engine.state import open_pairs
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import registry
+from spark_jobs.spark.session import SessionLostError, SessionStartError, build_session, why_ended
+from spark_jobs.spark.state import open_pairs
 from spark_jobs.spec import Definition, Pipeline
 
 _KEEP_LOGS_S = 30 * 86_400

@@ -1,1 +1,1 @@
-"""One query's life: session, sources, the late split, the ledger, commits, checkpoints, progress."""
+"""The stream: a query's life, its sources, its batches, heartbeats, progress and failures."""

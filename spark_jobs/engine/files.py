@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import obstore
@@ -19,9 +18,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.engine.progress import planned_offsets
-from spark_jobs.engine.spark_settings import LONGEST_LINE
 from spark_jobs.lake import Lake
+from spark_jobs.spark.progress import planned_offsets
+from spark_jobs.spark.stores import WITHOUT_CHECKSUMS, Stores
 from spark_jobs.spec import Files, Ingest
 from spark_jobs.transforms.rows import schema_ddl
 
@@ -70,12 +69,6 @@ _HIDDEN = ("_", ".")
 
 # Of these the size tells nothing about their lines; their codecs see to the longest one.
 _COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
-
-# Hadoop looks for a checksum beside each file of a folder, and has no name for that of a file with a colon in its own.
-_WITHOUT_CHECKSUMS = {
-    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "fs.file.impl.disable.cache": "true",
-}
 
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 
@@ -203,6 +196,7 @@ class FileBatch:
         self, spark: SparkSession, definition: Ingest, source: Files, paths: Sequence[str], at_ms: int, root: str
     ) -> None:
         self._spark = spark
+        self._stores = Stores(spark)
         self._definition = definition
         self._source = source
         self._paths = paths
@@ -231,7 +225,7 @@ class FileBatch:
             try:
                 rows, counted = self._judged(paths, judge, count)
             except _ERRORS as error:
-                if not blamers or not _is_unreadable(error) or not self._root_exists():
+                if not blamers or not _is_unreadable(error) or not self._stores.matches(self._root):
                     raise
                 unreadable |= blamers.pop(0)(paths)
                 continue
@@ -268,54 +262,22 @@ class FileBatch:
             sizes[path] = int(group["size"])
         found = {}
         for path in paths:
-            size = sizes[path] if path in sizes else self._size(path)
+            size = sizes[path] if path in sizes else self._stores.size(path)
             if self._source.format == "parquet":
                 trouble = "the file has no bytes, hence is no Parquet file" if size == 0 else ""
-            elif size - read.get(path, 0) > self._longest_line and not path.endswith(_COMPRESSED):
-                trouble = self._long_line(path)
+            elif size - read.get(path, 0) > self._stores.longest_line and not path.endswith(_COMPRESSED):
+                trouble = self._stores.long_line(path)
             else:
                 trouble = ""
             if trouble:
                 found[path] = trouble
         return found
 
-    @property
-    def _longest_line(self) -> int:
-        return int(str(self._hadoop_conf().get(LONGEST_LINE)))
-
-    def _long_line(self, path: str) -> str:
-        gateway: Any = self._spark._jvm
-        return str(gateway.io.tidemark.storage.LongLines.find(path, self._hadoop_conf()))
-
-    def _size(self, path: str) -> int:
-        files, place = self._files_at(path)
-        return int(files.getFileStatus(place).getLen())
-
     def _missing(self, paths: Sequence[str]) -> dict[str, str]:
-        return {path: "the file was removed before it was read" for path in paths if not self._exists(path)}
+        return {path: "the file was removed before it was read" for path in paths if not self._stores.exists(path)}
 
     def _broken(self, paths: Sequence[str]) -> dict[str, str]:
         return {path: cause for path in paths if (cause := self._error_of(path))}
-
-    def _root_exists(self) -> bool:
-        """Whether the source is there: where all of it is gone, no single file is to blame."""
-        files, place = self._files_at(self._root)
-        return bool(files.globStatus(place))
-
-    def _exists(self, path: str) -> bool:
-        files, place = self._files_at(path)
-        return bool(files.exists(place))
-
-    def _files_at(self, path: str) -> tuple[Any, Any]:
-        gateway: Any = self._spark._jvm
-        place = gateway.org.apache.hadoop.fs.Path(path)
-        return place.getFileSystem(self._hadoop_conf()), place
-
-    def _hadoop_conf(self) -> Any:
-        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
-        for key, value in _WITHOUT_CHECKSUMS.items():
-            conf.set(key, value)
-        return conf
 
     def _error_of(self, path: str) -> str | None:
         try:
@@ -344,7 +306,7 @@ class FileBatch:
             )
         # The names are those of files: a bracket in one is no pattern.
         names = [_PATTERN.sub(r"\\\g<0>", path) for path in paths]
-        reader = self._spark.read.options(**_WITHOUT_CHECKSUMS)
+        reader = self._spark.read.options(**WITHOUT_CHECKSUMS)
         if self._source.format == "parquet":
             columns = list(self._definition.columns)
             return (

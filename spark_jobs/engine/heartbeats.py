@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, TimestampNTZType, TimestampType
 
-from spark_jobs.engine.commits import TableWriter
+from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.stamps import Stamp
 from spark_jobs.spec import Ingest, Pipeline, Session, Table

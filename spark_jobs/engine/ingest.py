@@ -12,14 +12,12 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_jobs.commits.tables import create_table
 from spark_jobs.engine import heartbeats
-from spark_jobs.engine.commits import size_of
 from spark_jobs.engine.files import FileBatch, file_names, link_that_comes_back, links_to_others, planned_files
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
-from spark_jobs.engine.progress import BatchBounds
 from spark_jobs.engine.query import Query, Reached, unobserved
-from spark_jobs.engine.tables import create_table, schema_of
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.checkpoints import Starts, fix_starts, starts_of
 from spark_jobs.lake.errors import TidemarkError
@@ -27,6 +25,10 @@ from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.kafka import Topics
 from spark_jobs.lake.ledger import WARNING, LedgerRow
 from spark_jobs.lake.settings import Settings
+from spark_jobs.spark.frames import size_of
+from spark_jobs.spark.progress import BatchBounds
+from spark_jobs.spark.schemas import schema_of
+from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline
 from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.rows import (
@@ -183,7 +185,7 @@ class IngestQuery(Query[Ingest]):
     """Appends every good row to bronze and every other one, with the reason and its text, to the quarantine."""
 
     def __init__(self, spark: SparkSession, lake: Lake, definition: Ingest, *, reached: Reached = unobserved) -> None:
-        super().__init__(_lenient(spark), lake, definition, reached=reached)
+        super().__init__(lenient_session(spark), lake, definition, reached=reached)
         self._next_seq = 0
 
         source = definition.source
@@ -555,13 +557,3 @@ class IngestQuery(Query[Ingest]):
 def _in_partition() -> Column:
     """The number of a row in its partition."""
     return F.col(_ORDER).bitwiseAND(F.lit((1 << 33) - 1))
-
-
-def _lenient(spark: SparkSession) -> SparkSession:
-    """A session in which what cannot be computed is null, as a rule takes it: an error would stop the stream at a row.
-
-    Pipelines keep Spark's default, which stops: a null in their result would be a wrong one that nobody notices.
-    """
-    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
-    session.conf.set("spark.sql.ansi.enabled", "false")
-    return session

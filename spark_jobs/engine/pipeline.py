@@ -14,18 +14,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_jobs.engine.commits import FEW_WINDOWS, size_of
-from spark_jobs.engine.late import EVENT_COLUMNS, INGEST_SEQ, KEY, SEQ, SOURCE, TIME, Bronze, LateRows, late_schema
-from spark_jobs.engine.observed import Observed
-from spark_jobs.engine.progress import BatchBounds, StateFigures, state_figures
+from spark_jobs.commits.tables import SchemaMismatchError, create_table
+from spark_jobs.commits.writer import FEW_WINDOWS
 from spark_jobs.engine.query import Query
-from spark_jobs.engine.tables import SchemaMismatchError, create_table
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.offsets import read_by_batch
 from spark_jobs.lake.reset import EMPTIED
+from spark_jobs.spark.frames import size_of
+from spark_jobs.spark.observed import Observed
+from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures
 from spark_jobs.spec import Late, Pipeline, Select, Session, Table, Where, Window
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import columns
@@ -33,6 +33,7 @@ from spark_jobs.transforms.aggregation import EVENTS, aggregate, top_n, with_res
 from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.events import PASSED, project, with_row_steps
 from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
+from spark_jobs.transforms.late import EVENT_COLUMNS, INGEST_SEQ, KEY, SEQ, SOURCE, TIME, Bronze, LateRows, late_schema
 
 HEARTBEAT = "_heartbeat"
 _LEAST_LONG = -(2**63)

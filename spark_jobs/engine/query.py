@@ -10,9 +10,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.engine.commits import TableWriter
-from spark_jobs.engine.progress import BatchBounds, batch_bounds
-from spark_jobs.engine.tables import SchemaMismatchError
+from spark_jobs.commits.tables import SchemaMismatchError
+from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
 from spark_jobs.lake.continuity import refuse_lost_batches, refuse_torn_commits
@@ -20,6 +19,7 @@ from spark_jobs.lake.errors import first_line
 from spark_jobs.lake.ledger import LedgerRow
 from spark_jobs.lake.reset import refuse_tables_of_others
 from spark_jobs.lake.stamps import Role, Stamp, digest
+from spark_jobs.spark.progress import BatchBounds, batch_bounds
 from spark_jobs.spec import Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms
 

@@ -15,13 +15,13 @@ from spark_jobs.control.pulse import Figures, PipelinePulse, State
 from spark_jobs.control.terms import FencedError
 from spark_jobs.engine.driver import BESIDE, Driver
 from spark_jobs.engine.failures import StoppedError
-from spark_jobs.engine.session import SessionLostError, why_ended
 from spark_jobs.job.figures import Gauges
 from spark_jobs.job.steps import Slot, after_failure, steps
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.health import refuse_vanished
+from spark_jobs.spark.session import SessionLostError, why_ended
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
 log = logging.getLogger("tidemark.driver")

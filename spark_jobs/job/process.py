@@ -14,11 +14,11 @@ from spark_jobs.control import pulse, terms
 from spark_jobs.control.launchers import birth
 from spark_jobs.control.pulse import DRAINED, PULSE_EVERY_S, PipelinePulse, Pulse
 from spark_jobs.control.terms import FencedError
-from spark_jobs.engine.session import build_session
 from spark_jobs.job.loop import Fence, JobDriver
 from spark_jobs.job.prometheus import PulseCollector, serve
 from spark_jobs.lake import Lake, metrics
 from spark_jobs.lake.settings import Settings
+from spark_jobs.spark.session import build_session
 from spark_jobs.spec import Pipeline
 
 log = logging.getLogger("tidemark.driver")

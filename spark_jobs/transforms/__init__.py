@@ -1,1 +1,1 @@
-"""Steps and row rules as DataFrame operations, the same for stream and batch."""
+"""Steps, row rules and late rows as DataFrame operations, the same for stream and batch."""

@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_jobs.engine.session import build_session
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
+from spark_jobs.spark.session import build_session
 from tests.cases.case import read
 from tests.cases.differences import DIFFERENCES
 from tests.cases.running import run_case

@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 from spark_jobs.cli import main
-from spark_jobs.engine import commits
+from spark_jobs.commits import writer as commits
 
 _TABLE, _VERSION = os.environ["ZOMBIE_TABLE"], int(os.environ["ZOMBIE_VERSION"])
 _commit = commits.write_deltalake

@@ -12,11 +12,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from spark_jobs.engine import commits
-from spark_jobs.engine.commits import TableWriter, _retrying, size_of
-from spark_jobs.engine.tables import create_table
+from spark_jobs.commits import writer as commits
+from spark_jobs.commits.tables import create_table
+from spark_jobs.commits.writer import TableWriter, _retrying
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.tables import open_table
+from spark_jobs.spark.frames import size_of
 from tests.builders import a_lake, a_stamp
 
 COLUMNS = StructType(

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.engine import commits, pipeline
+from spark_jobs.commits import writer as commits
+from spark_jobs.engine import pipeline
 from spark_jobs.engine.ingest import IngestQuery
-from spark_jobs.engine.observed import Observed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import RepeatedTasksError
 from spark_jobs.lake.reset import tables_of
 from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.spark.observed import Observed
 from spark_jobs.spec import (
     Aggregate,
     Between,

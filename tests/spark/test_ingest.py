@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery, MissingInputError
-from spark_jobs.engine.spark_settings import spark_settings
-from spark_jobs.engine.tables import SchemaMismatchError
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.ledger import Totals
 from spark_jobs.lake.settings import Settings
+from spark_jobs.spark.settings import spark_settings
 from spark_jobs.spec import (
     Aggregate,
     Between,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.engine.tables import SchemaMismatchError
+from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import (
@@ -81,7 +81,7 @@ def test_an_event_late_for_some_of_its_windows_is_counted_in_the_others(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, in_memory: bool
 ) -> None:
     if not in_memory:
-        monkeypatch.setattr("spark_jobs.engine.late.FEW", 0)
+        monkeypatch.setattr("spark_jobs.transforms.late.FEW", 0)
     definition, bronze = pipeline(Hopping("10 minutes", "5 minutes")), clicks(lake)
     bronze.append([event(12)])
     bronze.append([event(12.5)])
@@ -102,7 +102,7 @@ def test_a_folder_called_like_a_column_and_a_value_changes_no_column(
 ) -> None:
     """Readers of Parquet take `store=berlin` in a path for a column, by themselves."""
     if not few:
-        monkeypatch.setattr("spark_jobs.engine.late.FEW", 0)
+        monkeypatch.setattr("spark_jobs.transforms.late.FEW", 0)
     columns = {"store": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
     ranking = pipeline(Tumbling("5 minutes"), mode="update")
     measures = Aggregate(window=Tumbling("5 minutes"), by=("store",), measures={"total": "sum(v)"})

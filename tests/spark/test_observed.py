@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from spark_jobs.engine.observed import Observed
-from spark_jobs.engine.progress import StateFigures, state_figures
+from spark_jobs.spark.observed import Observed
+from spark_jobs.spark.progress import StateFigures, state_figures
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

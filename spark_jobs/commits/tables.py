@@ -18,14 +18,6 @@ class SchemaMismatchError(TidemarkError):
     """A table has other columns than the definition gives."""
 
 
-def schema_of(ddl: str) -> StructType:
-    """A schema from its SQL text."""
-    schema = StructType.fromDDL(ddl)
-    if not isinstance(schema, StructType):
-        raise TypeError(f"expected the columns of a table, got {ddl!r}")
-    return schema
-
-
 def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequence[str] = ()) -> None:
     """Creates a table unless it exists; without Spark, which takes a second for it.
 

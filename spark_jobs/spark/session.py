@@ -9,10 +9,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_jobs.engine.spark_settings import secret_environment, spark_settings
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
+from spark_jobs.spark.settings import secret_environment, spark_settings
 
 _LAST_BREATH_S = 2.0
 _KILLED = ", SIGKILL: by somebody, or by the system because memory ran out"
@@ -75,6 +75,16 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
         ) from error
     _probe_store(spark, lake)
     return spark
+
+
+def lenient_session(spark: SparkSession) -> SparkSession:
+    """A session in which what cannot be computed is null, as a rule takes it: an error would stop the stream at a row.
+
+    Pipelines keep Spark's default, which stops: a null in their result would be a wrong one that nobody notices.
+    """
+    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    return session
 
 
 def _probe_store(spark: SparkSession, lake: Lake) -> None:

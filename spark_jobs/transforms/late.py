@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_jobs.engine.progress import BatchBounds
-from spark_jobs.engine.tables import schema_of
 from spark_jobs.lake import Lake, tables
+from spark_jobs.spark.progress import BatchBounds
+from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spec import Pipeline, Session, Table
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.transforms.events import project

@@ -347,11 +347,6 @@ def _described(stamp: Stamp) -> str:
     return f"{stamp.rows:,} rows" + (f" ({reasons})" if reasons else "")
 
 
-def size_of(persisted: DataFrame) -> int:
-    """What a persisted frame takes in memory, in bytes, once it has been computed; rows picked out of it take less."""
-    return int(persisted._jdf.queryExecution().withCachedData().stats().sizeInBytes())
-
-
 def _are_few(stamp: Stamp, size: int) -> bool:
     """Whether the rows of a batch may be collected."""
     return not stamp.rows or (stamp.rows <= _FEW_ROWS and size <= _FEW_BYTES)

@@ -1,0 +1,1 @@
+"""Changes to tables: making them, and committing each batch exactly once."""

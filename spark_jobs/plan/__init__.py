@@ -1,0 +1,1 @@
+"""What a definition means: pure, without Spark and without storage."""
