@@ -191,7 +191,7 @@ def measure_one(engine: str, root: Path, lake: Lake) -> dict[str, float]:
     }
     if engine == "tidemark":
         totals = Totals.of(row for _, row in ledger_rows(lake, "gold.bench", "bench", 1))
-        figures |= {"read": totals.read, "late": totals.late}
+        figures |= {"read": totals["read"], "late": totals["late"]}
     spark.stop()
     return figures
 

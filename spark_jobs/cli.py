@@ -27,6 +27,7 @@ from spark_jobs.lake.reset import reset as reset_pipeline
 from spark_jobs.lake.settings import S3Settings, Settings
 from spark_jobs.pipelines import UnknownPipelineError, problems, registry
 from spark_jobs.pipelines import with_sources as add_sources
+from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
 
 app = typer.Typer(
@@ -398,7 +399,7 @@ def ledger(
         from spark_jobs.console.running import state_check
 
         checks.append(state_check(where, definition, number, rows))
-    reports.print_ledger(out, definition.name, number, rows, checks, last=last)
+    reports.print_ledger(out, definition.name, number, rows, plan.build(definition).equations, checks, last=last)
     if not all(holds for holds, _ in checks):
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.stamps import Stamp
 from spark_jobs.spec import Aggregate, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark
 
@@ -51,8 +51,10 @@ def a_running_total(**changes):
 
 def a_batch(read=0, **figures):
     """A ledger row of an append pipeline; by default all that was read is on time, in one window each, in a result."""
-    known = {"started_ms": 0, "read": read, "on_time": read, "pairs": read, "pairs_result": read, "state_groups": 0}
-    return LedgerRow(**(known | figures))
+    terms = {"read": read, "on_time": read, "pairs": read, "pairs_result": read, "state_rows": 0}
+    fields = {name: figures.pop(name) for name in list(figures) if name in LedgerEntry.model_fields}
+    terms = {name: count for name, count in (terms | figures).items() if count is not None}
+    return LedgerEntry(**({"started_ms": 0, "terms": terms} | fields))
 
 
 def a_stamp(batch_id=0, **fields):

@@ -16,7 +16,7 @@ from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import ledger_rows
-from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.tables import open_table
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Definition, Pipeline
@@ -124,7 +124,7 @@ def rows(lake: Lake, table: str) -> list[dict[str, Any]]:
     return open_table(lake, table).to_pyarrow_table().to_pylist()
 
 
-def ledger(lake: Lake, pipeline: Definition) -> list[tuple[int, LedgerRow]]:
+def ledger(lake: Lake, pipeline: Definition) -> list[tuple[int, LedgerEntry]]:
     """The ledger of the current epoch."""
     epoch = current_epoch(lake, pipeline.name)
     assert epoch is not None

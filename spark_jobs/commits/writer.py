@@ -294,7 +294,7 @@ class TableWriter:
 
     def _refuse_other_rows(self, found: Stamp, stamp: Stamp, *, counted: bool) -> None:
         """A replay must give the rows that the table has: another number, or as many others, means a changed input."""
-        same_content = found.content == stamp.content or found.query_id is None
+        same_content = found.content == stamp.content
         if same_content and (found.rows == stamp.rows or not counted):
             return
         raise LedgerError(

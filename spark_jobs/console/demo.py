@@ -17,6 +17,7 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.s3 import s3_store
 from spark_jobs.pipelines import registry, resolve
+from spark_jobs.plan import logical as plan
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Pipeline
 
@@ -107,7 +108,7 @@ class _FirstWindow:
     def __call__(self, driver: Driver) -> None:
         query = driver.queries.get("top_products")
         row = query.latest if query else None
-        if not self._told and row is not None and row.rows:
+        if not self._told and row is not None and row["rows"]:
             self._told = True
             self._out.print(f"First closed hour {time.monotonic() - self._began:.0f} s after the start.")
 
@@ -133,7 +134,7 @@ def _show(out: Console, lake: Lake) -> bool:
         checks = audit.checks(lake, definition, epoch.number, ledger)
         balanced = balanced and all(holds for holds, _ in checks)
         out.print()
-        reports.print_ledger(out, name, epoch.number, ledger, checks, last=3)
+        reports.print_ledger(out, name, epoch.number, ledger, plan.build(definition).equations, checks, last=3)
     return balanced
 
 

@@ -97,7 +97,7 @@ def _figures(query: AnyQuery, *, clock: str) -> tuple[str, ...]:
     row = query.latest
     if row is None:
         return ("-",) * 9
-    rate = row.read / query.batch_seconds if query.batch_seconds else 0.0
+    rate = row["read"] / query.batch_seconds if query.batch_seconds else 0.0
     published_ms = row.watermark_ms + row.grace_ms
     is_pipeline = isinstance(query, PipelineQuery)
     watermark, lag = "-", "-"
@@ -111,7 +111,7 @@ def _figures(query: AnyQuery, *, clock: str) -> tuple[str, ...]:
         watermark,
         lag,
         f"{query.batch_seconds:.1f} s",
-        f"{row.state_groups:,}" if row.state_groups is not None else "-",
+        f"{row['state_rows']:,}" if "state_rows" in row.terms else "-",
         f"{query.total_late:,}" if is_pipeline else "-",
         f"{query.total_quarantined:,}" if not is_pipeline else "-",
     )

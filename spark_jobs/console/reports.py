@@ -14,15 +14,15 @@ from rich.text import Text
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.inventory import TableSummary
-from spark_jobs.lake.ledger import FATES, WARNING, LedgerRow, Totals
+from spark_jobs.lake.ledger import WARNING, LedgerEntry, Totals, named
 from spark_jobs.lake.tables import exists, open_table
-from spark_jobs.spec import Pipeline
+from spark_jobs.plan import logical as plan
+from spark_jobs.plan.columns import EVENT_ID
+from spark_jobs.plan.equations import Equation
+from spark_jobs.spec import DefinitionError, Pipeline
 from spark_jobs.spec.durations import format_duration
 
-_EVENT_COLUMNS = ("read", *FATES)
 _ALWAYS_SHOWN = ("read", "on_time", "late")
-_PAIR_COLUMNS = ("pairs", "pairs_late", "pairs_result", "state_groups")
-_HEADINGS = {"pairs_result": "in results", "state_groups": "state"}
 
 
 def rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> Table:
@@ -87,40 +87,38 @@ def print_ledger(
     console: Console,
     pipeline: str,
     epoch: int,
-    rows: Sequence[tuple[int, LedgerRow]],
+    rows: Sequence[tuple[int, LedgerEntry]],
+    equations: Sequence[Equation],
     checks: Sequence[tuple[bool, str]],
     *,
     last: int | None,
 ) -> None:
-    """`tidemark ledger`: the equation batch by batch and in total, then each check in words.
+    """`tidemark ledger`: the terms of each equation batch by batch and in total, then each check in words.
 
-    A fate that no event met has no column.
+    A term that is nothing in every batch has no column.
 
     Args:
         console: where to.
         pipeline: its name.
         epoch: of the checkpoint.
-        rows: batch number and ledger row.
+        rows: batch number and ledger entry.
+        equations: of the pipeline's plan.
         checks: whether it holds, and what it says.
         last: show only so many batches, the newest; None shows all.
     """
     totals = Totals.of(row for _, row in rows)
     shown = rows if last is None else rows[max(0, len(rows) - last) :]
-    names = [name for name in _EVENT_COLUMNS if name in _ALWAYS_SHOWN or getattr(totals, name)]
-    if totals.pairs or totals.pairs_result:
-        names += _PAIR_COLUMNS
-    in_results = any(row.pairs_result is not None for _, row in rows)
+    names = _shown_terms(equations, totals)
     table = Table(box=None, pad_edge=False)
-    for heading in ("batch", *(_HEADINGS.get(name, name.replace("_", " ")) for name in names), ""):
+    for heading in ("batch", *map(named, names), ""):
         table.add_column(heading, justify="right", no_wrap=True)
     if len(shown) < len(rows):
         table.add_row("…")
     for batch_id, row in shown:
         verdict = Text("=", "green") if row.balanced else Text("≠", "red")
-        table.add_row(str(batch_id), *(_cell(getattr(row, name)) for name in names), verdict)
+        table.add_row(str(batch_id), *(_cell(row.terms.get(name)) for name in names), verdict)
     table.add_section()
-    sums = {name: getattr(totals, name, "") for name in names} | ({} if in_results else {"pairs_result": None})
-    table.add_row("total", *(_cell(sums[name]) for name in names), "")
+    table.add_row("total", *("" if name == "state_rows" else _cell(totals[name]) for name in names), "")
     # A figure is never cut off: where the terminal is too narrow, it wraps the lines.
     natural = console.measure(table, options=console.options.update(width=10_000)).maximum
     console.print(Text(f"{pipeline}, epoch {epoch}: events", "italic"))
@@ -131,7 +129,16 @@ def print_ledger(
         console.print(Text.assemble(("balanced", "green") if holds else ("UNBALANCED", "red"), f"  {text}"))
 
 
-def _asides(totals: Totals, rows: Sequence[tuple[int, LedgerRow]]) -> list[str]:
+def _shown_terms(equations: Sequence[Equation], totals: Totals) -> list[str]:
+    """The terms of the equations that say something, each once."""
+    terms = [term for equation in equations for term in (equation.whole, *equation.parts)]
+    if "pairs" in totals.terms:
+        terms += ["pairs", "pairs_late"]
+    found = [term for term in dict.fromkeys(terms) if term in _ALWAYS_SHOWN or totals[term]]
+    return [*found, *(["state_rows"] if "state_rows" in totals.terms else [])]
+
+
+def _asides(totals: Totals, rows: Sequence[tuple[int, LedgerEntry]]) -> list[str]:
     """What the equation does not tell apart."""
     reasons = Counter[str]()
     for _, row in rows:
@@ -145,45 +152,57 @@ def _asides(totals: Totals, rows: Sequence[tuple[int, LedgerRow]]) -> list[str]:
         for what, whys in told.items()
         if whys
     ]
-    if totals.unknown:
+    if totals["unknown"]:
         fields = sorted({name for _, row in rows for name in row.unknown_fields})
         lines.append(
-            f"no column takes: {', '.join(fields)}, in {totals.unknown:,} of {totals.searched:,} events searched"
+            f"no column takes: {', '.join(fields)}, in {totals['unknown']:,} of {totals['searched']:,} events searched"
         )
     nulls = Counter[str]()
     for _, row in rows:
         nulls.update(row.nulls)
     if nulls:
         lines.append("null: " + ", ".join(f"{name} {count:,}" for name, count in nulls.most_common()))
-    if totals.timeless:
-        lines.append(f"timeless: {totals.timeless:,} events have no event time, hence no window; they are in bronze")
-    if totals.within_grace:
-        lines.append(f"on time: {totals.within_grace:,} of them within grace")
-    if totals.heartbeats:
-        lines.append(f"heartbeats: {totals.heartbeats:,} (they move the watermark and are no events)")
+    if totals["timeless"]:
+        lines.append(f"timeless: {totals['timeless']:,} events have no event time, hence no window; they are in bronze")
+    if totals["within_grace"]:
+        lines.append(f"on time: {totals['within_grace']:,} of them within grace")
+    if totals["heartbeats"]:
+        lines.append(f"heartbeats: {totals['heartbeats']:,} (they move the watermark and are no events)")
     return lines
 
 
 def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> None:
     """`tidemark late`: the newest late events, each with what it missed and by how much."""
-    table = f"{pipeline.sink.table}__late"
+    operator = plan.build(pipeline).operator
+    if operator is None or not operator.keeps_late:
+        raise DefinitionError(f"pipeline `{pipeline.name}` keeps no late events; see `tidemark ledger {pipeline.name}`")
+    table = operator.late.name
     if not exists(lake, table):
         raise MissingTableError(
             f"table {table}: not in the lake {lake.uri}. It comes with the first run: tidemark run {pipeline.name}"
         )
     layer, name = table.split(".", 1)
     known = {field.name for field in open_table(lake, table).schema().fields}
-    keys = "".join(f', "{column}"' for column in pipeline.aggregate.by if column in known)
+    keys = [column for column in operator.keys if column in known and column != EVENT_ID]
+    shown = {"event": EVENT_ID, f"{pipeline.event_time} (UTC)": _clock_sql(f'"{pipeline.event_time}"')}
+    shown |= {key: f'"{key}"' for key in keys}
+    if operator.verdict.in_windows:
+        shown |= {
+            "first window missed": _clock_sql("missed_windows[1].window_start"),
+            "missed": "len(missed_windows)",
+            "counted elsewhere": "partly_late",
+        }
     _, rows = query.run(
         lake,
-        f"SELECT _event_id, strftime(\"{pipeline.event_time}\", '%Y-%m-%d %H:%M:%S'){keys}, "
-        "strftime(missed_windows[1].window_start, '%Y-%m-%d %H:%M:%S'), len(missed_windows), partly_late, late_by_ms "
-        f'FROM {layer}."{name}" ORDER BY _epoch DESC, _batch_id DESC, late_by_ms DESC LIMIT {limit}',
+        f'SELECT {", ".join(shown.values())}, late_by_ms FROM {layer}."{name}" '
+        f"ORDER BY _epoch DESC, _batch_id DESC, late_by_ms DESC LIMIT {limit}",
     )
-    columns = ("event", f"{pipeline.event_time} (UTC)", *(c for c in pipeline.aggregate.by if c in known))
-    columns += ("first window missed", "missed", "counted elsewhere", "late by")
     rows = [(*row[:-1], _lateness(int(str(row[-1])))) for row in rows]
-    console.print(rows_table(columns, rows, title=f"{pipeline.name}: late events, newest batch first"))
+    console.print(rows_table((*shown, "late by"), rows, title=f"{pipeline.name}: late events, newest batch first"))
+
+
+def _clock_sql(time: str) -> str:
+    return f"strftime({time}, '%Y-%m-%d %H:%M:%S')"
 
 
 def _lateness(late_by_ms: int) -> str:

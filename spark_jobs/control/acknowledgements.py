@@ -6,18 +6,16 @@ Only what has happened is acknowledged; a condition that goes on clears when it 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.records import Records, RecordTakenError
 
 
-class Acknowledged(BaseModel):
+class Acknowledged(Persisted):
     """Pipeline -> up to when its restarts are known."""
-
-    model_config = ConfigDict(frozen=True)
 
     up_to: Mapping[str, datetime] = {}
 

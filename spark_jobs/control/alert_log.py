@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.records import Records
 from spark_jobs.lake.tables import append_rows
 
@@ -85,10 +86,8 @@ class Entry(BaseModel):
         return self.change.model_copy(update=changes)
 
 
-class Open(BaseModel):
+class Open(Persisted):
     """What is open."""
-
-    model_config = ConfigDict(frozen=True)
 
     entries: tuple[Entry, ...] = ()
 

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict
 from spark_jobs.control.health import FEWEST_EVENTS, Taken
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.formats import Persisted
+from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.spec import Ingest
 
@@ -24,10 +25,8 @@ class _Held(BaseModel):
     columns: tuple[str, ...] = ()
 
 
-class _Known(BaseModel):
+class _Known(Persisted):
     """Ingest -> its columns that have held values."""
-
-    model_config = ConfigDict(frozen=True)
 
     ingests: Mapping[str, _Held] = {}
 
@@ -45,7 +44,7 @@ class Columns:
         self._before = before or _Known()
         self._now: dict[str, _Held] = {}
 
-    def taken(self, definition: Ingest, epoch: int, rows: Iterable[LedgerRow], *, now: datetime) -> Taken:
+    def taken(self, definition: Ingest, epoch: int, rows: Iterable[LedgerEntry], *, now: datetime) -> Taken:
         """What the columns took in the batches of the last ten minutes.
 
         Args:
@@ -65,8 +64,8 @@ class Columns:
         events, nulls = _sums(recent)
         return Taken(
             events=events,
-            searched=sum(row.searched for row in recent),
-            unknown=sum(row.unknown for row in recent),
+            searched=sum(row["searched"] for row in recent),
+            unknown=sum(row["unknown"] for row in recent),
             fields=tuple(sorted({name for row in recent for name in row.unknown_fields})),
             nulls={name: count for name, count in nulls.items() if name in held},
         )
@@ -81,9 +80,9 @@ class Columns:
                 return  # another monitor looks at the same time and sees the same
 
 
-def _sums(rows: Sequence[LedgerRow]) -> tuple[int, dict[str, int]]:
+def _sums(rows: Sequence[LedgerEntry]) -> tuple[int, dict[str, int]]:
     nulls: dict[str, int] = {}
     for row in rows:
         for name, count in row.nulls.items():
             nulls[name] = nulls.get(name, 0) + count
-    return sum(row.on_time for row in rows), nulls
+    return sum(row["on_time"] for row in rows), nulls

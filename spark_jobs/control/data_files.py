@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 
 from deltalake import DeltaTable
-from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
 from spark_jobs.lake.files import data_files, gone, told
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.lake.reset import tables_of
 from spark_jobs.lake.tables import open_table
@@ -21,15 +21,13 @@ BY_TURNS = 200
 """So many of the others are, of all tables together."""
 
 
-class _Turns(BaseModel):
+class _Turns(Persisted):
     """How far the looks have come.
 
     Attributes:
         after: table -> the file that was asked for last; the next turn begins behind it.
         gone: table -> its files that were not there.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     after: Mapping[str, str] = {}
     gone: Mapping[str, tuple[str, ...]] = {}

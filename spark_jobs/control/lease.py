@@ -12,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 
 import obstore
 from obstore.exceptions import NotFoundError
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.health import refuse_vanished
 from spark_jobs.lake.records import Records, RecordTakenError
 
@@ -27,7 +28,7 @@ GONE = timedelta(seconds=4 * LEASE_S)
 _FOLDER = f"{CONTROL}/_supervisor"
 
 
-class Holder(BaseModel):
+class Holder(Persisted):
     """Who holds the lease.
 
     Attributes:
@@ -37,15 +38,13 @@ class Holder(BaseModel):
         since: when it took the lease.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     id: str
     host: str
     pid: int
     since: datetime
 
 
-class _Renewal(BaseModel):
+class _Renewal(Persisted):
     sequence: int
     at: datetime
     released: bool = False

@@ -4,15 +4,16 @@ from datetime import datetime
 
 import obstore
 from obstore.exceptions import NotFoundError
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.formats import Persisted
 
 _BEGAN, _PATH = f"{CONTROL}/_monitor/began.json", f"{CONTROL}/_monitor/look.json"
 
 
-class _Mark(BaseModel):
+class _Mark(Persisted):
     at: datetime
 
 

@@ -21,13 +21,15 @@ from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.health import refuse_vanished, trouble
 from spark_jobs.lake.history import newest_ledger_rows
-from spark_jobs.lake.ledger import LedgerRow, discrepancies
+from spark_jobs.lake.ledger import LedgerEntry, discrepancies
 from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
 from spark_jobs.lake.records import Records
 from spark_jobs.lake.tables import UNREADABLE, open_table
 from spark_jobs.lake.watermarks import published
+from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
 
 log = logging.getLogger("tidemark.monitor")
@@ -99,7 +101,7 @@ class Look(BaseModel):
     changes: tuple[Change, ...] = ()
 
 
-class _Versions(BaseModel):
+class _Versions(Persisted):
     """Table -> the version that the look before has seen."""
 
     seen: Mapping[str, int] = {}
@@ -287,15 +289,13 @@ def _books(lake: Lake, definition: Definition, columns: Columns, *, now: datetim
         return _Books()
     except LakeUnavailableError as error:
         return _Books(unreadable=str(error))
+    found = discrepancies(rows, plan.build(definition).equations, from_the_start=False)
     if isinstance(definition, Pipeline):
-        windowed = definition.aggregate.window is not None
-        found = discrepancies(rows, windowed=windowed, from_the_start=False)
         return _Books(found + _source(lake, definition, epoch, rows[-2:]))
-    taken = columns.taken(definition, epoch.number, (row for _, row in rows), now=now)
-    return _Books(discrepancies(rows, windowed=False, from_the_start=False), taken)
+    return _Books(found, columns.taken(definition, epoch.number, (row for _, row in rows), now=now))
 
 
-def _source(lake: Lake, definition: Pipeline, epoch: Epoch, rows: Sequence[tuple[int, LedgerRow]]) -> tuple[str, ...]:
+def _source(lake: Lake, definition: Pipeline, epoch: Epoch, rows: Sequence[tuple[int, LedgerEntry]]) -> tuple[str, ...]:
     """What the newest batch has read, held against the logs of its sources as they are now; the rest is the audit's."""
     starts = starts_of(lake, epoch)
     if starts is None or len(rows) < 2:
@@ -308,7 +308,7 @@ def _source(lake: Lake, definition: Pipeline, epoch: Epoch, rows: Sequence[tuple
     except (*UNREADABLE, BaseError, ValueError) as error:
         # Of one pipeline's source; the others are looked at all the same.
         return (f"its source cannot be read: {first_line(error)}",)
-    read = row.read + row.heartbeats
+    read = row["read"] + row["heartbeats"]
     if held is None or held == read:
         return ()
     return (f"batch {batch_id}: read {read} rows, its source holds {held} between its offsets now",)

@@ -3,18 +3,16 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.records import Records, RecordTakenError
 
 
-class Mutes(BaseModel):
+class Mutes(Persisted):
     """Pipeline -> until when its alerts are muted."""
-
-    model_config = ConfigDict(frozen=True)
 
     until: Mapping[str, datetime] = {}
 

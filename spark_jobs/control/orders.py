@@ -13,9 +13,10 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import refuse_changed_definition
 from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.lake.reset import refuse_tables_of_others
-from spark_jobs.spec import Definition, definition_from_json, is_name
+from spark_jobs.spec import Definition, DefinitionError, definition_from_json, is_name
 
 CONTROL = "_control"
 
@@ -31,7 +32,6 @@ class Order(BaseModel):
         state: whether it is to run.
         generation: grows with every order that means another start; 1 for the first.
         definition: as JSON: what runs is what was deployed, whatever has become of the file since.
-        fingerprint: of the definition.
         ordered_at: when.
         ordered_by: who, in words: a DAG run, or a person at the command line.
     """
@@ -41,7 +41,6 @@ class Order(BaseModel):
     state: Literal["running", "stopped"]
     generation: int
     definition: str
-    fingerprint: str
     ordered_at: datetime
     ordered_by: str
 
@@ -49,16 +48,21 @@ class Order(BaseModel):
         """The definition as a value."""
         return definition_from_json(self.definition)
 
+    def defines(self, definition: Definition) -> bool:
+        """Whether this definition was deployed, as a value; columns and measures in the same order."""
+        try:
+            return self.parsed().to_json() == definition.to_json()
+        except DefinitionError:
+            return False  # of another version of Tidemark, with fields that this one does not know
 
-class Desired(BaseModel):
+
+class Desired(Persisted):
     """What is wanted of a job.
 
     Attributes:
         job: its name.
         pipelines: name -> order; a pipeline that was stopped stays, so that it is known.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     job: str
     pipelines: Mapping[str, Order] = {}
@@ -195,15 +199,14 @@ def _change(lake: Lake, job: str, change: Callable[[Desired], Desired]) -> tuple
 def _running(now: Desired, definitions: Iterable[Definition], by: str, failed: Mapping[str, int]) -> Desired:
     orders = dict(now.pipelines)
     for definition in definitions:
-        before, text = orders.get(definition.name), definition.to_json()
-        as_before = before is not None and (before.state, before.definition) == ("running", text)
+        before = orders.get(definition.name)
+        as_before = before is not None and before.state == "running" and before.defines(definition)
         if as_before and before is not None and failed.get(definition.name) != before.generation:
             continue
         orders[definition.name] = Order(
             state="running",
             generation=(before.generation if before else 0) + 1,
-            definition=text,
-            fingerprint=definition.fingerprint(),
+            definition=definition.to_json(),
             ordered_at=datetime.now(UTC),
             ordered_by=by,
         )

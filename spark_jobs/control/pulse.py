@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.health import refuse_vanished
 
 State = Literal["starting", "running", "retrying", "stopping", "stopped", "failed"]
@@ -107,7 +108,7 @@ class PipelinePulse(BaseModel):
     figures: Figures = Figures()
 
 
-class Pulse(BaseModel):
+class Pulse(Persisted):
     """A driver that lives.
 
     Attributes:
@@ -125,8 +126,6 @@ class Pulse(BaseModel):
         ending: why it is about to exit; None while it goes on.
         pipelines: name -> how it fares.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     job: str
     term: int

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.records import Records
 
 DriverState = Literal["starting", "running", "draining", "backing_off", "failed", "stopped"]
@@ -44,7 +45,7 @@ class End(BaseModel):
         return f"{self.log or f'that of term {self.term} in its folder of logs'} on {self.host}"
 
 
-class Status(BaseModel):
+class Status(Persisted):
     """A job's driver, as its supervisor sees it.
 
     Attributes:
@@ -60,8 +61,6 @@ class Status(BaseModel):
         next_start_at: `backing_off`: when the next one starts.
         supervisor: who wrote this.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     job: str
     state: DriverState

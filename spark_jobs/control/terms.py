@@ -7,11 +7,10 @@ an old term still does in the meantime can do no harm, see docs/exactly-once.md.
 import socket
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict
-
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.records import Records
 from spark_jobs.lake.settings import Settings
 
@@ -22,7 +21,7 @@ class FencedError(TidemarkError):
     exit_code = 3
 
 
-class Term(BaseModel):
+class Term(Persisted):
     """The right to drive a job.
 
     Attributes:
@@ -30,8 +29,6 @@ class Term(BaseModel):
         supervisor: who starts it.
         begun_at: when.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     host: str
     supervisor: str

@@ -15,17 +15,10 @@ from pyspark.sql.types import NumericType, TimestampNTZType, TimestampType
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.stamps import Stamp
-from spark_jobs.spec import Ingest, Pipeline, Session, Table
+from spark_jobs.plan import logical as plan
+from spark_jobs.spec import Ingest, Pipeline, Table
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import columns
-
-
-def horizon(reader: Pipeline) -> timedelta:
-    """How far past the newest event the watermark must move until every window of a reader is final."""
-    window, watermark = reader.aggregate.window, reader.watermark
-    if window is None or watermark is None:
-        return timedelta(0)
-    return watermark.engine_delay + (window.gap if isinstance(window, Session) else window.size)
 
 
 def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipeline]) -> dict[str, timedelta]:
@@ -39,7 +32,7 @@ def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipelin
         for source in reader.tables:
             if source.name == table and reader.event_time is not None:
                 sql = _time_in(source, reader.event_time)
-                found[sql] = max(found.get(sql, timedelta(0)), horizon(reader))
+                found[sql] = max(found.get(sql, timedelta(0)), plan.build(reader).horizon)
     return found
 
 

@@ -23,8 +23,10 @@ from spark_jobs.lake.checkpoints import Starts, fix_starts, starts_of
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.kafka import Topics
-from spark_jobs.lake.ledger import WARNING, LedgerRow
+from spark_jobs.lake.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.settings import Settings
+from spark_jobs.plan import logical as plan
+from spark_jobs.plan.tables import beside
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
@@ -200,8 +202,8 @@ class IngestQuery(Query[Ingest]):
         self.spark.createDataFrame([], columns).select(*(broken(rule) for rule in self.definition.all_rules)).schema  # noqa: B018
         # Readers without a JVM are not given the statistics of columns that stand behind a struct.
         bronze = StructType(sorted(columns, key=lambda field: isinstance(field.dataType, StructType)))
-        create_table(self.lake, table, bronze, statistics=(self.definition.event_time, "_ingest_seq"))
-        create_table(self.lake, f"{table}__quarantine", schema_of(QUARANTINE))
+        create_table(self.lake, table, bronze, statistics=plan.build(self.definition).result.statistics)
+        create_table(self.lake, beside(table, "quarantine"), schema_of(QUARANTINE))
         self._fronts: tuple[int, dict[str, Front]] | None = None
         self._heartbeats = Heartbeats(self.spark, self.lake)
 
@@ -248,7 +250,7 @@ class IngestQuery(Query[Ingest]):
             stream = file_names(self.spark, source, path)
         return stream.withColumn("_ingest_time", F.current_timestamp())
 
-    def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
+    def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerEntry:
         """Parses and judges the batch in one pass, then commits the quarantine, then bronze with the ledger row."""
         if self.latest is None:
             # Only the first batch can be a replay. What bronze has is not read again: its files may be gone by now.
@@ -315,7 +317,7 @@ class IngestQuery(Query[Ingest]):
                 f"beside the events of the old one: tidemark reset {self.name} --keep-tables"
             )
 
-    def _committed(self, batch_id: int) -> LedgerRow | None:
+    def _committed(self, batch_id: int) -> LedgerEntry | None:
         """The ledger row of a batch that bronze has already."""
         found = self.writer("result", self.definition.sink.table).find(self.stamp("result", batch_id, 0))
         return found.ledger if found is not None else None
@@ -327,7 +329,7 @@ class IngestQuery(Query[Ingest]):
 
     def _known_unreadable(self, batch_id: int) -> dict[str, str]:
         """The files that an interrupted attempt at this batch has set aside; they stay where they are."""
-        table = f"{self.definition.sink.table}__quarantine"
+        table = beside(self.definition.sink.table, "quarantine")
         if self.writer("quarantine", table).find(self.stamp("quarantine", batch_id, 0)) is None:
             return {}
         mine = (pc.field("_epoch") == self.epoch.number) & (pc.field("_batch_id") == batch_id)
@@ -421,7 +423,7 @@ class IngestQuery(Query[Ingest]):
                     "start the stream again.",
                 )
 
-    def _ledger(self, census: _Census, unreadable: int, linked: int, bounds: BatchBounds) -> LedgerRow:
+    def _ledger(self, census: _Census, unreadable: int, linked: int, bounds: BatchBounds) -> LedgerEntry:
         reasons = dict(sorted(census.reasons.items()))
         for index, rule in enumerate(rules_with(self.definition, "warn")):
             count = census.broken(index)
@@ -431,15 +433,21 @@ class IngestQuery(Query[Ingest]):
             reasons[UNREADABLE] = unreadable
         if linked:
             reasons[f"{WARNING}{LINKED}"] = linked
-        return LedgerRow(
+        shape = shape_of(census.good_groups, self.definition)
+        return LedgerEntry(
             started_ms=bounds.batch_time_ms,
-            read=census.good + census.quarantined + unreadable,
-            on_time=census.good,
-            quarantined=census.quarantined + unreadable,
-            rows=census.good,
+            run=str(self.query.runId),
+            terms={
+                "read": census.good + census.quarantined + unreadable,
+                "on_time": census.good,
+                "quarantined": census.quarantined + unreadable,
+                "rows": census.good,
+                **shape.counts,
+            },
             reasons=reasons,
+            unknown_fields=shape.unknown_fields,
+            nulls=shape.nulls,
             sources=bounds.sources,
-            **shape_of(census.good_groups, self.definition),
         )
 
     def _commit(
@@ -447,20 +455,20 @@ class IngestQuery(Query[Ingest]):
         rows: DataFrame,
         census: _Census,
         unreadable: list[tuple[str, str]],
-        ledger: LedgerRow,
+        ledger: LedgerEntry,
         batch_id: int,
     ) -> None:
         table, size = self.definition.sink.table, size_of(rows)
-        if ledger.quarantined:
+        if ledger["quarantined"]:
             bad = self._quarantined(rows, census, unreadable, ledger, batch_id)
             reasons = {reason: count for reason, count in ledger.reasons.items() if not reason.startswith(WARNING)}
             content = census.bad_content(path for path, _ in unreadable)
-            bad_stamp = self.stamp("quarantine", batch_id, ledger.quarantined, content=content, reasons=reasons)
-            self.writer("quarantine", f"{table}__quarantine").append(bad, bad_stamp, size=size)
+            bad_stamp = self.stamp("quarantine", batch_id, ledger["quarantined"], content=content, reasons=reasons)
+            self.writer("quarantine", beside(table, "quarantine")).append(bad, bad_stamp, size=size)
             self.reached("quarantine_committed", batch_id)
         next_seq = self._next_seq + sum(group["rows"] for group in census.groups)
         stamp = self.stamp(
-            "result", batch_id, ledger.rows, ledger=ledger, next_seq=next_seq, content=census.good_content
+            "result", batch_id, ledger["rows"], ledger=ledger, next_seq=next_seq, content=census.good_content
         )
         written = self.writer("result", table).append(self._good(rows, census), stamp, size=size)
         self._next_seq = written.next_seq or 0
@@ -511,7 +519,7 @@ class IngestQuery(Query[Ingest]):
         rows: DataFrame,
         census: _Census,
         unreadable: list[tuple[str, str]],
-        ledger: LedgerRow,
+        ledger: LedgerEntry,
         batch_id: int,
     ) -> DataFrame:
         reason, detail, bad = F.col(REASON), F.col(DETAIL), F.col(REASON).isNotNull()

@@ -1,16 +1,15 @@
-"""A stateful pipeline: windows, the late split, results and the ledger, in one query.
+"""A stateful pipeline: its step, the late split, results and the ledger, in one query.
 
-The plan has two branches over one source. The first is Spark's own stateful aggregation. The second carries every
-event as a narrow row (sequence number, event time, whether it passed `Where`); above it, each batch keeps the events
-of which a window ended at or before W(N-1): exactly those whose pairs Spark's operator drops in silence.
+The plan has two branches over one source (`transforms/branches.py`). What the batch's step gave goes to the result;
+above the narrow branch each batch keeps the events that Spark's operator dropped in silence.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import chain
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -20,25 +19,23 @@ from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
-from spark_jobs.lake.ledger import LedgerRow
-from spark_jobs.lake.offsets import read_by_batch
+from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.offsets import read_by_batch, versions_read
 from spark_jobs.lake.reset import EMPTIED
+from spark_jobs.plan import logical
+from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, SEQ, SOURCE, WINDOW_END
+from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures
-from spark_jobs.spec import Late, Pipeline, Select, Session, Table, Where, Window
-from spark_jobs.spec.durations import duration_ms
-from spark_jobs.spec.expressions import columns
-from spark_jobs.transforms.aggregation import EVENTS, aggregate, top_n, with_result_steps
+from spark_jobs.spec import Pipeline, Table
+from spark_jobs.transforms import account
+from spark_jobs.transforms.aggregation import top_n
+from spark_jobs.transforms.branches import Branches, union
 from spark_jobs.transforms.content import digest, digest_sql
-from spark_jobs.transforms.events import PASSED, project, with_row_steps
-from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
-from spark_jobs.transforms.late import EVENT_COLUMNS, INGEST_SEQ, KEY, SEQ, SOURCE, TIME, Bronze, LateRows, late_schema
-
-HEARTBEAT = "_heartbeat"
-_LEAST_LONG = -(2**63)
-# Which branch a row comes from.
-_NARROW, _RESULT = f"{SOURCE} IS NOT NULL", f"{SOURCE} IS NULL"
+from spark_jobs.transforms.events import project
+from spark_jobs.transforms.late import Bronze, LateRows, late_schema
+from spark_jobs.transforms.results import REVISED, with_revision
 
 
 class PipelineQuery(Query[Pipeline]):
@@ -49,65 +46,60 @@ class PipelineQuery(Query[Pipeline]):
         """Spark's output mode is the sink's."""
         return self.definition.sink.mode
 
-    @property
-    def updates(self) -> bool:
-        """Whether results are upserted while they change."""
-        return self.definition.sink.mode == "update"
+    @cached_property
+    def logical(self) -> logical.LogicalPlan:
+        """What the definition means."""
+        return logical.build(self.definition)
 
-    @property
-    def late_policy(self) -> Late | None:
-        """What becomes of late events; None where nothing is ever late."""
-        return self.definition.watermark.late if self.definition.watermark else None
+    @cached_property
+    def branches(self) -> Branches:
+        """The frames of the plan."""
+        return Branches(self.logical)
 
     # --- tables ---
 
     def create_tables(self) -> None:
         """The result, and beside it what the definition needs: late rows, the groups of a live ranking."""
-        for read in self.definition.tables:
+        for read in self.logical.reads:
             if not tables.exists(self.lake, read.name):
                 raise MissingTableError(
                     f"pipeline `{self.name}` reads {read.name}, which does not exist in {self.lake.uri}. Nothing "
                     f"was started. Fill it with an ingest first, or run `tidemark run {self.name} --with-sources`."
                 )
-        self._bronze_schemas = [self._bronze(read).schema for read in self.definition.tables]
+        self._bronze_schemas = [self._bronze(read).schema for read in self.logical.reads]
         self._refuse_names_that_exist()
         self._refuse_a_user_that_is_no_column()
-        table, result = self.definition.sink.table, self._result_schema()
-        late = self._late_schema() if self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE) else None
-        statistics = ("window_start", "window_end") if self.definition.aggregate.window else ()
-        create_table(self.lake, table, result, statistics=statistics)
-        if self.updates and self.definition.top_n:
-            self._groups_schema = StructType([field for field in result if field.name != "rank"])
-            create_table(self.lake, f"{table}__groups", self._groups_schema, statistics=statistics)
-        if late is not None:
-            create_table(self.lake, f"{table}__late", late)
+        events = union([self._batch_source(table) for table in self.logical.reads])
+        schemas = {"result": self._result_schema(events)}
+        if self.logical.table("late") is not None:
+            schemas["late"] = self._late_schema(events)
+        if self.logical.table("groups") is not None:
+            # All that is in the result but the rank, which only a choice of groups has.
+            schemas["groups"] = StructType([field for field in schemas["result"] if field.name != "rank"])
+        self._schemas = schemas
+        for table in reversed(self.logical.tables):
+            create_table(self.lake, table.name, schemas[table.role], statistics=table.statistics)
 
     def _refuse_names_that_exist(self) -> None:
         """A `Select` adds columns; one that replaced a column of bronze would make late rows say something else."""
-        given = {name.casefold() for name in self._batch_source(self.definition.tables[0]).columns}
-        added = [name for step in self.definition.row_steps if isinstance(step, Select) for name in step.columns]
+        given = {name.casefold() for name in self._batch_source(self.logical.reads[0]).columns}
+        added = [name for step in self.definition.row_steps for name in step.adds()]
         doubled = sorted(name for name in added if name.casefold() in given)
         if doubled:
             raise SchemaMismatchError(
-                f"pipeline `{self.name}`: Select adds {doubled}, which {self.definition.tables[0].name} has already. "
+                f"pipeline `{self.name}`: Select adds {doubled}, which {self.logical.reads[0].name} has already. "
                 "Nothing was started or written. Give them other names."
             )
 
     def _refuse_a_user_that_is_no_column(self) -> None:
         """Where no column is called `user`, Spark takes the name for who runs the stream."""
-        steps = self.definition.row_steps
-        selects = [step.columns for step in steps if isinstance(step, Select)]
-        texts = [step.condition for step in steps if isinstance(step, Where)]
-        texts += [
-            *chain.from_iterable(select.values() for select in selects),
-            *self.definition.aggregate.measures.values(),
-        ]
-        own = {*self.definition.aggregate.by, *chain.from_iterable(map(columns, texts))}
-        for table, schema in zip(self.definition.tables, self._bronze_schemas, strict=True):
+        added = {name for step in self.definition.row_steps for name in step.adds()}
+        own = {*chain.from_iterable(read for step in self.definition.steps for _, read in step.reads())}
+        for table, schema in zip(self.logical.reads, self._bronze_schemas, strict=True):
             if table.select is None:
-                given, read = {*schema.names, *chain.from_iterable(selects)}, own
+                given, read = {*schema.names, *added}, own
             else:
-                given, read = {*schema.names}, {*chain.from_iterable(map(columns, table.select.values()))}
+                given, read = {*schema.names}, {*table.reads()}
             if "user" in {name.casefold() for name in read} - {name.casefold() for name in given}:
                 raise SchemaMismatchError(
                     f"pipeline `{self.name}`: expected a column `user` in {table.name}, found {sorted(schema.names)}. "
@@ -120,24 +112,18 @@ class PipelineQuery(Query[Pipeline]):
     def _bronze(self, table: Table) -> DataFrame:
         return self.spark.read.format("delta").load(self.lake.table_path(table.name))
 
-    def _union(self, sources: Mapping[int, DataFrame]) -> DataFrame:
-        return reduce(lambda left, right: left.unionByName(right), sources.values())
-
-    def _result_schema(self) -> StructType:
-        batch = self._union({index: self._batch_source(t) for index, t in enumerate(self.definition.tables)})
-        results = self._results(batch)
+    def _result_schema(self, events: DataFrame) -> StructType:
+        results = self.branches.transform.written(self.branches.results(events))
         if self.definition.top_n:
-            results = top_n(results, self.definition.top_n, self.definition.aggregate.by)
-        if self.updates:
-            results = self._with_revision(results, 0)
-        return results.schema
+            results = top_n(results, self.definition.top_n, self.branches.operator.event_keys)
+        return with_revision(results, self.logical, 0).schema
 
-    def _late_schema(self) -> StructType:
-        schema = late_schema(self._union({i: self._batch_source(t) for i, t in enumerate(self.definition.tables)}))
+    def _late_schema(self, events: DataFrame) -> StructType:
+        schema = late_schema(events, self.branches.operator.verdict)
         doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if doubled:
             raise SchemaMismatchError(
-                f"pipeline `{self.name}` reads columns {doubled}, and {self.definition.sink.table}__late has columns "
+                f"pipeline `{self.name}` reads columns {doubled}, and {self.branches.operator.late.name} has columns "
                 "of these names for what the events missed. Nothing was started or written. Give the columns other "
                 "names with `select` on the source."
             )
@@ -147,11 +133,7 @@ class PipelineQuery(Query[Pipeline]):
 
     def plan(self) -> DataFrame:
         """Both branches over one source: it is read by one set of offsets."""
-        sources = {index: self._stream(table) for index, table in enumerate(self.definition.tables)}
-        marked = {index: self._with_watermark(stream) for index, stream in sources.items()}
-        results = self._results(self._union(marked))
-        narrow = self._union({index: self._narrow(stream, index) for index, stream in sources.items()})
-        return results.unionByName(narrow, allowMissingColumns=True)
+        return self.branches.both([self._stream(table) for table in self.logical.reads])
 
     def _stream(self, table: Table) -> DataFrame:
         options = {"startingVersion": str(self._first_version(table)), "skipChangeCommits": "true"}
@@ -194,65 +176,40 @@ class PipelineQuery(Query[Pipeline]):
             self._starts = noted
             return noted != used
         self._starts = Starts()
-        planned = Starts(versions={table.name: self._first_version(table) for table in self.definition.tables})
+        planned = Starts(versions={table.name: self._first_version(table) for table in self.logical.reads})
         self._starts = fix_starts(self.lake, self.epoch, planned)
         # Another driver may have been first, with another look at the tables.
         return self._starts != planned
 
-    def _with_watermark(self, stream: DataFrame) -> DataFrame:
-        watermark, event_time = self.definition.watermark, self.definition.event_time
-        if watermark is None or event_time is None:
-            return stream
-        return stream.withWatermark(event_time, f"{duration_ms(watermark.engine_delay)} milliseconds")
-
-    def _results(self, events: DataFrame) -> DataFrame:
-        """The aggregation over the events that passed; heartbeats only move the watermark."""
-        passed = with_row_steps(events, self.definition.row_steps, only=~F.col(HEARTBEAT))
-        counted = F.col(PASSED) & ~F.col(HEARTBEAT)
-        if (time := self._window_time) is not None:
-            # An event without a time belongs to no window. Naming the time also keeps the filter above the watermark:
-            # Spark pushes any other below it, and the rows that it removes would not move the watermark.
-            # A comparison, because Spark would see through a mere test for null where the time cannot be null.
-            never = F.col(time).isNull() | (F.unix_micros(time) < F.lit(_LEAST_LONG))
-            counted = F.when(never, F.lit(False)).otherwise(counted)
-        step = self.definition.aggregate
-        results = aggregate(passed.where(counted), step, self.definition.event_time)
-        return with_result_steps(results, self.definition.result_steps)
-
-    def _narrow(self, stream: DataFrame, index: int) -> DataFrame:
-        events = with_row_steps(stream, self.definition.row_steps, only=~F.col(HEARTBEAT))
-        time = F.col(self._window_time) if self._window_time else F.lit(0).cast("timestamp")
-        key = [F.col(f"`{name}`") for name in self.definition.aggregate.by]
-        return events.select(
-            time.alias(TIME),
-            F.when(~F.col(HEARTBEAT), F.col(INGEST_SEQ)).alias(SEQ),
-            F.col(PASSED),
-            F.lit(index).alias(SOURCE),
-            # A hash passes over nulls: without their flags (null, a) and (a, null) would be one key.
-            F.xxhash64(F.lit(0), *chain.from_iterable((F.isnull(column), column) for column in key)).alias(KEY),
-        )
-
     # --- batches ---
 
-    def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
+    def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerEntry:
         """Counts, splits, checks and commits one batch; a replayed one like any other.
 
         The counting pass materialises the whole plan even where every table already has the batch: Spark's state
         partitions have to run, or the query dies at each restart.
         """
-        late = f"({SEQ} IS NOT NULL AND {PASSED} AND {self._is_late(first_end_us, bounds.late_watermark_ms)})"
-        observed = Observed(batch, self._counts(bounds))
-        kept = observed.rows.where(f"{_RESULT} OR {late}").persist()
+        operator, verdict = self.branches.operator, self.branches.operator.verdict
+        is_result, is_late = self.branches.result_rows, account.late_events(verdict, bounds.late_watermark_ms)
+        terms = account.terms_of_events(self.logical, verdict, bounds.late_watermark_ms)
+        observed = Observed(batch, terms)
+        kept = observed.rows.where(f"{is_result} OR {is_late}").persist()
         try:
-            figures = kept.selectExpr(
-                f"count(CASE WHEN {_RESULT} THEN 1 END) AS rows",
-                f"sum({EVENTS}) AS pairs_result",
-                f"count({SOURCE}) AS late_events",
-                f"sum(CASE WHEN {_NARROW} THEN {self._late_windows(bounds)} END) AS pairs_late",
-                # Not the measures: sums of floating-point numbers may differ in their last digits.
-                *digest_sql(_hash(_RESULT, (*self.definition.key_columns, EVENTS)), prefix="result"),
-                *digest_sql(_hash(_NARROW, (SEQ, SOURCE)), prefix="late"),
-            ).collect()[0]
+            sums = {name: f"{sql} AS {name}" for name, sql in operator.result_terms.items()}
+            figures = (
+                kept.selectExpr(
+                    f"count(CASE WHEN {is_result} THEN 1 END) AS rows",
+                    f"count(CASE WHEN {is_result} AND {FATE} IS NOT NULL THEN 1 END) AS withheld",
+                    f"count(CASE WHEN {is_late} THEN 1 END) AS late_events",
+                    f"sum(CASE WHEN {is_late} THEN {verdict.late_pairs(bounds.late_watermark_ms)} END) AS pairs_late",
+                    *sums.values(),
+                    # Not the measures: sums of floating-point numbers may differ in their last digits.
+                    *digest_sql(_hash(is_result, operator.content), prefix="result"),
+                    *digest_sql(_hash(is_late, (SEQ, SOURCE)), prefix="late"),
+                )
+                .collect()[0]
+                .asDict()
+            )
             self.reached("materialised", batch_id)
             state = state_figures(self.query)
             content = {
@@ -265,214 +222,174 @@ class PipelineQuery(Query[Pipeline]):
                     "is lost, and Spark counted twice what they read. Nothing of this batch was written; it runs again "
                     "at the next start."
                 )
-            ledger = self._ledger(observed.figures, figures.asDict(), state, bounds)
-            ledger = self._with_source(ledger, bounds)
+            entry = self._entry(account.known(observed.figures), account.known(figures), state, bounds)
+            entry = self._with_source(entry, bounds)
             if self.latest is None:
                 # Of a checkpoint that is another than the table's, not even the late rows may be written.
-                self.writer("result", self.definition.sink.table).find(self.stamp("result", batch_id, 0))
-            if ledger.pairs_late and self.late_policy in (Late.SIDE_OUTPUT, Late.UPDATE):
-                self._commit_late(kept, ledger, state.dropped_groups, batch_id, bounds, content["late"])
-            return self._commit_result(kept, ledger, figures["rows"], batch_id, bounds, content["result"])
+                self.writer("result", self.logical.result.name).find(self.stamp("result", batch_id, 0))
+            if entry.late_events and operator.keeps_late:
+                self._commit_late(kept.where(is_late), entry, state.dropped, batch_id, bounds, content["late"])
+            return self._commit_result(
+                kept.where(is_result), size_of(kept), entry, figures, batch_id, content["result"]
+            )
         finally:
             kept.unpersist()
 
-    @property
-    def _windowed(self) -> bool:
-        return self.definition.aggregate.window is not None
-
-    @property
-    def _window_time(self) -> str | None:
-        """The column that windows go by; None for a running total."""
-        return self.definition.event_time if self._windowed else None
-
-    def _is_late(self, end_us: Callable[[str, Window], str], watermark_ms: int) -> str:
-        """Whether a window of the event has passed the watermark."""
-        window = self.definition.aggregate.window
-        return "false" if window is None else f"({end_us(TIME, window)} <= {watermark_ms * 1000}L)"
-
-    def _late_windows(self, bounds: BatchBounds) -> str:
-        """How many windows of a late event are late."""
-        window = self.definition.aggregate.window
-        if window is None:
-            return "0L"
-        if isinstance(window, Session):
-            return "1L"
-        past_us = f"({bounds.late_watermark_ms * 1000}L - {first_end_us(TIME, window)})"
-        return f"least({past_us} div {duration_ms(window.every) * 1000}L + 1L, {window_count(TIME, window)})"
-
-    def _counts(self, bounds: BatchBounds) -> list[Column]:
-        """The figures over every event of the batch, taken in the same pass and apart from what is kept."""
-        event = f"({_NARROW} AND {SEQ} IS NOT NULL)"
-        passed = f"({event} AND {PASSED} AND {TIME} IS NOT NULL)"
-        counts = {
-            "read": event,
-            "filtered": f"{event} AND NOT {PASSED}",
-            "timeless": f"{event} AND {PASSED} AND {TIME} IS NULL",
-            "heartbeats": f"{_NARROW} AND {SEQ} IS NULL",
-            "on_time": passed,
-        }
-        columns = []
-        window, watermark = self.definition.aggregate.window, self.definition.watermark
-        if window is not None and watermark is not None:
-            grace_ms = duration_ms(watermark.grace)
-            any_late = self._is_late(first_end_us, bounds.late_watermark_ms)
-            all_late = self._is_late(last_end_us, bounds.late_watermark_ms)
-            counts["on_time"] = f"{passed} AND NOT {any_late}"
-            counts["late"] = f"{passed} AND {all_late}"
-            counts["partly_late"] = f"{passed} AND {any_late} AND NOT {all_late}"
-            if grace_ms:
-                published = self._is_late(first_end_us, bounds.late_watermark_ms + grace_ms)
-                counts["within_grace"] = f"{passed} AND NOT {any_late} AND {published}"
-            columns.append(F.expr(f"sum(CASE WHEN {passed} THEN {window_count(TIME, window)} END)").alias("pairs"))
-        counted = {name: F.expr(f"count(CASE WHEN {condition} THEN 1 END)") for name, condition in counts.items()}
-        return [column.alias(name) for name, column in counted.items()] + columns
-
-    def _ledger(
-        self,
-        counted: Mapping[str, int | None],
-        kept: Mapping[str, int | None],
-        state: StateFigures,
-        bounds: BatchBounds,
-    ) -> LedgerRow:
-        watermark = self.definition.watermark
-        count = {name: value or 0 for name, value in counted.items()}
-        ledger = LedgerRow(
+    def _entry(
+        self, counted: Mapping[str, int], kept: Mapping[str, int], state: StateFigures, bounds: BatchBounds
+    ) -> LedgerEntry:
+        operator = self.branches.operator
+        terms = dict(operator.settled(counted, state.duplicates))
+        terms |= {name: kept[name] for name in operator.result_terms}
+        if operator.verdict.in_windows:
+            terms["pairs_late"] = kept["pairs_late"]
+        if operator.state_operators:
+            terms["state_rows"] = state.rows
+        entry = LedgerEntry(
+            run=str(self.query.runId),
             started_ms=bounds.batch_time_ms,
             watermark_ms=bounds.watermark_ms,
             late_watermark_ms=bounds.late_watermark_ms,
-            grace_ms=duration_ms(watermark.grace) if watermark else 0,
-            **{**count, "pairs": count.get("pairs", count["on_time"])},
-            pairs_late=kept["pairs_late"] or 0,
-            pairs_result=None if self.updates else kept["pairs_result"] or 0,
-            state_groups=state.groups,
+            grace_ms=self.logical.grace_ms,
+            reads=versions_read(self.definition, self._starts, bounds.begins, bounds.sources),
+            terms=terms,
             sources=bounds.sources,
         )
-        if ledger.late + ledger.partly_late != kept["late_events"]:
+        if entry.late_events != kept["late_events"]:
             raise LedgerError(
-                f"pipeline `{self.name}`: {ledger.late + ledger.partly_late} events are late by the count over all, "
+                f"pipeline `{self.name}`: {entry.late_events} events are late by the count over all, "
                 f"but {kept['late_events']} were kept. Nothing of this batch was written; the stream has stopped."
             )
-        if (state.dropped_groups == 0) != (ledger.pairs_late == 0) or state.dropped_groups > ledger.pairs_late:
-            raise _disagreement(self.name, state.dropped_groups, f"{ledger.pairs_late} late (event, window) pairs")
-        return ledger
+        missed = kept["pairs_late"] or 0
+        if operator.verdict.counts_groups:
+            fits = (state.dropped == 0) == (missed == 0) and state.dropped <= missed
+        else:
+            fits = state.dropped == entry.late_events
+        if not fits:
+            raise _disagreement(self.name, state.dropped, f"{missed} that are late")
+        return entry
 
-    def _with_source(self, ledger: LedgerRow, bounds: BatchBounds) -> LedgerRow:
-        """The ledger row with what the source tables hold between the batch's offsets, by their own logs.
+    def _with_source(self, entry: LedgerEntry, bounds: BatchBounds) -> LedgerEntry:
+        """The entry with what the source tables hold between the batch's offsets, by their own logs.
 
         Raises:
             SourceEmptiedError: if a reset of an ingest took back what this pipeline has counted.
             LedgerError: if the batch has not read just that.
         """
         found = read_by_batch(self.lake, self.definition, self._starts, bounds.begins, bounds.sources).rows
-        read = ledger.read + ledger.heartbeats
+        read = entry["read"] + entry["heartbeats"]
         if found is not None and found != read:
             raise LedgerError(
                 f"pipeline `{self.name}`: a batch has read {read} rows, but the logs of its sources hold {found} "
                 "between its offsets. Nothing of it was written; the stream has stopped."
             )
-        return ledger.model_copy(update={"source_rows": found})
+        return entry.with_terms(source_rows=found)
 
     def _commit_result(
         self,
-        kept: DataFrame,
-        ledger: LedgerRow,
-        changed: int,
+        rows: DataFrame,
+        size: int,
+        entry: LedgerEntry,
+        figures: Mapping[str, int | None],
         batch_id: int,
-        bounds: BatchBounds,
         content: str | None,
-    ) -> LedgerRow:
-        table, size = self.definition.sink.table, size_of(kept)
-        results = kept.where(_RESULT).drop(TIME, SEQ, PASSED, SOURCE, KEY)
-        top, by = self.definition.top_n, self.definition.aggregate.by
-        writer = self.writer("result", table)
-        if not self.updates:
-            rows = changed
-            if top and changed:
-                results = top_n(results, top, by).persist()
-                rows = results.count()
-            ledger = ledger.model_copy(update={"rows": rows})
-            writer.append(results, self.stamp("result", batch_id, rows, ledger=ledger, content=content), size=size)
-            results.unpersist()
+    ) -> LedgerEntry:
+        changed, withheld = figures["rows"] or 0, figures["withheld"] or 0
+        if self.branches.operator.updates:
+            entry = self._upsert_result(rows, size, entry, changed, batch_id, content)
         else:
-            revised = self._with_revision(results, bounds.batch_time_ms)
-            keys = self.definition.key_columns
-            if top and changed:
-                groups = self.writer("groups", f"{table}__groups")
-                stamp = self.stamp("groups", batch_id, changed, content=content)
-                groups.upsert(revised, stamp, keys=keys, size=size)
-                self.reached("groups_committed", batch_id)
-                revised = self._with_revision(self._ranked(groups.table, results), bounds.batch_time_ms).persist()
-            rows = changed
-            if top and changed:
-                # Not only what has changed: the whole ranking of each window that was touched.
-                rows, size = revised.count(), size_of(revised)
-            ledger = ledger.model_copy(update={"rows": rows})
-            stamp = self.stamp("result", batch_id, rows, ledger=ledger, content=content)
-            writer.upsert(revised, stamp, keys=keys, replace_windows=top is not None, size=size)
-            revised.unpersist()
+            entry = self._append_result(rows, size, entry, changed - withheld, batch_id, content)
         self.reached("result_committed", batch_id)
-        return ledger
+        return entry
+
+    def _append_result(
+        self, rows: DataFrame, size: int, entry: LedgerEntry, count: int, batch_id: int, content: str | None
+    ) -> LedgerEntry:
+        results = self.branches.transform.written(rows.where(F.col(FATE).isNull()))
+        top = self.definition.top_n
+        if top and count:
+            results = top_n(results, top, self.branches.operator.event_keys).persist()
+            count = results.count()
+        entry = entry.with_terms(rows=count)
+        stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
+        revised = with_revision(results, self.logical, entry.started_ms)
+        self.writer("result", self.logical.result.name).append(revised, stamp, size=size)
+        results.unpersist()
+        return entry
+
+    def _upsert_result(
+        self, rows: DataFrame, size: int, entry: LedgerEntry, count: int, batch_id: int, content: str | None
+    ) -> LedgerEntry:
+        groups, keys = self.logical.table("groups"), self.branches.operator.keys
+        results = self.branches.transform.written(rows)
+        revised = with_revision(results, self.logical, entry.started_ms)
+        chosen = groups is not None and count > 0
+        if groups is not None and count:
+            writer = self.writer("groups", groups.name)
+            writer.upsert(revised, self.stamp("groups", batch_id, count, content=content), keys=keys, size=size)
+            self.reached("groups_committed", batch_id)
+            # Not only what has changed: the whole choice of each window that was touched.
+            revised = with_revision(self._chosen(groups, results), self.logical, entry.started_ms).persist()
+            count, size = revised.count(), size_of(revised)
+        entry = entry.with_terms(rows=count)
+        stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
+        writer = self.writer("result", self.logical.result.name)
+        writer.upsert(revised, stamp, keys=keys, replace_windows=chosen, size=size)
+        revised.unpersist()
+        return entry
 
     def _commit_late(
         self,
-        kept: DataFrame,
-        ledger: LedgerRow,
+        late: DataFrame,
+        entry: LedgerEntry,
         dropped: int,
         batch_id: int,
         bounds: BatchBounds,
         content: str | None,
     ) -> None:
-        bronze = Bronze(self.spark, self.lake, self.definition.tables, self._bronze_schemas)
-        events = ledger.late + ledger.partly_late
-        late = kept.where(_NARROW)
-        rows, found = LateRows(self.definition, bronze, bounds).rows(late, events, batch_id, self.epoch.number)
+        operator = self.branches.operator
+        bronze = Bronze(self.spark, self.lake, self.logical.reads, self._bronze_schemas)
+        events, pairs = entry.late_events, entry.terms.get("pairs_late", entry.late_events)
+        fetched = LateRows(self.logical, operator.verdict, bronze, bounds)
+        rows, found = fetched.rows(late, events, batch_id, self.epoch.number)
         try:
-            if (found.events, found.pairs) != (events, ledger.pairs_late):
+            if (found.events, found.pairs) != (events, pairs):
                 raise LedgerError(
-                    f"pipeline `{self.name}`: batch {batch_id} has {events} late events in {ledger.pairs_late} pairs, "
+                    f"pipeline `{self.name}`: batch {batch_id} has {events} late events in {pairs} pairs, "
                     f"but bronze gives {found.events} in {found.pairs}. Nothing of it was written; the stream has "
                     "stopped."
                 )
             if not found.fewest_groups <= dropped <= found.most_groups:
-                raise _disagreement(self.name, dropped, f"{found.fewest_groups} late groups")
-            writer = self.writer("late", f"{self.definition.sink.table}__late")
+                raise _disagreement(self.name, dropped, f"{found.fewest_groups} late")
+            writer = self.writer("late", operator.late.name)
             writer.append(rows, self.stamp("late", batch_id, events, content=content))
         finally:
             if isinstance(rows, DataFrame):
                 rows.unpersist()
         self.reached("late_committed", batch_id)
 
-    def _with_revision(self, results: DataFrame, batch_time_ms: int) -> DataFrame:
-        watermark = self.definition.watermark
-        if watermark is not None and self._windowed:
-            grace_us = F.lit(duration_ms(watermark.grace) * 1000)
-            final = F.timestamp_micros(F.unix_micros("window_end") + grace_us)
-            results = results.withColumn("final_after", final)
-        return results.withColumns(
-            {"revision": F.lit(1).cast("bigint"), "revised_at": F.timestamp_millis(F.lit(batch_time_ms))}
-        )
-
-    def _groups(self, table: str, ends_us: Sequence[int]) -> DataFrame:
+    def _groups(self, table: TableRef, ends_us: Sequence[int]) -> DataFrame:
         """The groups in the files that may hold windows with these ends."""
         ends = [datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=end) for end in sorted(ends_us)]
-        groups = tables.open_table(self.lake, table)
-        files = [f"{self.lake.table_path(table)}/{path}" for path in tables.files_holding(groups, "window_end", ends)]
-        return self.spark.read.schema(self._groups_schema).parquet(*files)
+        groups = tables.open_table(self.lake, table.name)
+        held = tables.files_holding(groups, WINDOW_END, ends)
+        files = [f"{self.lake.table_path(table.name)}/{path}" for path in held]
+        return self.spark.read.schema(self._schemas["groups"]).parquet(*files)
 
-    def _ranked(self, groups_table: str, changed: DataFrame) -> DataFrame:
+    def _chosen(self, groups_table: TableRef, changed: DataFrame) -> DataFrame:
         """The new ranking of every window that this batch touched, over all of its groups."""
         top = self.definition.top_n
         if top is None:
             raise ValueError("no ranking is defined")
-        windows = changed.select("window_end").distinct()
-        ends = windows.select(F.unix_micros("window_end")).toArrow().column(0).to_pylist()
+        windows = changed.select(WINDOW_END).distinct()
+        ends = windows.select(F.unix_micros(WINDOW_END)).toArrow().column(0).to_pylist()
         groups = self._groups(groups_table, ends)
         if len(ends) <= FEW_WINDOWS:
-            touched = groups.where(F.col("window_end").isin([F.timestamp_micros(F.lit(end)) for end in ends]))
+            touched = groups.where(F.col(WINDOW_END).isin([F.timestamp_micros(F.lit(end)) for end in ends]))
         else:
-            touched = groups.join(windows, "window_end", "left_semi")
-        columns = [name for name in groups.columns if name not in ("final_after", "revision", "revised_at")]
-        return top_n(touched.select(*columns), top, self.definition.aggregate.by)
+            touched = groups.join(windows, WINDOW_END, "left_semi")
+        columns = [name for name in groups.columns if name not in REVISED]
+        return top_n(touched.select(*columns), top, self.branches.operator.event_keys)
 
 
 def _hash(kind: str, columns: Sequence[str]) -> str:

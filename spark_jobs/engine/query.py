@@ -16,7 +16,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
 from spark_jobs.lake.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.errors import first_line
-from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import refuse_tables_of_others
 from spark_jobs.lake.stamps import Role, Stamp, digest
 from spark_jobs.spark.progress import BatchBounds, batch_bounds
@@ -54,7 +54,7 @@ class Query(ABC, Generic[D]):
         self.lake = lake
         self.definition: D = definition
         self.error: BaseException | None = None
-        self.latest: LedgerRow | None = None
+        self.latest: LedgerEntry | None = None
         self.latest_batch_id = -1
         self.batch_seconds = 0.0
         self.total_read = self.total_late = self.total_quarantined = self.total_batches = 0
@@ -142,7 +142,7 @@ class Query(ABC, Generic[D]):
         return False
 
     @abstractmethod
-    def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerRow:
+    def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerEntry:
         """Commits one batch: side tables first, the result with the ledger row last."""
 
     def writer(self, role: Role, table: str) -> TableWriter:
@@ -214,9 +214,9 @@ class Query(ABC, Generic[D]):
             self._bounds = batch_bounds(self.query)
             row = self.process(batch, batch_id, self._bounds)
             self.latest, self.latest_batch_id = row, batch_id
-            self.total_read += row.read
-            self.total_late += row.late + row.partly_late
-            self.total_quarantined += row.quarantined
+            self.total_read += row["read"]
+            self.total_late += row.late_events
+            self.total_quarantined += row["quarantined"]
             self.batch_seconds = time.time() - started
             self.total_batches += 1
             self.total_batch_seconds += self.batch_seconds

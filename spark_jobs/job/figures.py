@@ -15,7 +15,7 @@ from spark_jobs.job.meter import Counts, Meter, checkpoint_ms, state_bytes
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import newest_ledger_rows
-from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.offsets import next_version, table_read
 
 _SIZE_EVERY_S = 60.0
@@ -35,7 +35,7 @@ class Gauges:
         self._meter = Meter(query.definition.trigger_interval)
         self._lag = LagMeter(lake, query.definition, query.epoch.folder)
         self._measured: tuple[int, int | None] = (-1, None)
-        self._before: LedgerRow | None = None
+        self._before: LedgerEntry | None = None
         self._size: tuple[float, int | None] = (0.0, None)
 
     def read(self) -> Figures:
@@ -68,7 +68,7 @@ class Gauges:
             phases_ms={name: int(ms) for name, ms in progress.get("durationMs", {}).items()},
             latency_ms=self._latency_ms(row, batch_id),
             watermark_ms=known.watermark_ms + known.grace_ms if known and known.watermark_ms else None,
-            state_rows=known.state_groups if known else None,
+            state_rows=known.terms.get("state_rows") if known else None,
             state_bytes=state_bytes(progress),
             checkpoint_ms=checkpoint_ms(progress) if progress else None,
             checkpoint_bytes=self._checkpoint_bytes(),
@@ -90,7 +90,7 @@ class Gauges:
         )
 
     @cached_property
-    def _left(self) -> tuple[int | None, LedgerRow | None]:
+    def _left(self) -> tuple[int | None, LedgerEntry | None]:
         """The newest batch that was committed before this start, and its ledger row; nothing where there is none."""
         definition = self._query.definition
         try:
@@ -103,7 +103,7 @@ class Gauges:
         """Ends what it holds open."""
         self._lag.close()
 
-    def _latency_ms(self, row: LedgerRow | None, batch_id: int) -> int | None:
+    def _latency_ms(self, row: LedgerEntry | None, batch_id: int) -> int | None:
         """From the commit of the oldest event in bronze to the end of the newest batch, which has just been seen."""
         if row is None or not isinstance(self._query, PipelineQuery):
             return None
@@ -114,7 +114,7 @@ class Gauges:
             self._measured = batch_id, latency if latency is not None else self._measured[1]
         return self._measured[1]
 
-    def _latency_between(self, before: LedgerRow, row: LedgerRow) -> int | None:
+    def _latency_between(self, before: LedgerEntry, row: LedgerEntry) -> int | None:
         ended_ms = row.started_ms + round(self._query.batch_seconds * 1000)
         begins = []
         for source, offset in before.sources.items():

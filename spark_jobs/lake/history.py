@@ -7,7 +7,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import NotFoundError
 
-from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.stamps import Stamp, decode
 from spark_jobs.lake.tables import history, open_table
@@ -54,7 +54,7 @@ def find_stamp(lake: Lake, table: str, wanted: Callable[[Stamp], bool]) -> Stamp
     return None
 
 
-def ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple[int, LedgerRow]]:
+def ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple[int, LedgerEntry]]:
     """The ledger of one epoch of a pipeline, from the history of its result table, in order of batches."""
     rows = {}
     for commit in history(open_table(lake, table)):
@@ -64,12 +64,14 @@ def ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple
     return sorted(rows.items())
 
 
-def newest_ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int, batches: int) -> list[tuple[int, LedgerRow]]:
+def newest_ledger_rows(
+    lake: Lake, table: str, pipeline: str, epoch: int, batches: int
+) -> list[tuple[int, LedgerEntry]]:
     """The ledger rows of the newest batches of one epoch, in order; reads no more of the history than it needs.
 
     Other writers may commit in between: at most ten commits are read for each batch that is wanted.
     """
-    rows: dict[int, LedgerRow] = {}
+    rows: dict[int, LedgerEntry] = {}
     version = latest_version(lake, table)
     for number in range(version, max(-1, version - 10 * batches), -1):
         commit = commit_at(lake, table, number)

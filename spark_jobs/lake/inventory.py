@@ -12,6 +12,7 @@ from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import UNREADABLE, file_statistics, newest, open_table, row_count, table_folders
 from spark_jobs.lake.watermarks import published
+from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Definition, Pipeline
 
 
@@ -63,7 +64,7 @@ def _summary(lake: Lake, name: str, writer: Definition | None, watermarks: Mappi
     refuse_missing(lake, name, table)
     statistics = file_statistics(table)
     is_result = isinstance(writer, Pipeline)
-    column = "window_end" if is_result else writer.event_time if writer and writer.event_time else ""
+    column = _event_column(writer) if writer else None
     return TableSummary(
         table=name,
         rows=row_count(table),
@@ -75,10 +76,17 @@ def _summary(lake: Lake, name: str, writer: Definition | None, watermarks: Mappi
     )
 
 
+def _event_column(writer: Definition) -> str | None:
+    """What tells how far a table is: the ends of its windows, or the times of its events."""
+    if isinstance(writer, Pipeline):
+        return next(reversed(plan.build(writer).result.statistics), None)
+    return writer.event_time
+
+
 def _late_share(lake: Lake, pipeline: Pipeline) -> float | None:
     epoch = current_epoch(lake, pipeline.name)
     if epoch is None:
         return None
     rows = ledger_rows(lake, pipeline.sink.table, pipeline.name, epoch.number)
     totals = ledger.Totals.of(row for _, row in rows)
-    return (totals.late + totals.partly_late) / totals.read if totals.read else None
+    return (totals["late"] + totals["partly_late"]) / totals["read"] if totals["read"] else None

@@ -119,6 +119,19 @@ def read_by_batch(
     return Read(total)
 
 
+def versions_read(
+    pipeline: Pipeline, starts: Starts, before: Mapping[str, str], upto: Mapping[str, str]
+) -> dict[str, tuple[int, int]]:
+    """Source table -> the first version that a batch has read of it, and the first that it has not read to its end."""
+    found = {}
+    for source, offset in upto.items():
+        table = table_read(source, pipeline)
+        if table is not None and offset:
+            begin = before.get(source)
+            found[table] = (next_version(begin) if begin else starts.versions.get(table, 0), next_version(offset))
+    return found
+
+
 def _place(offset: str) -> tuple[int, int]:
     place = json.loads(offset)
     return int(place["reservoirVersion"]), int(place.get("index", -1))

@@ -10,13 +10,12 @@ from spark_jobs.lake.files import reading
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import LAYERS, UNREADABLE, open_table, table_folders
 from spark_jobs.lake.watermarks import TABLE as WATERMARKS
+from spark_jobs.plan.columns import FINAL_AFTER
+from spark_jobs.plan.tables import result_of
 
 
 class QueryError(TidemarkError):
     """A SQL query that DuckDB cannot run."""
-
-
-_REVISED = "final_after"
 
 
 def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
@@ -54,7 +53,9 @@ def _connected(opened: _Opened) -> duckdb.DuckDBPyConnection:
     for name, (table, _) in opened.tables.items():
         columns = {field.name for field in table.schema().fields}
         final = (
-            f", {_finality(name, watermarked=WATERMARKS in opened.tables)} AS is_final" if _REVISED in columns else ""
+            f", {_finality(name, watermarked=WATERMARKS in opened.tables)} AS is_final"
+            if FINAL_AFTER in columns
+            else ""
         )
         layer, short = name.split(".", 1)
         connection.execute(f'CREATE VIEW {layer}."{short}" AS SELECT *{final} FROM "{_registered(name)}"')
@@ -85,9 +86,9 @@ def _registered(table: str) -> str:
 def _finality(table: str, *, watermarked: bool) -> str:
     if not watermarked:
         return "false"
-    result = table.removesuffix("__groups")
+    result, _ = result_of(table)
     watermark = f"""SELECT max(watermark) FROM "{_registered(WATERMARKS)}" WHERE "table" = '{result}'"""
-    return f"coalesce({_REVISED} <= ({watermark}), false)"
+    return f"coalesce({FINAL_AFTER} <= ({watermark}), false)"
 
 
 def run(lake: Lake, sql: str, *, allow_files: bool = False) -> tuple[list[str], list[tuple[object, ...]]]:

@@ -12,7 +12,9 @@ from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import exists, open_table, row_count
 from spark_jobs.lake.watermarks import published, withdraw
-from spark_jobs.spec import Definition, Ingest, Late, Pipeline
+from spark_jobs.plan import logical as plan
+from spark_jobs.plan.tables import all_beside
+from spark_jobs.spec import Definition, Pipeline
 
 _LAST_TXN_VERSION = 2**63 - 1
 
@@ -38,16 +40,8 @@ class Reset:
 
 
 def tables_of(definition: Definition) -> tuple[str, ...]:
-    """Every table that a pipeline writes."""
-    table = definition.sink.table
-    if isinstance(definition, Ingest):
-        return (table, f"{table}__quarantine")
-    names = [table]
-    if definition.sink.mode == "update" and definition.top_n:
-        names.append(f"{table}__groups")
-    if definition.watermark and definition.watermark.late is not Late.DROP:
-        names.append(f"{table}__late")
-    return tuple(names)
+    """Every table that a pipeline writes, the result last."""
+    return tuple(table.name for table in plan.build(definition).tables)
 
 
 def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
@@ -114,7 +108,7 @@ def _tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[
                 f"pipeline `{definition.name}`: its table {table} is written by `{newest.pipeline}`. Nothing was "
                 "reset. Give the pipeline another sink."
             )
-    for table in (f"{old}{suffix}" for suffix in ("", "__late", "__groups", "__quarantine")):
+    for table in all_beside(old):
         if table not in names and exists(lake, table):
             newest = find_stamp(lake, table, lambda stamp: stamp.role != "heartbeat")
             if newest is not None and newest.pipeline == definition.name:

@@ -6,18 +6,23 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from spark_jobs.lake.ledger import LedgerRow
+from spark_jobs.lake.formats import FormatError, Persisted
+from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.plan import tables
 
-Role = Literal["result", "late", "quarantine", "groups", "heartbeat"]
+Role = tables.Role | Literal["heartbeat"]
+
+SIGN = "tidemark"
+"""What tells a commit of Tidemark from those of others."""
 
 
-class Stamp(BaseModel):
+class Stamp(Persisted):
     """Who wrote a commit, in which batch, and how many rows.
 
     Attributes:
-        tidemark: version of this form.
+        tidemark: which tells it from what others write there.
         pipeline: its name.
         epoch: life of the checkpoint.
         batch_id: number of the batch within the epoch.
@@ -32,9 +37,7 @@ class Stamp(BaseModel):
         next_seq: bronze only: the `_ingest_seq` with which the next batch begins.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    tidemark: Literal[1] = 1
+    tidemark: Literal["stamp"] = "stamp"
     pipeline: str
     epoch: int
     batch_id: int
@@ -45,7 +48,7 @@ class Stamp(BaseModel):
     offsets: str | None = None
     content: str | None = None
     reasons: Mapping[str, int] = {}
-    ledger: LedgerRow | None = None
+    ledger: LedgerEntry | None = None
     next_seq: int | None = None
 
     def encode(self) -> str:
@@ -58,8 +61,6 @@ class Stamp(BaseModel):
         A checkpoint that was lost, or was put back from an older copy, plans other batches under numbers that the
         tables know already.
         """
-        if self.query_id is None:
-            return None  # written before commits said which plan they belong to
         if self.query_id != other.query_id:
             return f"checkpoint {other.query_id} instead of {self.query_id}"
         if self.clock_ms != other.clock_ms:
@@ -81,11 +82,25 @@ def _clock(ms: int | None) -> str:
 
 
 def decode(commit: dict[str, Any]) -> Stamp | None:
-    """The stamp of a commit; None where somebody else made it."""
+    """The stamp of a commit; None where somebody else made it.
+
+    Raises:
+        FormatError: if Tidemark made it, in a form that this version cannot read: it must not be taken for another's.
+    """
     text = commit.get("userMetadata")
-    if not isinstance(text, str) or '"tidemark"' not in text:
+    if not isinstance(text, str) or f'"{SIGN}"' not in text:
         return None
     try:
-        return Stamp.model_validate_json(text)
-    except ValidationError:
+        value = json.loads(text)
+    except ValueError:
         return None
+    if not isinstance(value, dict) or SIGN not in value:
+        return None
+    try:
+        return Stamp.model_validate(value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise FormatError(
+            f"a commit of Tidemark cannot be read: {'.'.join(map(str, problem['loc']))}: {problem['msg']}, in "
+            f"{text[:200]!r}. Another version of Tidemark wrote it, or it was changed. Nothing was changed now."
+        ) from error

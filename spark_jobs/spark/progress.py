@@ -31,13 +31,15 @@ class StateFigures:
     """What Spark's stateful operators counted in this batch, once the plan has run.
 
     Attributes:
-        dropped_groups: late (window, key) groups that the operator dropped.
-        groups: groups in state after the batch.
+        dropped: what was late and dropped: events, or where it was put into groups first, (window, key) groups.
+        duplicates: events that a deduplication removed.
+        rows: in state after the batch.
         repeated_tasks: tasks that were counted more than once, as they are where their output was lost with a worker.
     """
 
-    dropped_groups: int
-    groups: int
+    dropped: int
+    duplicates: int
+    rows: int
     repeated_tasks: int
 
 
@@ -81,19 +83,33 @@ def _offsets(progress: Any) -> Iterator[tuple[str, str]]:
 
 
 def state_figures(query: StreamingQuery) -> StateFigures:
-    """The counts of the batch's stateful operator, after its plan has run and before anything is committed."""
-    dropped = groups = repeated = 0
+    """The counts of the batch's stateful operators, after its plan has run and before anything is committed."""
+    sums = {"numRowsDroppedByWatermark": 0, "numDroppedDuplicateRows": 0, "numTotalStateRows": 0}
+    repeated = 0
     for node in _nodes(_execution(query).lastExecution().executedPlan()):
-        if "StateStoreSave" in node.nodeName():
-            metrics = node.metrics()
-            groups += metrics.apply("numTotalStateRows").value()
-            # Each task counts the one store that it has opened.
-            repeated += metrics.apply("numStateStoreInstances").value() - node.stateInfo().get().numPartitions()
-        if "StateStore" in node.nodeName():
-            metrics = node.metrics()
-            if metrics.contains("numRowsDroppedByWatermark"):
-                dropped += metrics.apply("numRowsDroppedByWatermark").value()
-    return StateFigures(dropped_groups=dropped, groups=groups, repeated_tasks=repeated)
+        name = node.nodeName()
+        if not any(kind in name for kind in _STATEFUL):
+            continue
+        metrics = node.metrics()
+        for metric in sums:
+            if metrics.contains(metric):
+                sums[metric] += metrics.apply(metric).value()
+        if metrics.contains("numStateStoreInstances") and "Restore" not in name:
+            # Each task counts the stores that it has opened.
+            stores = _STORES.get(name, 1) * node.stateInfo().get().numPartitions()
+            repeated += max(0, metrics.apply("numStateStoreInstances").value() - stores)
+    return StateFigures(
+        dropped=sums["numRowsDroppedByWatermark"],
+        duplicates=sums["numDroppedDuplicateRows"],
+        rows=sums["numTotalStateRows"],
+        repeated_tasks=repeated,
+    )
+
+
+_STATEFUL = ("StateStore", "StreamingDeduplicate", "StreamingSymmetricHashJoin")
+
+_STORES = {"StreamingSymmetricHashJoin": 4}
+"""State stores that a task of an operator opens, where they are several."""
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

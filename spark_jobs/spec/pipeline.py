@@ -1,11 +1,11 @@
 """A pipeline: one frozen value that says what runs. Nothing here imports Spark."""
 
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
@@ -22,14 +22,12 @@ from spark_jobs.spec.expressions import (
     is_nested,
     is_numeric,
     is_text,
-    order_by_columns,
 )
 from spark_jobs.spec.rules import Between, NotNull, OneOf, RowRule, Satisfies
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
-from spark_jobs.spec.steps import Aggregate, Select, Step, TopN, Where
+from spark_jobs.spec.steps import Columns, Step, TopN
 from spark_jobs.spec.watermark import Late, Watermark
-from spark_jobs.spec.windows import Session
 
 
 def is_name(text: str) -> bool:
@@ -73,38 +71,6 @@ class _Definition(Spec):
     def to_json(self) -> str:
         """The whole definition as JSON, columns in their order; what is kept beside a checkpoint."""
         return json.dumps(self.model_dump(mode="json"))
-
-    def fingerprint(self) -> str:
-        """A hash of all that decides what a checkpoint holds and what its tables mean.
-
-        Rate limits, trigger intervals, alerts and the job are left out: they may change under a running checkpoint.
-        """
-        return hashlib.sha256(json.dumps(_what_counts(self.to_json()), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def changed_fields(before: str, after: str) -> tuple[str, ...]:
-    """The fields in which two definitions, as JSON, differ, of those that `fingerprint` goes by."""
-    old, new = _what_counts(before), _what_counts(after)
-    return tuple(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))
-
-
-def _what_counts(definition: str) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(definition)
-    for changeable in ("trigger_interval", "job", "alerts"):
-        value.pop(changeable, None)
-    for source in _sources(value["source"]):
-        for limit in [key for key in source if key.endswith("_per_trigger")]:
-            source.pop(limit)
-    if value["source"].get("format") == "csv":
-        value["columns"] = list(value["columns"].items())  # their order is that of the file
-    for step in value.get("steps", ()):
-        if "measures" in step:
-            step["measures"] = list(step["measures"].items())  # their order is that of the values in Spark's state
-    return value
-
-
-def _sources(source: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from source.get("tables", (source,))
 
 
 class Ingest(_Definition):
@@ -214,9 +180,10 @@ class Pipeline(_Definition):
 
     Attributes:
         source: a bronze table, or several as one stream.
-        event_time: the column that windows and the watermark go by; None only for a running total.
-        watermark: when a window is final; None only for a running total, which never is.
-        steps: `Where`, `Select`, one `Aggregate`, then `Select` or `TopN`, in this order of execution.
+        event_time: the column that windows and the watermark go by; None where no step needs it.
+        watermark: when results are final; None where nothing waits for events.
+        steps: in the order of execution: those that look at each event, at most one that remembers events (or
+            `Deduplicate` and `Aggregate`), then those that look at each result.
     """
 
     kind: Literal["pipeline"] = "pipeline"
@@ -231,88 +198,66 @@ class Pipeline(_Definition):
         return self.source.tables if isinstance(self.source, Union) else (self.source,)
 
     @property
-    def aggregate(self) -> Aggregate:
-        """The one step that groups."""
-        return next(step for step in self.steps if isinstance(step, Aggregate))
+    def stateful_steps(self) -> tuple[Step, ...]:
+        """The steps that remember events from batch to batch."""
+        return tuple(step for step in self.steps if step.stateful)
 
     @property
-    def row_steps(self) -> tuple[Where | Select, ...]:
-        """What happens to each event before it is grouped."""
-        before = self.steps[: self.steps.index(self.aggregate)]
-        return tuple(step for step in before if isinstance(step, Where | Select))
+    def row_steps(self) -> tuple[Step, ...]:
+        """What happens to each event, before it meets a stateful step."""
+        return self.steps[: self.steps.index(self.stateful_steps[0])] if self.stateful_steps else self.steps
 
     @property
-    def result_steps(self) -> tuple[Select, ...]:
-        """What is computed from each result row."""
-        after = self.steps[self.steps.index(self.aggregate) + 1 :]
-        return tuple(step for step in after if isinstance(step, Select))
+    def result_steps(self) -> tuple[Step, ...]:
+        """What happens to each row that the last stateful step gives; without the ranking at the end."""
+        if not self.stateful_steps:
+            return ()
+        after = self.steps[self.steps.index(self.stateful_steps[-1]) + 1 :]
+        return tuple(step for step in after if not isinstance(step, TopN))
 
     @property
     def top_n(self) -> TopN | None:
         """The ranking at the end, if any."""
         return next((step for step in self.steps if isinstance(step, TopN)), None)
 
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """What identifies a row of the result."""
-        window = ("window_start", "window_end") if self.aggregate.window else ()
-        return (*window, *self.aggregate.by)
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        self._check_steps()
+        self._check_order()
         self._check_time()
+        for step in self.steps:
+            step.check(self)
         self._check_columns()
         if self.sink.table.startswith("bronze."):
             raise ValueError(f"sink: bronze holds events as they arrived, got {self.sink.table!r}: use silver or gold")
         return self
 
-    def _check_steps(self) -> None:
-        kinds = [step.kind for step in self.steps]
-        if kinds.count("aggregate") != 1:
-            raise ValueError(f"steps: expected exactly one Aggregate, got {kinds.count('aggregate')} in {kinds}")
-        after = kinds[kinds.index("aggregate") + 1 :]
-        if "where" in after:
-            raise ValueError(
-                "steps: a Where after Aggregate would remove counted results, which the ledger could not tell from "
-                "lost ones: filter events before Aggregate, or results when you query them"
-            )
-        if "top_n" in kinds and kinds.index("top_n") != len(kinds) - 1:
-            raise ValueError(f"steps: expected TopN once, as the last step, got {kinds}")
+    def _check_order(self) -> None:
+        stateful = self.stateful_steps
+        for before, step in pairwise(stateful):
+            if before.kind not in step.may_follow:
+                kinds = [each.kind for each in stateful]
+                raise ValueError(
+                    f"steps: expected at most one step that remembers events, got {kinds}: write two pipelines"
+                )
+            between = self.steps[self.steps.index(before) + 1 : self.steps.index(step)]
+            if between:
+                raise ValueError(
+                    f"steps: expected {step.kind} right after {before.kind}, got {[each.kind for each in between]} "
+                    "between them: put them before both"
+                )
 
     def _check_time(self) -> None:
-        window, update = self.aggregate.window, self.sink.mode == "update"
-        if window is None:
-            if not update:
-                raise ValueError(
-                    f"sink: a running total never becomes final, got mode 'append': "
-                    f'use Sink({self.sink.table!r}, mode="update")'
-                )
-            if self.watermark is not None:
-                raise ValueError("watermark: a running total has no window that it could close: leave it out")
-            if self.top_n is not None:
-                raise ValueError("steps: TopN ranks inside a window: give the Aggregate one")
+        if self.stateful_steps:
             return
-        if self.event_time is None or self.watermark is None:
-            raise ValueError("event_time and watermark: are required where the Aggregate has a window")
-        if isinstance(window, Session):
-            if update:
-                raise ValueError('sink: Spark cannot update session windows: use mode="append"')
-            if not self.aggregate.by:
-                raise ValueError("steps: Spark needs a key for session windows: name it in Aggregate(by=...)")
-            if self.top_n is not None:
-                raise ValueError("steps: sessions of different keys share no window to rank in: leave TopN out")
-        if self.watermark.late is Late.UPDATE and not update:
+        if self.sink.mode == "update":
             raise ValueError(
-                f'watermark: Late.UPDATE changes published results: use Sink({self.sink.table!r}, mode="update")'
+                "sink: rows that are computed from one event each never change, got mode 'update': leave it out"
             )
+        if self.watermark is not None:
+            raise ValueError("watermark: nothing waits for events where no step remembers them: leave it out")
 
     def _check_columns(self) -> None:
         """Names that are known wrong without knowing bronze's columns."""
-        self._check_event_columns()
-        self._check_result_columns()
-
-    def _check_event_columns(self) -> None:
         selects = [table.select for table in self.tables if table.select is not None]
         for table in self.tables:
             if table.select is not None and self.event_time is not None and self.event_time not in table.select:
@@ -320,70 +265,36 @@ class Pipeline(_Definition):
                     f"event_time: {table.name} does not select {self.event_time!r}; it selects {sorted(table.select)}"
                 )
         # Columns of a table without `select` are bronze's own: Spark checks them when the stream starts.
-        given = {*selects[0], *_KEPT_COLUMNS} if selects else None
+        given: Columns = frozenset({*selects[0], *_KEPT_COLUMNS}) if selects else None
         taken = {name.casefold() for name in (*(selects[0] if selects else ()), self.event_time or "")}
         for name in selects[0] if selects else ():
             self._check_late_name(name)
-        for step in self.steps[: self.steps.index(self.aggregate)]:
-            if isinstance(step, Where):
-                _check_known("Where", columns(step.condition), given)
-            if isinstance(step, Select):
-                for name, sql in step.columns.items():
-                    if name.casefold() in taken:
-                        raise ValueError(f"steps: Select: expected a new column, got {name!r}, which exists: rename it")
+        is_result = False
+        for step in self.steps:
+            after = " of results" if is_result else ""
+            for name in step.adds():
+                if name.casefold() in taken:
+                    raise ValueError(
+                        f"steps: {type(step).__name__}{after}: expected a new column, got {name!r}, which exists: "
+                        "rename it"
+                    )
+                if not is_result:
                     self._check_late_name(name)
-                    _check_known(f"Select {name!r}", columns(sql), given)
-                taken |= {name.casefold() for name in step.columns}
-                given = given and given | set(step.columns)
-        _check_known("Aggregate by", self.aggregate.by, given)
-        self._check_time_is_no_key()
-        for name, sql in self.aggregate.measures.items():
-            _check_known(f"Aggregate measure {name!r}", columns(sql), given)
-
-    def _check_time_is_no_key(self) -> None:
-        if self.aggregate.window is None:
-            return
-        copies = {
-            name: sql for step in self.row_steps if isinstance(step, Select) for name, sql in step.columns.items()
-        }
-        for name in self.aggregate.by:
-            if self.event_time in (name, copies.get(name, "").strip(" `()")):
-                raise ValueError(
-                    f"steps: Aggregate by {name!r} is the event time, by which the window groups already: leave it "
-                    "out, or group by something computed from it, such as to_date(...) in a Select"
-                )
+                taken.add(name.casefold())
+            for what, read in step.reads():
+                unknown = sorted(set(read) - given) if given is not None else []
+                if unknown:
+                    raise ValueError(f"steps: {what}{after} reads {unknown}; expected columns of {sorted(given or ())}")
+            given = step.gives(given)
+            if step.stateful and given is not None:
+                is_result, taken = True, {name.casefold() for name in given}
 
     def _check_late_name(self, name: str) -> None:
         if self.watermark is not None and self.watermark.late is not Late.DROP and name.casefold() in LATE_COLUMNS:
             raise ValueError(f"{name!r} is a column that Tidemark adds to late rows: choose another name")
 
-    def _check_result_columns(self) -> None:
-        results = {*self.key_columns, *self.aggregate.measures}
-        for select in self.result_steps:
-            for name, sql in select.columns.items():
-                unknown = columns(sql) - results
-                if unknown or name.casefold() in {result.casefold() for result in results}:
-                    raise ValueError(
-                        f"steps: Select {name!r} after Aggregate: expected a new name computed from "
-                        f"{sorted(results)}, got {sql!r}"
-                    )
-            results |= set(select.columns)
-        if self.top_n is not None:
-            unknown = order_by_columns(self.top_n.order_by) - results
-            if unknown:
-                raise ValueError(f"steps: TopN order_by reads {sorted(unknown)}; expected columns of {sorted(results)}")
-
 
 _KEPT_COLUMNS = ("_event_id", "_ingest_seq", "_ingest_time")
-
-
-def _check_known(what: str, read: Iterable[str], given: set[str] | None) -> None:
-    if given is None:
-        return
-    unknown = sorted(set(read) - given)
-    if unknown:
-        raise ValueError(f"steps: {what} reads {unknown}; expected columns of {sorted(given)}")
-
 
 Definition = Ingest | Pipeline
 

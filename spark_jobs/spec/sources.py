@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from spark_jobs.spec.base import FROZEN, Spec
-from spark_jobs.spec.expressions import Scalar, check_column_names
+from spark_jobs.spec.expressions import Scalar, check_column_names, columns
 
 _TABLE = re.compile(r"(bronze|silver|gold)\.[a-z][a-z0-9_]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -143,6 +144,10 @@ class Table(Spec):
 
     def __init__(self, name: str, **options: object) -> None:
         super().__init__(name=name, **options)
+
+    def reads(self) -> frozenset[str]:
+        """The columns of the table that `select` reads."""
+        return frozenset(chain.from_iterable(map(columns, (self.select or {}).values())))
 
     @field_validator("name")
     @classmethod

@@ -7,6 +7,7 @@ from pydantic import model_validator
 
 from spark_jobs.spec.base import Spec
 from spark_jobs.spec.durations import Duration, PositiveDuration, format_duration
+from spark_jobs.spec.expressions import Scalar
 
 _MOST_WINDOWS = 10_000
 
@@ -78,13 +79,21 @@ class Hopping(Spec):
 
 
 class Session(Spec):
-    """Windows of activity: one ends when its key has been silent for `gap`.
+    """Windows of activity: one ends when its key has been silent for the gap.
 
-    Two events of a key at most `gap` apart share a session. The window is [first event, last event + gap).
+    Two events of a key at most `gap` apart share a session. The window is [first event, last event + gap). With
+    `gap_sql` each event brings a gap of its own, and the session ends where the last of them does.
+
+    Attributes:
+        gap: how long a silence ends a session; with `gap_sql` the longest that it may give.
+        gap_sql: SQL expression over an event that gives its gap as text, such as
+            `if(device = 'tv', '2 hours', '30 minutes')`. An event for which it gives nothing, or no more than zero,
+            belongs to no session and is counted as `timeless`; a longer one than `gap` is shortened to it.
     """
 
     kind: Literal["session"] = "session"
     gap: PositiveDuration
+    gap_sql: Scalar | None = None
 
     def __init__(self, gap: str | timedelta, **other: object) -> None:
         super().__init__(gap=gap, **other)

@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.spec import Aggregate, Select, TopN
+from spark_jobs.plan.columns import EVENTS, GAP
+from spark_jobs.spec import Aggregate, Session, TopN, Window
+from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import split_order_by
-from spark_jobs.transforms.grid import window_column
-
-EVENTS = "__events"
 
 
 def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> DataFrame:
@@ -38,13 +37,6 @@ def _event_count() -> Column:
     return F.sum(F.lit(1).cast("bigint"))
 
 
-def with_result_steps(results: DataFrame, steps: Iterable[Select]) -> DataFrame:
-    """Adds the columns that are computed from each result row; `__events` stays last."""
-    for step in steps:
-        results = results.withColumns({name: F.expr(sql) for name, sql in step.columns.items()})
-    return results.select(*(name for name in results.columns if name != EVENTS), EVENTS)
-
-
 def top_n(results: DataFrame, step: TopN, by: Iterable[str]) -> DataFrame:
     """The first n rows of each window, with their `rank`; ties go by the key.
 
@@ -58,3 +50,16 @@ def top_n(results: DataFrame, step: TopN, by: Iterable[str]) -> DataFrame:
     with_rank = results.withColumn("rank", rank).where(F.col("rank") <= step.n)
     bounds = ["window_start", "window_end", "rank"]
     return with_rank.select(*bounds, *(name for name in results.columns if name not in bounds))
+
+
+def window_column(time: Column, window: Window) -> Column:
+    """Spark's own window of the event, for `groupBy`."""
+    if isinstance(window, Session):
+        gap = f"{duration_ms(window.gap)} milliseconds"
+        return F.session_window(time, gap if window.gap_sql is None else F.expr(f"concat({GAP}, ' microseconds')"))
+    return F.window(
+        time,
+        f"{duration_ms(window.size)} milliseconds",
+        f"{duration_ms(window.every)} milliseconds",
+        f"{duration_ms(window.offset)} milliseconds",
+    )

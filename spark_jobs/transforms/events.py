@@ -1,13 +1,15 @@
-"""What happens to each event before it is grouped."""
+"""What happens to each event before it meets a step that remembers events."""
 
 from collections.abc import Iterable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.columns import FATE
 from spark_jobs.spec import Select, Table, Where
+from spark_jobs.spec.steps import StepSpec
 
-PASSED = "__passed"
+FILTERED, WITHHELD = "filtered", "withheld"
 
 
 def project(bronze: DataFrame, table: Table, keep: Iterable[str]) -> DataFrame:
@@ -17,26 +19,31 @@ def project(bronze: DataFrame, table: Table, keep: Iterable[str]) -> DataFrame:
     return bronze.select(*(F.expr(sql).alias(name) for name, sql in table.select.items()), *keep)
 
 
-def with_row_steps(events: DataFrame, steps: Iterable[Where | Select], *, only: Column | None = None) -> DataFrame:
-    """Adds the columns of every `Select`, and `__passed`: whether every `Where` is true of the event.
+def with_row_steps(
+    rows: DataFrame, steps: Iterable[StepSpec], *, only: Column | None = None, removed: str = FILTERED
+) -> DataFrame:
+    """Adds the columns of every `Select`, and `FATE`: what removes a row; null where nothing does.
 
-    Nothing is removed here, so that the ledger can count what `Where` removes.
+    Nothing is removed here, so that the ledger can count what is.
 
     Args:
-        events: to which they are added.
+        rows: to which they are added: events, or results.
         steps: of the definition.
         only: where nothing removes them afterwards: rows of which this is not true, and those that a `Where` before a
             `Select` removes, have null in its columns; an expression may raise an error on what was to be removed.
+        removed: the fate of what a `Where` removes.
     """
-    passed: Column = F.lit(True)
+    has_fate = False
     for step in steps:
-        if isinstance(step, Select):
-            given = {name: F.expr(sql) for name, sql in step.columns.items()}
-            if only is not None:
-                given = {name: F.when(only & passed, column) for name, column in given.items()}
-            events = events.withColumns(given)
-        else:
-            passed = passed & F.coalesce(F.expr(step.condition), F.lit(False))
-            events = events.withColumn(PASSED, passed)
-            passed = F.col(PASSED)
-    return events if PASSED in events.columns else events.withColumn(PASSED, passed)
+        match step:
+            case Select():
+                given = {name: F.expr(sql) for name, sql in step.columns.items()}
+                if only is not None:
+                    passed = F.col(FATE).isNull() if has_fate else F.lit(True)
+                    given = {name: F.when(only & passed, column) for name, column in given.items()}
+                rows = rows.withColumns(given)
+            case Where():
+                fate = F.when(~F.coalesce(F.expr(step.condition), F.lit(False)), F.lit(removed))
+                rows = rows.withColumn(FATE, F.coalesce(F.col(FATE), fate) if has_fate else fate)
+                has_fate = True
+    return rows if has_fate else rows.withColumn(FATE, F.lit(None).cast("string"))

@@ -10,44 +10,35 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_jobs.lake import Lake, tables
+from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE
+from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.plan.verdicts import MISSED, Verdict
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
-from spark_jobs.spec import Pipeline, Session, Table
-from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec import Table
 from spark_jobs.transforms.events import project
-from spark_jobs.transforms.grid import first_end_us, last_end_us, window_count
 
-WHY = (
-    "missed_windows ARRAY<STRUCT<window_start: TIMESTAMP, window_end: TIMESTAMP, late_by_ms: BIGINT>>, "
-    "partly_late BOOLEAN, late_by_ms BIGINT, watermark TIMESTAMP, engine_watermark TIMESTAMP, "
-    "_epoch INT, _batch_id BIGINT"
-)
+_WINDOWS = f"missed_windows {MISSED}, partly_late BOOLEAN, "
+_WHY = "late_by_ms BIGINT, watermark TIMESTAMP, engine_watermark TIMESTAMP, _epoch INT, _batch_id BIGINT"
 
 FEW = 50_000
 """So many late events of a batch are fetched and written without a job of Spark's."""
 
-INGEST_SEQ = "_ingest_seq"
-EVENT_COLUMNS = ("_event_id", INGEST_SEQ, "_ingest_time")
-"""What a late event keeps of bronze's own columns, whatever the source selects."""
-
-TIME, SEQ, SOURCE, KEY = "__time", "__seq", "__table", "__key"
-"""The narrow row of an event: its time, its number in the source table, which table that is, a hash of its key."""
-
-_GROUPS = "__groups"
+_GROUPS = "__groups_missed"
 
 
-def late_schema(events: DataFrame) -> StructType:
+def late_schema(events: DataFrame, verdict: Verdict) -> StructType:
     """The columns of `<table>__late`: the event as the pipeline reads it, and why it was late.
 
-    - `missed_windows`: each window that the event missed; its `late_by_ms` is how much longer the watermark would
-      have had to wait for the event to be counted in it;
-    - `partly_late`: whether the event is counted in other windows;
-    - `late_by_ms`: the greatest of the windows' figures;
+    - `missed_windows`, where it was late for windows: each window that the event missed; its `late_by_ms` is how much
+      longer the watermark would have had to wait for the event to be counted in it;
+    - `partly_late`, likewise: whether the event is counted in other windows;
+    - `late_by_ms`: how much longer the watermark would have had to wait for all of it;
     - `watermark`: the published watermark, up to which results were final when the event was judged;
     - `engine_watermark`: the one that it was judged by, which lies `grace` behind.
     """
-    kept = [field for field in events.schema if field.name != "_heartbeat"]
-    return StructType([*kept, *schema_of(WHY)])
+    kept = [field for field in events.schema if field.name != HEARTBEAT]
+    return StructType([*kept, *schema_of((_WINDOWS if verdict.in_windows else "") + _WHY)])
 
 
 @dataclass(frozen=True)
@@ -93,7 +84,7 @@ class Bronze:
         """
         found = tables.rows_holding(self.lake, self.tables[index].name, INGEST_SEQ, seqs)
         if self.tables[index].select is None:
-            return found.drop_columns(["_heartbeat"])
+            return found.drop_columns([HEARTBEAT])
         return self._read(index, self.spark.createDataFrame(found, self.schemas[index])).toArrow()
 
     def many(self, index: int, seqs: Sequence[int], only: DataFrame) -> DataFrame:
@@ -110,20 +101,22 @@ class Bronze:
         return self._read(index, rows).join(only, INGEST_SEQ)
 
     def _read(self, index: int, rows: DataFrame) -> DataFrame:
-        return project(rows, self.tables[index], EVENT_COLUMNS).drop("_heartbeat")
+        return project(rows, self.tables[index], EVENT_COLUMNS).drop(HEARTBEAT)
 
 
 class LateRows:
     """The rows of `<table>__late` for the late events of a batch.
 
     Args:
-        definition: the pipeline.
+        plan: of the pipeline.
+        verdict: by what they were late.
         bronze: where the events are.
         bounds: of the batch.
     """
 
-    def __init__(self, definition: Pipeline, bronze: Bronze, bounds: BatchBounds) -> None:
-        self._definition = definition
+    def __init__(self, plan: LogicalPlan, verdict: Verdict, bronze: Bronze, bounds: BatchBounds) -> None:
+        self._plan = plan
+        self._verdict = verdict
         self._bronze = bronze
         self._bounds = bounds
 
@@ -141,10 +134,13 @@ class LateRows:
             verdicts = judged.toArrow()
             groups = pc.count_distinct(pc.list_flatten(verdicts[_GROUPS])).as_py()
             content = self._with_events(verdicts.drop_columns([_GROUPS]))
-            pairs = pc.sum(pc.list_value_length(content["missed_windows"])).as_py()
+            pairs = content.num_rows
+            if self._verdict.in_windows:
+                pairs = pc.sum(pc.list_value_length(content["missed_windows"])).as_py()
             return content, self._counted(content.num_rows, pairs, groups)
         kept = self._with_many_events(judged.drop(_GROUPS)).persist()
-        count, pairs = kept.selectExpr("count(*)", "sum(size(missed_windows))").collect()[0]
+        missed = "sum(size(missed_windows))" if self._verdict.in_windows else "count(*)"
+        count, pairs = kept.selectExpr("count(*)", missed).collect()[0]
         groups = judged.selectExpr(f"explode({_GROUPS}) AS hash").distinct().count()
         return kept, self._counted(count, pairs, groups)
 
@@ -164,41 +160,28 @@ class LateRows:
         return reduce(lambda left, right: left.unionByName(right), parts)
 
     def _counted(self, events: int, pairs: int | None, groups: int) -> LateCount:
-        most = events if isinstance(self._definition.aggregate.window, Session) else groups
-        return LateCount(events=events, pairs=pairs or 0, fewest_groups=groups, most_groups=most)
+        most = groups if self._verdict.counts_groups and not self._verdict.counts_per_task else events
+        fewest = groups if self._verdict.counts_groups else events
+        return LateCount(events=events, pairs=pairs or 0, fewest_groups=fewest, most_groups=most)
 
     def _with_why(self, late: DataFrame, batch_id: int, epoch: int) -> DataFrame:
         """Why each event was late, and a hash of each (window, key) group that it missed.
 
         The groups are held against Spark's own drop count.
         """
-        window, watermark = self._definition.aggregate.window, self._definition.watermark
-        if window is None or watermark is None:
-            raise ValueError("without windows nothing is late")
-        judged_us = self._bounds.late_watermark_ms * 1000
-        published_us = judged_us + duration_ms(watermark.grace) * 1000
-        first_end, count = first_end_us(TIME, window), window_count(TIME, window)
-        if isinstance(window, Session):
-            size_us, ends = duration_ms(window.gap) * 1000, f"array({first_end})"
-        else:
-            every_us, size_us = duration_ms(window.every) * 1000, duration_ms(window.size) * 1000
-            all_ends = f"sequence({first_end}, {last_end_us(TIME, window)}, {every_us}L)"
-            ends = f"filter({all_ends}, __end -> __end <= {judged_us}L)"
-        missed = (
-            f"transform({ends}, __end -> named_struct('window_start', timestamp_micros(__end - {size_us}L), "
-            f"'window_end', timestamp_micros(__end), 'late_by_ms', ({judged_us}L - __end) div 1000L))"
-        )
-        return late.selectExpr("*", f"{missed} AS missed_windows").selectExpr(
+        judged_ms, verdict = self._bounds.late_watermark_ms, self._verdict
+        published_us = (judged_ms + self._plan.grace_ms) * 1000
+        of_windows = ["missed_windows", f"size(missed_windows) < {verdict.pairs()} AS partly_late"]
+        return late.selectExpr("*", f"{verdict.missed(judged_ms)} AS missed_windows").selectExpr(
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
-            "missed_windows",
-            f"size(missed_windows) < {count} AS partly_late",
-            f"({judged_us}L - {first_end}) div 1000L AS late_by_ms",
+            *(of_windows if verdict.in_windows else ()),
+            f"{verdict.late_by_ms(judged_ms)} AS late_by_ms",
             f"timestamp_micros({published_us}L) AS watermark",
-            f"timestamp_micros({judged_us}L) AS engine_watermark",
+            f"timestamp_micros({judged_ms * 1000}L) AS engine_watermark",
             f"{epoch} AS _epoch",
             f"{batch_id}L AS _batch_id",
-            f"transform(missed_windows, __missed -> xxhash64(__missed.window_end, {KEY})) AS {_GROUPS}",
+            f"{verdict.groups()} AS {_GROUPS}",
         )
 
 

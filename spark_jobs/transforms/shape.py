@@ -1,7 +1,7 @@
 """What a batch tells of the shape of its source: fields that no column takes, and columns that stay empty."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -45,26 +45,36 @@ def shape_counts(definition: Ingest) -> list[Column]:
     ]
 
 
-def shape_of(groups: Sequence[Row], definition: Ingest) -> dict[str, Any]:
-    """The ledger's figures of the groups that go to bronze.
+@dataclass(frozen=True)
+class Shape:
+    """What a batch tells of its source.
+
+    Attributes:
+        counts: terms of the ledger: `searched` and `unknown`, rows that were searched for fields, and of these those
+            with a field that no column takes.
+        unknown_fields: the first and the last of these by name in each group, a few of them.
+        nulls: column -> rows that have none of it.
+    """
+
+    counts: Mapping[str, int]
+    unknown_fields: tuple[str, ...]
+    nulls: Mapping[str, int]
+
+
+def shape_of(groups: Sequence[Row], definition: Ingest) -> Shape:
+    """The shape of the groups that go to bronze.
 
     Args:
         groups: of the counting pass.
         definition: of the ingest.
-
-    Returns:
-        `searched` and `unknown`: rows that were searched for fields, and of these those with a field that no column
-        takes; `unknown_fields`: the first and the last of these by name in
-        each group, a few of them; `nulls`: column -> rows that have none of it.
     """
     ends = {group[end] for group in groups for end in ("first_unknown", "last_unknown")}
     rows = sum(group["rows"] for group in groups)
     nulls = {
         name: rows - sum(group[f"filled_{index}"] for group in groups) for index, name in enumerate(definition.columns)
     }
-    return {
-        "searched": sum(group["searched"] for group in groups),
-        "unknown": sum(group["unknown"] for group in groups),
-        "unknown_fields": tuple(sorted(ends - {None})[:_SHOWN]),
-        "nulls": {name: count for name, count in nulls.items() if count},
-    }
+    return Shape(
+        counts={name: sum(group[name] for group in groups) for name in ("searched", "unknown")},
+        unknown_fields=tuple(sorted(ends - {None})[:_SHOWN]),
+        nulls={name: count for name, count in nulls.items() if count},
+    )

@@ -120,7 +120,7 @@ def read_all(lake: Lake, *, epoch: int = 1, readers: Sequence[Pipeline] = READER
             rows = ledger_rows(lake, reader.sink.table, reader.name, epoch)
         except LookupError:
             return False
-        if sum(row.read for _, row in rows) < events:
+        if sum(row["read"] for _, row in rows) < events:
             return False
     return True
 

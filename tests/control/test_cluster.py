@@ -21,8 +21,8 @@ from spark_jobs.control import orders
 from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.launchers import Task
 from spark_jobs.lake import Lake
-from spark_jobs.lake.ledger import FATES
 from spark_jobs.lake.settings import Settings
+from spark_jobs.plan.equations import FATES
 from spark_jobs.spec import Pipeline
 from tests import lakes
 from tests.calm import FILES, CalmRun
@@ -173,7 +173,7 @@ def on_a_command_line(text: str) -> list[str]:
 def counted(lake: Lake, reader: Pipeline) -> dict[str, int]:
     """The figures of a ledger over all of its batches."""
     figures = (*FATES, "read", "pairs", "pairs_late", "pairs_result", "rows")
-    return {name: sum(getattr(row, name) for _, row in lakes.ledger(lake, reader)) for name in figures}
+    return {name: sum(row[name] for _, row in lakes.ledger(lake, reader)) for name in figures}
 
 
 def test_tables_are_those_of_an_undisturbed_run_after_the_master_was_restarted_and_a_worker_was_killed(

@@ -20,7 +20,6 @@ def order(definition: Definition, **changes: Any) -> Order:
         "state": "running",
         "generation": 3,
         "definition": definition.to_json(),
-        "fingerprint": definition.fingerprint(),
         "ordered_at": datetime(2026, 1, 1, tzinfo=UTC),
         "ordered_by": "a test",
     }

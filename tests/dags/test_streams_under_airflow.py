@@ -288,7 +288,7 @@ def _read(here: Machine, pipeline: str) -> int:
     epoch = current_epoch(here.lake, pipeline)
     assert epoch is not None
     rows = ledger_rows(here.lake, registry()[pipeline].sink.table, pipeline, epoch.number)
-    return sum(row.read for _, row in rows)
+    return sum(row["read"] for _, row in rows)
 
 
 def _status(here: Machine, state: str) -> status.Status | None:

@@ -92,7 +92,7 @@ def assert_books_balance(lake: Lake, definition: Ingest, messages: int) -> None:
     assert epoch is not None
     ledger = lakes.ledger(lake, definition)
     assert [text for holds, text in audit.checks(lake, definition, epoch.number, ledger) if not holds] == []
-    assert sum(row.read for _, row in ledger) == messages
+    assert sum(row["read"] for _, row in ledger) == messages
 
 
 def reason_of(row: TruthRow) -> str | None:

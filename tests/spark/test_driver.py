@@ -136,7 +136,7 @@ def test_a_finite_input_is_closed_once_and_one_pipeline_that_fails_stops_no_othe
     assert set(failures(dict(third))) == {"lost"}
     assert "nowhere" in str(third["lost"].error)
     assert numbers(lake) == list(range(9))
-    assert sum(row.read for _, row in lakes.ledger(lake, a_count())) == 9
+    assert sum(row["read"] for _, row in lakes.ledger(lake, a_count())) == 9
     for definition in (an_ingest(), a_count()):
         epoch_rows = lakes.ledger(lake, definition)
         assert [number for number, _ in epoch_rows] == list(range(len(epoch_rows)))

@@ -125,7 +125,7 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
         tables = contents(lake, definition)
         assert all(tables.values()), "each table has rows that could be lost or doubled"
         row = dict(lakes.ledger(lake, definition))[batch_id]
-        assert row.read == 8
+        assert row["read"] == 8
         found[mode] = Undisturbed(folder / "before", batch_id, tables)
     return found
 

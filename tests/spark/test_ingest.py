@@ -112,7 +112,7 @@ def lines_up_to(spark: SparkSession, size: int) -> Iterator[None]:
 def assert_books_balance(lake: Lake, definition: Ingest, *, read: int) -> None:
     """The ledger's equations hold, against the tables too, and it knows all that was read."""
     totals = Totals.of(row for _, row in lakes.ledger(lake, definition))
-    assert (totals.read, totals.rows + totals.quarantined) == (read, read)
+    assert (totals["read"], totals["rows"] + totals["quarantined"]) == (read, read)
     epoch = current_epoch(lake, definition.name)
     assert epoch is not None
     found = audit.checks(lake, definition, epoch.number, lakes.ledger(lake, definition))
@@ -615,7 +615,7 @@ def test_the_ledger_counts_fields_that_no_column_takes_and_what_is_null(
     write(tmp_path / "in/1.json", "\n".join(rows) + "\n")
     run(spark, lake, definition)
     ((_, row),) = lakes.ledger(lake, definition)
-    assert (row.on_time, row.searched, row.unknown, row.nulls) == (3, 3, 2, {"k": 1, "v": 1})
+    assert (row["on_time"], row["searched"], row["unknown"], row.nulls) == (3, 3, 2, {"k": 1, "v": 1})
     # Some of them: the first and the last by name of those that came together.
     assert row.unknown_fields == ("K", "value")
 
@@ -628,7 +628,7 @@ def test_of_a_large_batch_a_part_is_searched_for_fields_that_no_column_takes(
     run(spark, lake, definition)
     ((_, row),) = lakes.ledger(lake, definition)
     # The first thousand, then numbers 1008 and 1024.
-    assert (row.on_time, row.searched, row.unknown, row.unknown_fields) == (1033, 1002, 1002, ("value",))
+    assert (row["on_time"], row["searched"], row["unknown"], row.unknown_fields) == (1033, 1002, 1002, ("value",))
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
@@ -646,7 +646,7 @@ def test_the_ledger_counts_what_is_null_in_every_format(
         pq.write_table(renamed, tmp_path / "in/1.parquet")
     run(spark, lake, definition)
     ((_, row),) = lakes.ledger(lake, definition)
-    assert (row.searched, row.unknown, row.nulls) == (0, 0, {"k": 1, "v": 2 if file_format == "csv" else 3})
+    assert (row["searched"], row["unknown"], row.nulls) == (0, 0, {"k": 1, "v": 2 if file_format == "csv" else 3})
 
 
 @pytest.mark.parametrize("file_format", ["json", "csv", "parquet"])

@@ -1,11 +1,13 @@
 """The history of real tables: stamps in commits, and the ledger that rides in them."""
 
 import json
+import re
 
 import pytest
 
 from spark_jobs.lake import history
 from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.formats import FormatError
 from spark_jobs.lake.stamps import Stamp, decode
 from tests.builders import a_batch, a_lake, a_stamp, write
 
@@ -22,7 +24,7 @@ class TestStamps:
 
     def test_it_is_json_that_others_can_read(self):
         said = json.loads(a_stamp(3, ledger=a_batch(7)).encode())
-        assert (said["tidemark"], said["batch_id"], said["ledger"]["read"]) == (1, 3, 7)
+        assert (said["format"], said["batch_id"], said["ledger"]["terms"]["read"]) == (1, 3, 7)
 
     def test_what_it_does_not_have_is_not_written(self):
         assert "ledger" not in json.loads(a_stamp().encode())
@@ -35,13 +37,23 @@ class TestStamps:
             {"userMetadata": "nightly compaction"},
             {"userMetadata": '{"job": 5}'},
             {"userMetadata": 'said "tidemark" once'},
-            {"userMetadata": '{"tidemark": 1}'},
-            {"userMetadata": a_stamp().encode().replace('"tidemark":1', '"tidemark":2')},
             {"userMetadata": a_stamp().encode()[:-5]},
         ],
     )
     def test_what_somebody_else_wrote_is_no_stamp(self, commit):
         assert decode(commit) is None
+
+    @pytest.mark.parametrize(
+        ("said", "why"),
+        [
+            ('{"tidemark": 1}', "tidemark: "),
+            (a_stamp().encode().replace('"format":1', '"format":2'), "expected format 1 to 1, got 2"),
+            (a_stamp().encode().replace('"batch_id":0', '"batch_id":"x"'), "batch_id: "),
+        ],
+    )
+    def test_a_stamp_that_cannot_be_read_is_not_taken_for_somebody_elses(self, said, why):
+        with pytest.raises(FormatError, match=re.escape(why)):
+            decode({"userMetadata": said})
 
 
 class TestCommits:

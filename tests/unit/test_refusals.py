@@ -597,19 +597,24 @@ def a_step_without_its_comma():
     a_pipeline(steps=(an_aggregate()))
 
 
-@refused("steps: expected exactly one Aggregate, got 0")
-def nothing_that_groups():
-    a_pipeline(steps=(Where("quantity > 1"),))
-
-
-@refused("steps: expected exactly one Aggregate, got 2")
+@refused("steps: expected at most one step that remembers events", "['aggregate', 'aggregate']")
 def two_that_group():
     a_pipeline(steps=(an_aggregate(), an_aggregate()))
 
 
-@refused("steps: a Where after Aggregate would remove counted results", "filter events before")
-def a_filter_of_results():
-    a_pipeline(steps=(an_aggregate(), Where("units > 1")))
+@refused("watermark: nothing waits for events where no step remembers them")
+def a_watermark_that_nothing_needs():
+    a_pipeline(steps=(Where("quantity > 1"),))
+
+
+@refused("sink: rows that are computed from one event each never change")
+def single_events_that_are_updated():
+    a_pipeline(steps=(Where("quantity > 1"),), watermark=None, sink=Sink("gold.large", mode="update"))
+
+
+@refused("steps: TopN ranks the groups of an Aggregate")
+def a_ranking_of_single_events():
+    a_pipeline(steps=(TopN(3, order_by="units"),), watermark=None)
 
 
 @refused("steps: expected TopN once, as the last step")
@@ -622,17 +627,19 @@ def a_ranking_of_events():
     a_pipeline(steps=(TopN(3, order_by="units"), an_aggregate()))
 
 
-@refused("steps: TopN order_by reads ['sales']", "expected columns of ['product_id', 'units', 'window_end', ")
+@refused(
+    "steps: TopN order_by of results reads ['sales']", "expected columns of ['product_id', 'units', 'window_end', "
+)
 def a_ranking_by_an_unknown_column():
     a_pipeline(steps=(an_aggregate(), TopN(3, order_by="units DESC NULLS FIRST, sales")))
 
 
-@refused("steps: Select 'share' after Aggregate", "got 'units / total'")
+@refused("steps: Select 'share' of results reads ['total']", "'units'")
 def a_result_computed_from_an_unknown_column():
     a_pipeline(steps=(an_aggregate(), Select({"share": "units / total"})))
 
 
-@refused("steps: Select 'UNITS' after Aggregate: expected a new name")
+@refused("steps: Select of results: expected a new column, got 'UNITS', which exists")
 def a_result_column_that_exists():
     a_pipeline(steps=(an_aggregate(), Select({"UNITS": "units + 1"})))
 

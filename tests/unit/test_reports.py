@@ -11,6 +11,8 @@ from rich.console import Console
 from spark_jobs.console import reports
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.inventory import TableSummary
+from spark_jobs.plan.equations import BY_FATE
+from spark_jobs.plan.logical import build
 from tests.builders import a_batch, a_lake, a_pipeline, write
 
 NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
@@ -25,25 +27,30 @@ def shown(show, *, width=120):
 
 class TestLedger:
     ROWS = (
-        (0, a_batch(1200, on_time=1100, filtered=100, pairs=1100, pairs_result=0, state_groups=12)),
+        (0, a_batch(1200, on_time=1100, filtered=100, pairs=1100, pairs_result=0, state_rows=12)),
         (1, a_batch(800, on_time=790, partly_late=4, late=5, pairs=799, pairs_late=7, pairs_result=1500)),
         (2, a_batch(0, pairs_result=392)),
     )
     CHECKS = ((True, "pairs: 1,899 read"), (False, "batch 1: read 800 events, accounts for 799"))
 
-    def ledger(self, *, rows=ROWS, checks=CHECKS, last=None, width=120):
-        return shown(lambda to: reports.print_ledger(to, "hourly_sales", 2, rows, checks, last=last), width=width)
+    EQUATIONS = build(a_pipeline()).equations
+
+    def ledger(self, *, rows=ROWS, checks=CHECKS, last=None, width=120, equations=EQUATIONS):
+        def show(to):
+            reports.print_ledger(to, "hourly_sales", 2, rows, equations, checks, last=last)
+
+        return shown(show, width=width)
 
     def test_it_shows_each_batch_the_sums_and_what_was_checked(self):
         assert (
             self.ledger()
             == """\
 hourly_sales, epoch 2: events
-batch   read  on time  partly late  late  filtered  pairs  pairs late  in results  state
-    0  1,200    1,100            0     0       100  1,100           0           0     12  =
-    1    800      790            4     5         0    799           7       1,500      0  ≠
-    2      0        0            0     0         0      0           0         392      0  =
-total  2,000    1,890            4     5       100  1,899           7       1,892
+batch   read  on time  partly late  late  filtered  pairs  pairs result  pairs late  state rows
+    0  1,200    1,100            -     -       100  1,100             0           -          12  =
+    1    800      790            4     5         -    799         1,500           7           0  ≠
+    2      0        0            -     -         -      0           392           -           0  =
+total  2,000    1,890            4     5       100  1,899         1,892           7
 balanced  pairs: 1,899 read
 UNBALANCED  batch 1: read 800 events, accounts for 799
 """
@@ -54,10 +61,10 @@ UNBALANCED  batch 1: read 800 events, accounts for 799
             self.ledger(last=1, checks=())
             == """\
 hourly_sales, epoch 2: events
-batch   read  on time  partly late  late  filtered  pairs  pairs late  in results  state
+batch   read  on time  partly late  late  filtered  pairs  pairs result  pairs late  state rows
     …
-    2      0        0            0     0         0      0           0         392      0  =
-total  2,000    1,890            4     5       100  1,899           7       1,892
+    2      0        0            -     -         -      0           392           -           0  =
+total  2,000    1,890            4     5       100  1,899         1,892           7
 """
         )
 
@@ -67,26 +74,26 @@ total  2,000    1,890            4     5       100  1,899           7       1,89
         assert sum(line.endswith(("=", "≠")) for line in lines) == batches
 
     def test_an_ingest_has_no_pairs(self):
-        row = a_batch(5, on_time=3, quarantined=2, pairs=0, pairs_result=None, state_groups=None)
+        row = a_batch(5, on_time=3, quarantined=2, pairs=None, pairs_result=None, state_rows=None)
         assert (
-            self.ledger(rows=[(0, row)], checks=())
+            self.ledger(rows=[(0, row)], checks=(), equations=(BY_FATE,))
             == """\
 hourly_sales, epoch 2: events
 batch  read  on time  late  quarantined
-    0     5        3     0            2  =
+    0     5        3     -            2  =
 total     5        3     0            2
 """
         )
 
     def test_an_update_sink_has_its_results_in_its_table(self):
-        rows = [(0, a_batch(5, pairs_result=None, state_groups=2))]
+        rows = [(0, a_batch(5, pairs_result=None, state_rows=2))]
         assert (
-            self.ledger(rows=rows, checks=())
+            self.ledger(rows=rows, checks=(), equations=(BY_FATE,))
             == """\
 hourly_sales, epoch 2: events
-batch  read  on time  late  pairs  pairs late  in results  state
-    0     5        5     0      5           0           -      2  =
-total     5        5     0      5           0           -
+batch  read  on time  late  pairs  state rows
+    0     5        5     -      5           2  =
+total     5        5     0      5
 """
         )
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from spark_jobs.engine import spark_settings as module
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
+from spark_jobs.spark import settings as module
 from spark_jobs.spark.settings import MissingJarsError, secret_environment, spark_settings
 
 CLUSTER = "spark://somewhere:7077"

@@ -7,9 +7,9 @@ They are SQL texts over the name of the event-time column: made anew for each ba
 and the same expression put together from columns costs dozens.
 """
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from datetime import timedelta
 
+from spark_jobs.plan.columns import GAP
 from spark_jobs.spec import GridWindow, Session, Window
 from spark_jobs.spec.durations import duration_ms
 
@@ -24,7 +24,7 @@ def last_start_us(time: str, window: GridWindow) -> str:
 def first_end_us(time: str, window: Window) -> str:
     """End of the oldest window that holds the event, in microseconds: if any of its windows is late, this one is."""
     if isinstance(window, Session):
-        return f"(unix_micros({time}) + {duration_ms(window.gap) * 1000}L)"
+        return f"(unix_micros({time}) + {gap_us(window)})"
     every = duration_ms(window.every) * 1000
     return f"({last_end_us(time, window)} - ({window_count(time, window)} - 1L) * {every}L)"
 
@@ -46,13 +46,35 @@ def window_count(time: str, window: Window) -> str:
     return f"(({size - 1}L - {into_newest}) div {every}L + 1L)"
 
 
-def window_column(time: Column, window: Window) -> Column:
-    """Spark's own window of the event, for `groupBy`."""
+def gap_us(window: Session) -> str:
+    """How long an event keeps its session open, in microseconds."""
+    return f"{duration_ms(window.gap) * 1000}L" if window.gap_sql is None else GAP
+
+
+def size_us(window: Window) -> str:
+    """The length of the window that one event makes, in microseconds."""
+    return gap_us(window) if isinstance(window, Session) else f"{duration_ms(window.size) * 1000}L"
+
+
+def every_us(window: Window) -> str:
+    """The distance of two windows of one event, in microseconds; of sessions an event has one."""
+    return "1L" if isinstance(window, Session) else f"{duration_ms(window.every) * 1000}L"
+
+
+def longest(window: Window) -> timedelta:
+    """How far past an event a window of it may reach."""
+    return window.gap if isinstance(window, Session) else window.size
+
+
+def windows_per_event(window: Window) -> int | None:
+    """How many windows each event belongs to; None: it depends on the event."""
     if isinstance(window, Session):
-        return F.session_window(time, f"{duration_ms(window.gap)} milliseconds")
-    return F.window(
-        time,
-        f"{duration_ms(window.size)} milliseconds",
-        f"{duration_ms(window.every)} milliseconds",
-        f"{duration_ms(window.offset)} milliseconds",
-    )
+        return 1
+    return window.size // window.every if window.size % window.every == timedelta(0) else None
+
+
+def gap_of_event(window: Session) -> str:
+    """SQL of `GAP` over the columns of an event, where each brings its own; null: the event belongs to no session."""
+    epoch = "TIMESTAMP'1970-01-01 00:00:00Z'"
+    given = f"unix_micros({epoch} + try_cast(({window.gap_sql}) AS INTERVAL))"
+    return f"least({given}, {duration_ms(window.gap) * 1000}L)"

@@ -1,0 +1,113 @@
+"""What a changed definition means for the checkpoint and the tables of the one before."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from spark_jobs.spec import Definition, Ingest, Pipeline
+
+
+class Verdict(StrEnum):
+    """What a change asks for."""
+
+    SAFE = "safe"
+    """The checkpoint goes on."""
+    REBUILD = "needs a new epoch"
+    """The checkpoint does not fit any more."""
+    REFUSED = "refused"
+    """No checkpoint of this pipeline can take it."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field that differs.
+
+    Attributes:
+        field: such as `steps` or `source.max_files_per_trigger`.
+        verdict: what it asks for.
+        why: in words.
+    """
+
+    field: str
+    verdict: Verdict
+    why: str
+
+
+_SAFE: Mapping[str, str] = {
+    "trigger_interval": "how often batches start is no part of what they hold",
+    "job": "the checkpoint goes with the pipeline to another driver",
+    "alerts": "they are looked at from outside",
+    "idle_after": "heartbeats move the watermark, whenever they come",
+}
+
+_REBUILD: Mapping[str, str] = {
+    "source": "the checkpoint has offsets of the source as it was",
+    "columns": "rows that were read have the columns as they were",
+    "event_time": "the checkpoint has a watermark of the time as it was",
+    "event_id": "events that were read have ids as they were made",
+    "arrival_time": "events that were read were judged by the time as it was",
+    "max_future": "events that were read were judged by the limit as it was",
+    "rules": "rows that were read were judged by the rules as they were",
+    "watermark": "events that were read were judged by the watermark as it was",
+    "steps": "the state holds what the steps as they were have made of the events",
+    "sink": "the checkpoint counts the batches of the table as it was",
+}
+
+
+def changes(before: Definition, after: Definition) -> tuple[Change, ...]:
+    """What differs between two definitions of one pipeline, as values: a field that has got a default differs in none.
+
+    Args:
+        before: which the checkpoint was begun with.
+        after: which is to run on it.
+    """
+    if before.kind != after.kind:
+        return (Change("kind", Verdict.REFUSED, f"it was an {before.kind}; give the {after.kind} a name of its own"),)
+    return tuple(_differences(before, after))
+
+
+def needs_new_epoch(before: Definition, after: Definition) -> tuple[str, ...]:
+    """The fields for which the checkpoint of the one cannot go on with the other."""
+    return tuple(change.field for change in changes(before, after) if change.verdict is not Verdict.SAFE)
+
+
+def _differences(before: Definition, after: Definition) -> Iterator[Change]:
+    for field in type(after).model_fields:
+        old, new = getattr(before, field), getattr(after, field)
+        if old == new and not _order_differs(before, after, field):
+            continue
+        if field == "source":
+            yield from _of_source(before, after)
+        elif field in _SAFE:
+            yield Change(field, Verdict.SAFE, _SAFE[field])
+        else:
+            yield Change(field, Verdict.REBUILD, _REBUILD.get(field, "what was read was computed with it as it was"))
+
+
+def _of_source(before: Definition, after: Definition) -> Iterator[Change]:
+    old, new = (definition.source.model_dump() for definition in (before, after))
+    if _without_limits(old) != _without_limits(new):
+        yield Change("source", Verdict.REBUILD, _REBUILD["source"])
+    else:
+        yield Change("source", Verdict.SAFE, "how much a batch takes is no part of what it holds")
+
+
+def _without_limits(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A source without how much of it one batch takes."""
+    kept = {name: value for name, value in source.items() if not name.endswith("_per_trigger")}
+    if "tables" in kept:
+        kept["tables"] = [_without_limits(table) for table in kept["tables"]]
+    return kept
+
+
+def _order_differs(before: Definition, after: Definition, field: str) -> bool:
+    """Whether columns that are the same stand in another order, where that means something."""
+    if field == "columns" and isinstance(before, Ingest) and isinstance(after, Ingest):
+        # The order of a CSV file's columns.
+        in_order = getattr(after.source, "format", None) == "csv"
+        return in_order and list(before.columns) != list(after.columns)
+    if field == "steps" and isinstance(before, Pipeline) and isinstance(after, Pipeline):
+        # The order of the values in Spark's state.
+        return [list(s.gives_in_order()) for s in before.steps] != [list(s.gives_in_order()) for s in after.steps]
+    return False

@@ -1,0 +1,21 @@
+"""The columns that Tidemark adds to those of its users, once."""
+
+from spark_jobs.spec import METADATA_COLUMNS
+
+EVENT_ID, INGEST_SEQ, INGEST_TIME, PLACE, HEARTBEAT = METADATA_COLUMNS
+"""Of each bronze row: its event's id, its number, when it arrived, where it stood, whether it is no event."""
+
+EVENT_COLUMNS = (EVENT_ID, INGEST_SEQ, INGEST_TIME)
+"""What an event keeps of bronze's own columns, whatever the source selects."""
+
+EVENTS = "__events"
+"""Of each group: how many events it stands for."""
+
+WINDOW_START, WINDOW_END = "window_start", "window_end"
+
+FINAL_AFTER, REVISION, REVISED_AT = "final_after", "revision", "revised_at"
+"""Of each result row: the published watermark from which on it is final, how often it was written, when it was last."""
+
+TIME, SEQ, SOURCE, KEY, FATE, GAP = "__time", "__seq", "__table", "__key", "__fate", "__gap_us"
+"""The narrow row of an event: its time, its number in the source table, which table that is, a hash of its key, what
+became of it before any step that remembers events (null: it went on), how long a session it keeps open."""

@@ -1,0 +1,86 @@
+"""What a definition means: what it reads, what it writes, what must add up. A pure function of the definition."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from spark_jobs.plan.equations import BY_FATE, Equation, Holding
+from spark_jobs.plan.operators import Operator, operator_of
+from spark_jobs.plan.tables import TableRef, beside
+from spark_jobs.spec import Definition, Ingest, Pipeline, Table
+from spark_jobs.spec.durations import duration_ms
+
+
+@dataclass(frozen=True)
+class LogicalPlan:
+    """What a definition means.
+
+    Attributes:
+        definition: that it was made of.
+        reads: the source tables, in the order by which a row tells where it comes from.
+        tables: what it writes; the result last.
+        equations: what the ledger must satisfy.
+        holdings: what the tables must hold, by the ledger.
+        grace_ms: how much longer than the delay an event is accepted.
+        delay_ms: Spark's one watermark delay: delay + grace.
+        operator: its stateful step; None for an ingest.
+    """
+
+    definition: Definition
+    reads: tuple[Table, ...]
+    tables: tuple[TableRef, ...]
+    equations: tuple[Equation, ...]
+    holdings: tuple[Holding, ...]
+    grace_ms: int = 0
+    delay_ms: int | None = None
+    operator: Operator | None = None
+
+    @property
+    def result(self) -> TableRef:
+        """The table that has the ledger in its history."""
+        return self.tables[-1]
+
+    @property
+    def horizon(self) -> timedelta:
+        """How far past the newest event the watermark must move until every result is final."""
+        return self.operator.horizon if self.operator else timedelta(0)
+
+    def table(self, role: str) -> TableRef | None:
+        """The table with a role; None: it writes none."""
+        return next((table for table in self.tables if table.role == role), None)
+
+
+def build(definition: Definition) -> LogicalPlan:
+    """The plan of a definition."""
+    return _ingest(definition) if isinstance(definition, Ingest) else _pipeline(definition)
+
+
+def _pipeline(pipeline: Pipeline) -> LogicalPlan:
+    operator = operator_of(pipeline)
+    watermark = pipeline.watermark
+    return LogicalPlan(
+        definition=pipeline,
+        reads=pipeline.tables,
+        tables=operator.tables,
+        equations=operator.equations,
+        holdings=operator.holdings,
+        grace_ms=duration_ms(watermark.grace) if watermark else 0,
+        delay_ms=duration_ms(watermark.engine_delay) if watermark else None,
+        operator=operator,
+    )
+
+
+def _ingest(ingest: Ingest) -> LogicalPlan:
+    bronze = TableRef(ingest.sink.table, "result", statistics=(ingest.event_time, "_ingest_seq"))
+    quarantine = TableRef(beside(ingest.sink.table, "quarantine"), "quarantine")
+    return LogicalPlan(
+        definition=ingest,
+        reads=(),
+        tables=(quarantine, bronze),
+        equations=(BY_FATE,),
+        holdings=(
+            Holding("quarantine", quarantine, "count(*)", ("quarantined",), "set aside", of_epoch=True),
+            Holding(
+                "bronze", bronze, "count(*)", ("rows",), "events written", where="NOT _heartbeat", whole_table=True
+            ),
+        ),
+    )

@@ -1,0 +1,168 @@
+"""What every kind of stateful step answers, once, for all who act on it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import ClassVar
+
+from spark_jobs.plan.equations import BY_FATE, Equation, Holding
+from spark_jobs.plan.tables import TableRef, beside
+from spark_jobs.plan.verdicts import Never, Verdict
+from spark_jobs.spec import Late, Pipeline, Session
+
+
+class Replay(StrEnum):
+    """How a batch over a range of events gives the rows that the stream wrote."""
+
+    SUBTRACT = "all events less the recorded late pairs"
+    BOUNDARIES = "the recorded batches again, each with its watermark"
+
+
+@dataclass(frozen=True)
+class Operator(ABC):
+    """A kind of stateful step (or none), in one pipeline.
+
+    Attributes:
+        pipeline: whose step it is.
+    """
+
+    pipeline: Pipeline
+
+    kind: ClassVar[str]
+    """Names the transform that computes it: `spark_jobs/transforms/operators/<kind>.py`."""
+
+    @property
+    def state_operators(self) -> tuple[str, ...]:
+        """What Spark calls the operators that it is made of, in a query's progress."""
+        return ()
+
+    @property
+    def replay(self) -> Replay:
+        """How a batch gives the stream's rows."""
+        return Replay.SUBTRACT
+
+    @property
+    @abstractmethod
+    def repair_unit(self) -> str:
+        """What one late event can change."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """By what an event is late."""
+        return Never()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Columns that identify a result row; none where each stands for itself."""
+        return ()
+
+    @property
+    @abstractmethod
+    def content(self) -> tuple[str, ...]:
+        """Columns of a result row that a replay must give again: not measures, whose last digits may differ."""
+
+    @property
+    def event_keys(self) -> tuple[str, ...]:
+        """Columns of an event by which the step remembers it."""
+        return ()
+
+    @property
+    def gap(self) -> Session | None:
+        """The session windows in which each event brings a gap of its own, if any."""
+        return None
+
+    def settled(self, terms: Mapping[str, int], duplicates: int) -> Mapping[str, int]:
+        """The terms of a batch, once Spark's operators have told what they removed.
+
+        Args:
+            terms: counted over the events.
+            duplicates: events that Spark removed because it had their key.
+        """
+        return terms
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Columns of the result by which its files are found."""
+        return ()
+
+    @property
+    def horizon(self) -> timedelta:
+        """How far past the newest event the watermark must move until every result is final."""
+        return timedelta(0)
+
+    @property
+    def updates(self) -> bool:
+        """Whether results are upserted while they change."""
+        return self.pipeline.sink.mode == "update"
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether the result is picked out of all groups, which then have a table of their own."""
+        return False
+
+    @property
+    def result_terms(self) -> Mapping[str, str]:
+        """Terms of the ledger -> SQL aggregates over the rows that it gives in a batch."""
+        return {}
+
+    @property
+    def keeps_late(self) -> bool:
+        """Whether late events have a table."""
+        watermark = self.pipeline.watermark
+        return not isinstance(self.verdict, Never) and watermark is not None and watermark.late is not Late.DROP
+
+    @property
+    def result(self) -> TableRef:
+        """The result table."""
+        return TableRef(self.pipeline.sink.table, "result", self.keys, self.statistics)
+
+    @property
+    def late(self) -> TableRef:
+        """Where late events are kept."""
+        return TableRef(beside(self.pipeline.sink.table, "late"), "late")
+
+    @property
+    def groups(self) -> TableRef:
+        """Every group of an `update` sink."""
+        if not self.keeps_groups:
+            return self.result
+        return TableRef(beside(self.pipeline.sink.table, "groups"), "groups", self.keys, self.statistics)
+
+    @property
+    def tables(self) -> tuple[TableRef, ...]:
+        """All that it writes, the result last: what has the result has all of them."""
+        groups = (self.groups,) if self.keeps_groups else ()
+        late = (self.late,) if self.keeps_late else ()
+        return (*late, *groups, self.result)
+
+    @property
+    def equations(self) -> tuple[Equation, ...]:
+        """What its ledger must satisfy."""
+        return (BY_FATE,)
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """What its tables must hold, by the ledger."""
+        if not self.keeps_late:
+            return ()
+        if self.verdict.in_windows:
+            measure, terms, said = "sum(len(missed_windows))", ("pairs_late",), "pairs judged"
+        else:
+            measure, terms, said = "count(*)", ("late",), "events judged"
+        return (Holding("late", self.late, measure, terms, said, of_epoch=True),)
+
+    @property
+    def open_in_result(self) -> tuple[str, TableRef, bool] | None:
+        """Where results are updated: what of them Spark's state holds as well.
+
+        Returns:
+            A SQL aggregate, its table, and whether only windows that the watermark has not passed are meant; None:
+            the result does not tell.
+        """
+        return None
+
+    def describe(self) -> str:
+        """In a line."""
+        return self.kind

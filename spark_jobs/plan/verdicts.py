@@ -1,0 +1,159 @@
+"""By what an event is late: exactly as Spark's operators decide it (design: docs/late-events.md).
+
+Late events are judged in batch N by W(N-1), the watermark of the batch before. All of it is SQL text over the narrow
+row of an event: a text costs one call to the JVM, the same expression put together from columns dozens.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from spark_jobs.plan import windows
+from spark_jobs.plan.columns import KEY, TIME
+from spark_jobs.spec import Session, Window
+
+MISSED = "ARRAY<STRUCT<window_start: TIMESTAMP, window_end: TIMESTAMP, late_by_ms: BIGINT>>"
+
+
+class Verdict(ABC):
+    """By what an event is late."""
+
+    in_windows: bool = False
+    """Whether lateness belongs to an (event, window) pair, so that an event can be late for some windows only."""
+
+    counts_groups: bool = False
+    """Whether Spark counts what it drops after it was put into groups; else it counts events."""
+
+    @property
+    def counts_per_task(self) -> bool:
+        """Whether Spark counts a group once for each task that drops some of it."""
+        return False
+
+    @abstractmethod
+    def any_late(self, watermark_ms: int) -> str:
+        """Whether an event is late, for a window at least."""
+
+    def all_late(self, watermark_ms: int) -> str:
+        """Whether an event is late for all of its windows."""
+        return self.any_late(watermark_ms)
+
+    def pairs(self) -> str:
+        """How many windows an event belongs to."""
+        return "1L"
+
+    def late_pairs(self, watermark_ms: int) -> str:
+        """How many windows a late event has missed."""
+        return "1L"
+
+    @abstractmethod
+    def late_by_ms(self, watermark_ms: int) -> str:
+        """How much longer the watermark would have had to wait for a late event."""
+
+    def missed(self, watermark_ms: int) -> str:
+        """The windows that a late event has missed, as `MISSED`."""
+        return f"CAST(array() AS {MISSED})"
+
+    def groups(self) -> str:
+        """A hash of each group that a late event has missed, beside its `missed_windows`."""
+        return f"array({KEY})"
+
+    @abstractmethod
+    def describe(self) -> str:
+        """In a line."""
+
+
+@dataclass(frozen=True)
+class WindowEnd(Verdict):
+    """A pair is late where its window's end is at or before the watermark.
+
+    Attributes:
+        window: of the pair.
+    """
+
+    window: Window
+    in_windows = True
+    counts_groups = True
+
+    @property
+    def counts_per_task(self) -> bool:
+        """Of sessions, which are merged after they were dropped."""
+        return isinstance(self.window, Session)
+
+    def any_late(self, watermark_ms: int) -> str:
+        """The oldest of its windows has passed."""
+        return f"({windows.first_end_us(TIME, self.window)} <= {watermark_ms * 1000}L)"
+
+    def all_late(self, watermark_ms: int) -> str:
+        """The newest of its windows has passed."""
+        return f"({windows.last_end_us(TIME, self.window)} <= {watermark_ms * 1000}L)"
+
+    def pairs(self) -> str:
+        """Its windows."""
+        return windows.window_count(TIME, self.window)
+
+    def late_pairs(self, watermark_ms: int) -> str:
+        """Those of its windows that have passed."""
+        if windows.windows_per_event(self.window) == 1:
+            return "1L"
+        past_us = f"({watermark_ms * 1000}L - {windows.first_end_us(TIME, self.window)})"
+        return f"least({past_us} div {windows.every_us(self.window)} + 1L, {self.pairs()})"
+
+    def late_by_ms(self, watermark_ms: int) -> str:
+        """By its oldest window."""
+        return f"({watermark_ms * 1000}L - {windows.first_end_us(TIME, self.window)}) div 1000L"
+
+    def missed(self, watermark_ms: int) -> str:
+        """Each window that has passed."""
+        first, size_us = windows.first_end_us(TIME, self.window), windows.size_us(self.window)
+        if isinstance(self.window, Session):
+            ends = f"array({first})"
+        else:
+            all_ends = f"sequence({first}, {windows.last_end_us(TIME, self.window)}, {windows.every_us(self.window)})"
+            ends = f"filter({all_ends}, __end -> __end <= {watermark_ms * 1000}L)"
+        return (
+            f"transform({ends}, __end -> named_struct('window_start', timestamp_micros(__end - {size_us}), "
+            f"'window_end', timestamp_micros(__end), 'late_by_ms', ({watermark_ms * 1000}L - __end) div 1000L))"
+        )
+
+    def groups(self) -> str:
+        """Key and window."""
+        return f"transform(missed_windows, __missed -> xxhash64(__missed.window_end, {KEY}))"
+
+    def describe(self) -> str:
+        """In a line."""
+        if isinstance(self.window, Session):
+            return "late where event time + gap is at or before the watermark"
+        return "late for each window that ends at or before the watermark"
+
+
+@dataclass(frozen=True)
+class EventTime(Verdict):
+    """An event is late where its time is at or before the watermark."""
+
+    def any_late(self, watermark_ms: int) -> str:
+        """Its time has passed."""
+        return f"(unix_micros({TIME}) <= {watermark_ms * 1000}L)"
+
+    def late_by_ms(self, watermark_ms: int) -> str:
+        """By its time."""
+        return f"({watermark_ms * 1000}L - unix_micros({TIME})) div 1000L"
+
+    def describe(self) -> str:
+        """In a line."""
+        return "late where event time is at or before the watermark"
+
+
+@dataclass(frozen=True)
+class Never(Verdict):
+    """Nothing waits for events, so none is late."""
+
+    def any_late(self, watermark_ms: int) -> str:
+        """No."""
+        return "false"
+
+    def late_by_ms(self, watermark_ms: int) -> str:
+        """Not at all."""
+        return "0L"
+
+    def describe(self) -> str:
+        """In a line."""
+        return "never late"

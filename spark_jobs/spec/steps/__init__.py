@@ -1,0 +1,14 @@
+"""Steps of a pipeline, from its source to its sink; one file per family."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from spark_jobs.spec.steps.aggregate import Aggregate
+from spark_jobs.spec.steps.base import RESULT_COLUMNS, Columns, StepSpec
+from spark_jobs.spec.steps.rows import Select, Where
+from spark_jobs.spec.steps.top_n import TopN
+
+Step = Annotated[Where | Select | Aggregate | TopN, Field(discriminator="kind")]
+
+__all__ = ["RESULT_COLUMNS", "Aggregate", "Columns", "Select", "Step", "StepSpec", "TopN", "Where"]

@@ -1,0 +1,65 @@
+"""What every step says of itself, so that a pipeline can be checked without knowing its steps."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from spark_jobs.spec.base import Spec
+
+if TYPE_CHECKING:
+    from spark_jobs.spec.pipeline import Pipeline
+
+RESULT_COLUMNS = frozenset({"window_start", "window_end", "final_after", "is_final", "revision", "revised_at", "rank"})
+"""What Tidemark adds to results."""
+
+Columns = frozenset[str] | None
+"""Names of columns that are known; None: whatever the source table has, which Spark checks at the start."""
+
+
+class StepSpec(Spec):
+    """A step of a pipeline.
+
+    Attributes:
+        stateful: whether it remembers events from batch to batch. Steps before it see events, steps after it see what
+            it gives.
+        may_follow: kinds of stateful steps after which it may stand, where it is stateful itself.
+    """
+
+    stateful: ClassVar[bool] = False
+    may_follow: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, /, *unnamed: Any, **fields: Any) -> None:
+        super().__init__(*unnamed, **fields)
+
+    def reads(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """(what reads, the columns that it reads)."""
+        return iter(())
+
+    def adds(self) -> Iterable[str]:
+        """Columns that it adds to those that are there."""
+        return ()
+
+    def gives(self, given: Columns) -> Columns:
+        """The columns after it.
+
+        Args:
+            given: those before it.
+        """
+        return given and given | frozenset(self.adds())
+
+    def gives_in_order(self) -> Iterable[str]:
+        """What the step keeps in Spark's state, in the order in which it does; nothing where the order is none."""
+        return ()
+
+    def check(self, pipeline: "Pipeline") -> None:
+        """Refuses a pipeline that the step does not fit into.
+
+        Raises:
+            ValueError: that says what, and the way out.
+        """
+
+
+def refuse_result_columns(names: Iterable[str]) -> None:
+    """Raises ValueError for a name that Tidemark gives itself."""
+    for name in names:
+        if name.casefold() in RESULT_COLUMNS:
+            raise ValueError(f"{name!r} is a column that Tidemark adds to results: choose another name")

@@ -1,0 +1,49 @@
+"""What became of the events of a batch, counted over its narrow rows in the pass that computes it."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from spark_jobs.plan.columns import FATE, SEQ, SOURCE, TIME
+from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.plan.verdicts import Never, Verdict
+from spark_jobs.transforms.events import FILTERED
+
+EVENT = f"({SOURCE} IS NOT NULL AND {SEQ} IS NOT NULL)"
+PASSED = f"({EVENT} AND {FATE} IS NULL AND {TIME} IS NOT NULL)"
+HEARTBEATS = f"({SOURCE} IS NOT NULL AND {SEQ} IS NULL)"
+
+
+def late_events(verdict: Verdict, watermark_ms: int) -> str:
+    """Which narrow rows are those of events that were late, for a window at least; SQL."""
+    return "false" if isinstance(verdict, Never) else f"({PASSED} AND {verdict.any_late(watermark_ms)})"
+
+
+def terms_of_events(plan: LogicalPlan, verdict: Verdict, late_watermark_ms: int) -> list[Column]:
+    """The terms of the ledger that are counted over every event of the batch."""
+    conditions: dict[str, str] = {
+        "read": EVENT,
+        "filtered": f"{EVENT} AND {FATE} = '{FILTERED}'",
+        "timeless": f"{EVENT} AND {FATE} IS NULL AND {TIME} IS NULL",
+        "heartbeats": HEARTBEATS,
+        "on_time": PASSED,
+    }
+    if not isinstance(verdict, Never):
+        any_late, all_late = verdict.any_late(late_watermark_ms), verdict.all_late(late_watermark_ms)
+        conditions["on_time"] = f"{PASSED} AND NOT {any_late}"
+        conditions["late"] = f"{PASSED} AND {all_late}"
+        if all_late != any_late:
+            conditions["partly_late"] = f"{PASSED} AND {any_late} AND NOT {all_late}"
+        if plan.grace_ms:
+            published = verdict.any_late(late_watermark_ms + plan.grace_ms)
+            conditions["within_grace"] = f"{PASSED} AND NOT {any_late} AND {published}"
+    counts = [F.expr(f"count(CASE WHEN {sql} THEN 1 END)").alias(name) for name, sql in conditions.items()]
+    if verdict.in_windows:
+        counts.append(F.expr(f"sum(CASE WHEN {PASSED} THEN {verdict.pairs()} END)").alias("pairs"))
+    return counts
+
+
+def known(figures: Mapping[str, int | None]) -> dict[str, int]:
+    """Figures as terms: what nothing was counted for is 0."""
+    return {name: value or 0 for name, value in figures.items()}

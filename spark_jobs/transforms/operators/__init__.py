@@ -1,0 +1,19 @@
+"""The kinds of stateful steps as DataFrame operations."""
+
+from typing import Any
+
+from spark_jobs.plan.operators import Operator
+from spark_jobs.transforms.operators.aggregate import GroupedTransform
+from spark_jobs.transforms.operators.base import Transform
+from spark_jobs.transforms.operators.stateless import StatelessTransform
+
+# Kind of an operator -> what computes it.
+_TRANSFORMS: dict[str, type[Transform[Any]]] = {"aggregate": GroupedTransform, "stateless": StatelessTransform}
+
+
+def transform_of(operator: Operator) -> Transform[Any]:
+    """What computes an operator."""
+    return _TRANSFORMS[operator.kind](operator)
+
+
+__all__ = ["Transform", "transform_of"]

@@ -1,0 +1,44 @@
+"""What each kind of stateful step is as DataFrame operations, the same for a stream and for a batch."""
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from pyspark.sql import DataFrame
+
+from spark_jobs.plan.columns import FATE, GAP, HEARTBEAT, KEY, SEQ, SOURCE, TIME
+from spark_jobs.plan.operators import Operator
+
+Kind = TypeVar("Kind", bound=Operator)
+
+NARROW = (TIME, SEQ, SOURCE, KEY, GAP)
+"""Columns of the narrow branch; beside it, results have none of them."""
+
+
+class Transform(ABC, Generic[Kind]):
+    """One operator over frames.
+
+    Args:
+        operator: that the plan has.
+    """
+
+    one_branch = False
+    """Whether a result row is the event's own row, so that one branch both gives results and accounts for events."""
+
+    def __init__(self, operator: Kind) -> None:
+        self.operator = operator
+
+    @abstractmethod
+    def results(self, events: DataFrame) -> DataFrame:
+        """The rows that the step gives, with `FATE` where a step after it takes them out of the result.
+
+        Args:
+            events: those that go on, with the columns of every `Select` before the step.
+        """
+
+    def written(self, results: DataFrame) -> DataFrame:
+        """The columns of result rows that are written.
+
+        Args:
+            results: rows of a batch, with the columns of both branches.
+        """
+        return results.drop(*NARROW, FATE, HEARTBEAT)

@@ -1,0 +1,22 @@
+"""Rows that are computed from one event each."""
+
+from pyspark.sql import DataFrame
+
+from spark_jobs.plan.columns import EVENT_COLUMNS, PLACE
+from spark_jobs.plan.operators.stateless import Stateless
+from spark_jobs.transforms.operators.base import Transform
+
+
+class StatelessTransform(Transform[Stateless]):
+    """The event itself, with the columns of every `Select`."""
+
+    one_branch = True
+
+    def results(self, events: DataFrame) -> DataFrame:
+        """The events."""
+        return events
+
+    def written(self, results: DataFrame) -> DataFrame:
+        """The payload; of bronze's own columns the event's id, its number and when it arrived."""
+        written = super().written(results).drop(PLACE)
+        return written.select(*(name for name in written.columns if name not in EVENT_COLUMNS), *EVENT_COLUMNS)

@@ -1,0 +1,25 @@
+"""What every result row says of itself."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.plan.columns import FINAL_AFTER, REVISED_AT, REVISION, WINDOW_END
+from spark_jobs.plan.logical import LogicalPlan
+
+REVISED = (FINAL_AFTER, REVISION, REVISED_AT)
+
+
+def with_revision(results: DataFrame, plan: LogicalPlan, batch_time_ms: int) -> DataFrame:
+    """Adds the watermark from which on a row is final, how often it was written and when.
+
+    Args:
+        results: rows of a result.
+        plan: of the pipeline.
+        batch_time_ms: the batch's clock, which is the same when the batch runs again.
+    """
+    if plan.delay_ms is not None and WINDOW_END in plan.result.keys:
+        final = F.timestamp_micros(F.unix_micros(WINDOW_END) + F.lit(plan.grace_ms * 1000))
+        results = results.withColumn(FINAL_AFTER, final)
+    return results.withColumns(
+        {REVISION: F.lit(1).cast("bigint"), REVISED_AT: F.timestamp_millis(F.lit(batch_time_ms))}
+    )
