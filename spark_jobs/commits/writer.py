@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from delta.tables import DeltaTable
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, Transaction
 from deltalake import DeltaTable as Table
 from deltalake.exceptions import CommitFailedError
 from py4j.protocol import Py4JJavaError
@@ -17,6 +17,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.appends import append
 from spark_jobs.lake.continuity import RESTORE_OR_RESET
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
@@ -130,7 +131,7 @@ class TableWriter:
         table = open_table(self.lake, self.table)
         if not self._knows(table, stamp):
             content = self._collect(rows, table, stamp)
-            write_deltalake(table, content, mode="append", commit_properties=self._commit_properties(stamp))
+            append(self.lake, self.table, table, content, self._commit_properties(stamp))
 
     def _knows(self, table: Table, stamp: Stamp) -> bool:
         """Whether the table remembers this batch or a later one of the same epoch."""

@@ -24,7 +24,8 @@ RESTORE_OR_RESET = (
 def refuse_torn_commits(lake: Lake, definition: Definition, epoch: Epoch) -> None:
     """Refuses to take a batch for written of which a loss of power has left the commit, but not all of its rows.
 
-    Only commits of batches that Spark has not noted as finished can be torn: before that they are forced to the disk.
+    Only commits of batches that Spark has not noted as finished can be torn: before that they are forced to the disk. A
+    torn one is a small merge; the data files of appends are on the disk before a commit names them.
 
     Raises:
         CheckpointError: if there is one; it says which file to remove, so that the batch is written again.

@@ -66,8 +66,9 @@ def force_folder(path: Path) -> None:
 def force_commit(lake: Lake, table: str, version: int, *, data: bool = True) -> None:
     """Waits until a commit of a table, and the data files that it names, are on the disk of a folder lake.
 
-    `deltalake` writes without waiting for that. Until it has happened nobody may note the batch as finished: what a
-    loss of power leaves of such a commit is found at the next start, and the batch runs again.
+    `deltalake` links a commit without waiting for that; only the data files of an append are there before, see
+    `appends`. Until it has happened nobody may note the batch as finished: what a loss of power leaves of such a commit
+    is found at the next start, and the batch runs again.
 
     Args:
         lake: where.

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_jobs.lake.appends import append_rows
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables import append_rows
 
 TABLE = "ops.metrics"
 

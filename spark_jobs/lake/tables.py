@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from obstore.exceptions import BaseError
@@ -268,14 +268,6 @@ def rows_without(rows: pa.Table, others: pa.Table, keys: Sequence[str]) -> pa.Ta
 def history(table: DeltaTable, limit: int | None = None) -> Iterator[dict[str, Any]]:
     """The commits of the table, newest first, as Delta's `commitInfo` has them."""
     yield from table.history(limit)
-
-
-@again_at_conflicts
-def append_rows(lake: Lake, table: str, rows: pa.Table) -> None:
-    """Appends to a table that many processes write, and creates it with the first rows."""
-    target = open_or_create(lake, table, Schema.from_arrow(rows.schema))
-    write_deltalake(target, rows, mode="append")
-    prune_log_checkpoints(lake, table, target.version())
 
 
 def prune_log_checkpoints(lake: Lake, table: str, version: int) -> None:

@@ -7,19 +7,21 @@ import os
 import signal
 from typing import Any
 
+from deltalake import DeltaTable
+
 from spark_jobs.cli import main
 from spark_jobs.commits import writer as commits
+from spark_jobs.lake import Lake
 
 _TABLE, _VERSION = os.environ["ZOMBIE_TABLE"], int(os.environ["ZOMBIE_VERSION"])
-_commit = commits.write_deltalake
+_commit = commits.append
 
 
-def _sleep_before(table: Any, *arguments: Any, **options: Any) -> None:
-    place = str(getattr(table, "table_uri", table)).rstrip("/")
-    if place.endswith("/" + _TABLE.replace(".", "/")) and table.version() + 1 == _VERSION:
+def _sleep_before(lake: Lake, table: str, opened: DeltaTable, *arguments: Any) -> None:
+    if table == _TABLE and opened.version() + 1 == _VERSION:
         os.killpg(0, signal.SIGSTOP)
-    _commit(table, *arguments, **options)
+    _commit(lake, table, opened, *arguments)
 
 
-commits.write_deltalake = _sleep_before
+commits.append = _sleep_before
 main()

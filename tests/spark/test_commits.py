@@ -2,7 +2,8 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from threading import Barrier
 
@@ -10,11 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from spark_jobs.commits import writer as commits
 from spark_jobs.commits.tables import create_table
 from spark_jobs.commits.writer import TableWriter, _retrying
+from spark_jobs.lake.durable import added_files
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spark.frames import size_of
@@ -179,3 +182,47 @@ def test_few_rows_that_are_large_are_not_collected(lake, spark, monkeypatch):
     ]
     assert spark_wrote[:3] == [True, True, False]
     rows.unpersist()
+
+
+def test_spark_reads_and_goes_on_with_what_was_appended_without_it(tmp_path, spark):
+    lake = a_lake(tmp_path)
+    schema = StructType.fromDDL(
+        "id BIGINT, at TIMESTAMP, text STRING, price DECIMAL(38, 10), day DATE, bytes BINARY, flag BOOLEAN, "
+        "tags ARRAY<STRING>, counts MAP<STRING, BIGINT>, _source STRUCT<name: STRING, partition: INT, position: BIGINT>"
+    )
+    create_table(lake, "gold.types", schema, statistics=("at", "id"))
+    values = [
+        (
+            *(1, hour(1) + timedelta(microseconds=1), "é", Decimal("12345678901234567890.0123456789")),
+            *(date(1969, 12, 31), bytearray(b"\x00\xff"), True, ["a", None], {"k": 1, "l": None}, ("file", None, 7)),
+        ),
+        (2, datetime(1582, 1, 1, tzinfo=UTC), *[None] * 8),
+    ]
+    rows = spark.createDataFrame(values, schema)
+    writer = TableWriter(lake, "gold.types", "result", "p", query_id="query", epoch=1)
+    writer.append(rows.toArrow(), a_stamp(0, pipeline="p", rows=2))
+    writer._append_many(rows, a_stamp(1, pipeline="p", rows=2))
+    # It is a batch that Spark knows, too.
+    writer._append_many(rows, a_stamp(0, pipeline="p", rows=2))
+
+    found = spark.read.format("delta").load(writer.path)
+    (small,) = added_files(lake, "gold.types", 1)
+    own = found.where(F.input_file_name().endswith(small[0].name))
+    assert own.orderBy("id").collect() == rows.orderBy("id").collect()
+    assert found.count() == 4
+    for column, value in (("at", hour(1) + timedelta(microseconds=1)), ("id", 1)):
+        assert found.where(F.col(column) == F.lit(value)).select("id").collect() == [(1,), (1,)]
+
+
+@pytest.mark.parametrize("left", ["data file alone", "empty commit"])
+def test_a_small_append_of_which_a_loss_of_power_left_no_commit_is_made_again(lake, left):
+    rows = pa.table({"k": ["a", "b"], "n": [1, 2], "revision": [1, 1]})
+    stamp = a_stamp(0, pipeline="p", rows=2)
+    TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1).append(rows, stamp)
+    commit = Path(lake.uri, "gold/totals/_delta_log", f"{1:020d}.json")
+    commit.unlink() if left == "data file alone" else commit.write_bytes(b"")
+
+    writer = TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1)
+    assert not writer.has(stamp)
+    assert writer.append(rows, stamp) == writer.append(rows, stamp) == stamp
+    assert open_table(lake, "gold.totals").to_pyarrow_table().num_rows == 2

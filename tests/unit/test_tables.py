@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.lake import Lake, tables, watermarks
+from spark_jobs.lake.appends import append_rows
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
 from spark_jobs.lake.inventory import summaries
@@ -270,7 +271,7 @@ class TestTablesOfManyWriters:
         def write_first(number):
             barrier.wait()
             if table == "ops.metrics":
-                tables.append_rows(lake, table, pa.table({"n": [number]}))
+                append_rows(lake, table, pa.table({"n": [number]}))
             else:
                 watermarks.publish(
                     lake, pipeline=f"p{number}", table="gold.x", engine_ms=0, grace_ms=0, epoch=1, batch_id=0
@@ -361,7 +362,7 @@ class TestCheckpointsOfTheLog:
     def append_until(self, lake, table, commits):
         rows = pa.table({"n": pa.array([1], pa.int64())})
         for _ in range(commits):
-            tables.append_rows(lake, table, rows)
+            append_rows(lake, table, rows)
 
     def test_the_last_few_stay_and_the_table_is_whole(self, lake, monkeypatch):
         monkeypatch.setattr(tables, "CHECKPOINT_INTERVAL", 3)

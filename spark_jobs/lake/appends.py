@@ -1,0 +1,132 @@
+"""Appends of few rows, without a JVM (docs/decisions/0015).
+
+`deltalake` writes data files and links the commit that names them in one call, and forces nothing to the disk. In a
+folder lake it therefore writes to a scratch table first. The files are copied to their place and forced, then named.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake.transaction import AddAction
+
+from spark_jobs.lake.durable import force_folder
+from spark_jobs.lake.history import actions_at
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.tables import again_at_conflicts, open_or_create, prune_log_checkpoints
+
+
+@again_at_conflicts
+def append_rows(lake: Lake, table: str, rows: pa.Table) -> None:
+    """Appends to a table that many processes write, and creates it with the first rows."""
+    target = open_or_create(lake, table, Schema.from_arrow(rows.schema))
+    append(lake, table, target, rows)
+    target.update_incremental()
+    prune_log_checkpoints(lake, table, target.version())
+
+
+def append(
+    lake: Lake, table: str, opened: DeltaTable, rows: pa.Table, properties: CommitProperties | None = None
+) -> None:
+    """Appends rows to a table in one commit; also without rows there is one.
+
+    In a folder lake the data files and their names are on the disk before the commit gets its name. Who relies on the
+    commit itself forces it afterwards, see `force_commit`. Where the commit fails, its data files stay: it may be
+    there all the same, when only its answer got lost.
+
+    Args:
+        lake: where.
+        table: such as `gold.totals`.
+        opened: the table; a transaction id that another writer has committed since conflicts.
+        rows: with the columns of the table.
+        properties: of the commit.
+
+    Raises:
+        CommitFailedError: if another writer is in the way.
+    """
+    # Tidemark makes no table with partitions, whose folders would have to be made and forced too.
+    if lake.on_s3 or not rows.num_rows or opened.metadata().partition_columns:
+        write_deltalake(opened, rows, mode="append", commit_properties=properties)
+        return
+    with tempfile.TemporaryDirectory(prefix="tidemark-append-") as folder:
+        scratch = Lake(folder)
+        write_deltalake(_twin(opened, scratch, table), rows, mode="append")
+        actions = actions_at(scratch, table, 1) or []
+        added = [action["add"] for action in actions if "add" in action]
+        _place(Path(scratch.table_path(table)), Path(lake.table_path(table)), [unquote(add["path"]) for add in added])
+    metrics = next(action["commitInfo"]["operationMetrics"] for action in actions if "commitInfo" in action)
+    properties = properties or CommitProperties()
+    opened.create_write_transaction(
+        [_action(add) for add in added],
+        mode="append",
+        schema=opened.schema(),
+        commit_properties=CommitProperties(
+            # A bare transaction has none; the number of rows is held against the batch.
+            custom_metadata={**(properties.custom_metadata or {}), "operationMetrics": metrics},
+            max_commit_retries=properties.max_commit_retries,
+            app_transactions=properties.app_transactions,
+        ),
+    )
+
+
+def _twin(table: DeltaTable, lake: Lake, name: str) -> DeltaTable:
+    """An empty table like another: rows are checked, written and counted in it as they would be in the other.
+
+    Its log is written here: to make a table by `deltalake` takes longer, and refuses settings that it does not know.
+    """
+    metadata, protocol = table.metadata(), table.protocol()
+    features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
+    actions: tuple[dict[str, Any], ...] = (
+        {
+            "protocol": {
+                "minReaderVersion": protocol.min_reader_version,
+                "minWriterVersion": protocol.min_writer_version,
+                **{key: value for key, value in features.items() if value is not None},
+            }
+        },
+        {
+            "metaData": {
+                "id": str(metadata.id),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": table.schema().to_json(),
+                "partitionColumns": metadata.partition_columns,
+                "configuration": metadata.configuration,
+            }
+        },
+    )
+    log = Path(lake.table_path(name), "_delta_log")
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    return DeltaTable(lake.table_uri(name))
+
+
+def _place(source: Path, target: Path, names: list[str]) -> None:
+    """Copies files to another folder and waits until they and their names are on the disk."""
+    for name in names:
+        final = target / name
+        try:
+            with (source / name).open("rb") as written, final.open("xb") as file:
+                shutil.copyfileobj(written, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            final.unlink(missing_ok=True)  # a full disk must not be filled by one attempt after the other
+            raise
+    force_folder(target)
+
+
+def _action(add: dict[str, Any]) -> AddAction:
+    return AddAction(
+        path=add["path"],
+        size=add["size"],
+        partition_values=add["partitionValues"],
+        modification_time=add["modificationTime"],
+        data_change=True,
+        stats=add["stats"],
+    )
