@@ -19,7 +19,7 @@ from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
-from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.ledger import LedgerEntry, named
 from spark_jobs.lake.offsets import read_by_batch, versions_read
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.plan import logical
@@ -241,6 +241,9 @@ class PipelineQuery(Query[Pipeline]):
         operator = self.branches.operator
         terms = dict(operator.settled(counted, state.duplicates))
         terms |= {name: kept[name] for name in operator.result_terms}
+        terms["rows"] = kept["rows"] - kept["withheld"]
+        if kept["withheld"]:
+            terms["withheld"] = kept["withheld"]
         if operator.verdict.in_windows:
             terms["pairs_late"] = kept["pairs_late"]
         if operator.state_operators:
@@ -260,13 +263,19 @@ class PipelineQuery(Query[Pipeline]):
                 f"pipeline `{self.name}`: {entry.late_events} events are late by the count over all, "
                 f"but {kept['late_events']} were kept. Nothing of this batch was written; the stream has stopped."
             )
-        missed = kept["pairs_late"] or 0
+        missed = kept["pairs_late"]
         if operator.verdict.counts_groups:
             fits = (state.dropped == 0) == (missed == 0) and state.dropped <= missed
         else:
             fits = state.dropped == entry.late_events
         if not fits:
             raise _disagreement(self.name, state.dropped, f"{missed} that are late")
+        for equation in self.logical.equations:
+            if equation.open is None and entry[equation.whole] != (found := sum(entry[p] for p in equation.parts)):
+                raise LedgerError(
+                    f"pipeline `{self.name}`: {named(equation.whole)} {entry[equation.whole]} {equation.unit}, "
+                    f"accounts for {found}. Nothing of this batch was written; the stream has stopped."
+                )
         return entry
 
     def _with_source(self, entry: LedgerEntry, bounds: BatchBounds) -> LedgerEntry:

@@ -103,7 +103,7 @@ class Aggregate(StepSpec):
                 f"sink: a running total never becomes final, got mode 'append': "
                 f'use Sink({pipeline.sink.table!r}, mode="update")'
             )
-        if pipeline.watermark is not None:
+        if pipeline.watermark is not None and pipeline.stateful_steps == (self,):
             raise ValueError("watermark: a running total has no window that it could close: leave it out")
         if pipeline.top_n is not None:
             raise ValueError("steps: TopN ranks inside a window: give the Aggregate one")

@@ -10,7 +10,7 @@ from spark_jobs.plan.operators import Operator
 
 Kind = TypeVar("Kind", bound=Operator)
 
-NARROW = (TIME, SEQ, SOURCE, KEY, GAP)
+_NARROW = (TIME, SEQ, SOURCE, KEY, GAP)
 """Columns of the narrow branch; beside it, results have none of them."""
 
 
@@ -41,4 +41,4 @@ class Transform(ABC, Generic[Kind]):
         Args:
             results: rows of a batch, with the columns of both branches.
         """
-        return results.drop(*NARROW, FATE, HEARTBEAT)
+        return results.drop(*_NARROW, FATE, HEARTBEAT)
