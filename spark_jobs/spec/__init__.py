@@ -6,7 +6,7 @@ from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipel
 from spark_jobs.spec.rules import Between, NotNull, OneOf, RowRule, Satisfies
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
-from spark_jobs.spec.steps import Aggregate, Select, TopN, Where
+from spark_jobs.spec.steps import Aggregate, Deduplicate, Select, TopN, Where
 from spark_jobs.spec.watermark import Late, Watermark
 from spark_jobs.spec.windows import GridWindow, Hopping, Session, Tumbling, Window
 
@@ -15,6 +15,7 @@ __all__ = [
     "Aggregate",
     "Alerts",
     "Between",
+    "Deduplicate",
     "Definition",
     "DefinitionError",
     "Files",

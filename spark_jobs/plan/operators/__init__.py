@@ -2,11 +2,12 @@
 
 from spark_jobs.plan.operators.aggregate import Grouped
 from spark_jobs.plan.operators.base import Operator, Replay
+from spark_jobs.plan.operators.deduplicate import Deduplicated
 from spark_jobs.plan.operators.stateless import Stateless
 from spark_jobs.spec import Pipeline
 
 # Kind of the first stateful step -> its operator.
-_OPERATORS: dict[str, type[Operator]] = {"aggregate": Grouped}
+_OPERATORS: dict[str, type[Operator]] = {"aggregate": Grouped, "deduplicate": Deduplicated}
 
 
 def operator_of(pipeline: Pipeline) -> Operator:

@@ -1,0 +1,188 @@
+"""The first event of each key: against a model in plain Python, with late events, duplicates and bad rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from spark_jobs.lake import Lake
+from spark_jobs.spec import Aggregate, Deduplicate, Hopping, Pipeline, Sink, Table, Tumbling, Watermark, Where
+from tests import lakes
+
+MINUTE = 60_000
+START = 1_700_000_040_000
+DELAY, WITHIN = 2, 10
+COLUMNS = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
+
+
+@dataclass(frozen=True)
+class Event:
+    key: str | None
+    minute: float | None
+    value: int = 1
+
+    @property
+    def at_ms(self) -> int:
+        return START + round((self.minute or 0) * MINUTE)
+
+    def row(self) -> dict[str, object]:
+        return {"k": self.key, "v": self.value, "t": None if self.minute is None else lakes.at(self.at_ms)}
+
+
+@dataclass
+class Outcome:
+    """What became of the events, by the rules alone."""
+
+    first: list[Event] = field(default_factory=list)
+    fates: Counter[str] = field(default_factory=Counter)
+
+
+def by_the_rules(batches: Sequence[Sequence[Event]]) -> Outcome:
+    """Batch N is judged by W(N-1); W(N) knows the events before batch N. Keys are forgotten by W(N)."""
+    outcome, remembered, seen_ms, judged_ms = Outcome(), {}, None, 0
+    watermark_ms = 0
+    for batch in batches:
+        judged_ms, watermark_ms = watermark_ms, max(watermark_ms, (seen_ms or 0) - DELAY * MINUTE)
+        for event in batch:
+            if event.value < 0:
+                outcome.fates["filtered"] += 1
+            elif event.minute is None:
+                outcome.fates["timeless"] += 1
+            elif event.at_ms <= judged_ms:
+                outcome.fates["late"] += 1
+            elif event.key in remembered:
+                outcome.fates["duplicate"] += 1
+            else:
+                outcome.first.append(event)
+                remembered[event.key] = event.at_ms + WITHIN * MINUTE
+        times = [event.at_ms for event in batch if event.minute is not None]
+        seen_ms = max([seen_ms or 0, *times])
+        remembered = {key: until for key, until in remembered.items() if until > watermark_ms}
+    outcome.fates["on_time"] = len(outcome.first)
+    return outcome
+
+
+def pipeline(*after: Aggregate, mode: str = "append", keys: Sequence[str] = ("k",)) -> Pipeline:
+    definition = Pipeline(
+        name="firsts",
+        source=Table("bronze.clicks"),
+        event_time="t",
+        watermark=Watermark(delay=f"{DELAY} minutes"),
+        steps=(Where("v >= 0"), Deduplicate(*keys, within=f"{WITHIN} minutes"), *after),
+        sink=Sink("silver.firsts", mode=mode),
+    )
+    return lakes.one_file_a_batch(definition)
+
+
+def bronze_of(lake: Lake, batches: Sequence[Sequence[Event]]) -> None:
+    bronze = lakes.Bronze(lake, "bronze.clicks", COLUMNS, "t")
+    for batch in batches:
+        bronze.append([event.row() for event in batch])
+
+
+def fates(lake: Lake, definition: Pipeline) -> Counter[str]:
+    terms = ("on_time", "late", "duplicate", "filtered", "timeless")
+    return Counter({name: sum(row[name] for _, row in lakes.ledger(lake, definition)) for name in terms})
+
+
+def assert_ends_as_the_rules_say(spark: SparkSession, lake: Lake, batches: Sequence[Sequence[Event]]) -> None:
+    bronze_of(lake, batches)
+    definition = pipeline()
+    lakes.run(spark, lake, definition)
+    expected = by_the_rules(batches)
+    assert +fates(lake, definition) == +expected.fates
+    found = Counter((row["k"], lakes.ms(row["t"])) for row in lakes.rows(lake, "silver.firsts"))
+    # Of several first events in one batch Spark takes any one.
+    assert Counter(key for key, _ in found.elements()) == Counter(event.key for event in expected.first)
+    assert len(lakes.rows(lake, "silver.firsts__late")) == expected.fates["late"]
+    lakes.assert_balanced(lake, definition)
+
+
+def test_a_second_event_of_a_key_is_removed_until_the_watermark_has_passed_the_first_by_within(
+    spark: SparkSession, lake: Lake
+) -> None:
+    batches = [
+        [Event("a", 1), Event("b", 1)],
+        [Event("a", 5), Event("b", -3, value=-1)],
+        [Event("a", 10.9), Event("c", 14)],
+        # By now the watermark stands at minute 8.9: `a` at minute 1 is still remembered, `b` comes too late.
+        [Event("a", 12), Event("b", 2), Event("d", 20)],
+        [Event("d", 21)],
+        # Now at 18: `a` was forgotten, so this one is a first event again.
+        [Event("a", 19), Event(None, None)],
+    ]
+    assert by_the_rules(batches).fates == {"on_time": 5, "duplicate": 4, "late": 1, "filtered": 1, "timeless": 1}
+    assert_ends_as_the_rules_say(spark, lake, batches)
+    late = lakes.rows(lake, "silver.firsts__late")
+    assert [(row["k"], lakes.ms(row["t"]) - START, row["late_by_ms"] > 0) for row in late] == [("b", 2 * MINUTE, True)]
+
+
+EVENTS = st.builds(
+    Event,
+    key=st.sampled_from(["a", "b", "c", None]),
+    minute=st.one_of(st.none(), st.integers(0, 80).map(lambda quarter: quarter / 4)),
+    value=st.sampled_from([1, 1, 1, 1, -1]),
+)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(batches=st.lists(st.lists(EVENTS, min_size=1, max_size=8), min_size=2, max_size=6))
+def test_every_event_of_a_random_stream_ends_where_the_rules_say(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, batches: list[list[Event]]
+) -> None:
+    lake = Lake(str(tmp_path_factory.mktemp("lake"))).made()
+    assert_ends_as_the_rules_say(spark, lake, batches)
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("window", [Tumbling("5 minutes"), Hopping("10 minutes", "5 minutes")])
+def test_before_windows_each_key_is_counted_once(
+    spark: SparkSession, lake: Lake, window: Tumbling | Hopping, mode: str
+) -> None:
+    batches = [[Event("a", 1), Event("b", 2)], [Event("a", 1), Event("c", 30)], [Event("c", 30)], [Event("a", 2)]]
+    bronze_of(lake, batches)
+    counted = Aggregate(window=window, measures={"clicks": "count(*)"})
+    definition = pipeline(counted, mode=mode)
+    lakes.run(spark, lake, definition)
+    assert +fates(lake, definition) == {"on_time": 3, "duplicate": 2, "late": 1}
+    rows = {lakes.ms(row["window_start"]) - START: row["clicks"] for row in lakes.rows(lake, "silver.firsts")}
+    ends = [start for start in rows if start < 20 * MINUTE]
+    assert sum(rows[start] for start in ends) == 2 * (2 if isinstance(window, Hopping) else 1)
+    lakes.assert_balanced(lake, definition)
+
+
+def test_a_running_total_counts_each_key_once_while_it_is_remembered(spark: SparkSession, lake: Lake) -> None:
+    bronze_of(lake, [[Event("a", 1), Event("b", 2)], [Event("a", 3)], [Event("a", 2)]])
+    definition = pipeline(Aggregate(measures={"clicks": "count(*)"}), mode="update")
+    lakes.run(spark, lake, definition)
+    assert [row["clicks"] for row in lakes.rows(lake, "silver.firsts")] == [2]
+    lakes.assert_balanced(lake, definition)
+
+
+@pytest.mark.parametrize("point", ["materialised", "late_committed", "result_committed"])
+def test_a_batch_that_is_cut_off_ends_as_if_it_had_not_been(
+    spark: SparkSession, lake: Lake, tmp_path: Path, point: str
+) -> None:
+    batches = [[Event("a", 1)], [Event("b", 30)], [Event("b", 31)], [Event("a", 2), Event("c", 32), Event("c", 33)]]
+    bronze_of(lake, batches)
+    definition = pipeline()
+
+    def cut(reached: str, batch_id: int) -> None:
+        if (reached, batch_id) == (point, 3):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lakes.run(spark, lake, definition, reached=cut)
+    lakes.run(spark, lake, definition)
+    assert +fates(lake, definition) == +by_the_rules(batches).fates
+    assert Counter(row["k"] for row in lakes.rows(lake, "silver.firsts")) == {"a": 1, "b": 1, "c": 1}
+    assert [row["k"] for row in lakes.rows(lake, "silver.firsts__late")] == ["a"]
+    lakes.assert_balanced(lake, definition)
