@@ -8,11 +8,12 @@ from spark_jobs.simulator.malformed import FileFormat, MalformedKind
 from spark_jobs.simulator.progress import Progress
 from spark_jobs.simulator.run import simulate_files, simulate_kafka
 from spark_jobs.simulator.shop import Shop
-from spark_jobs.simulator.streams import FORMATS, STREAM_NAMES, StreamFormat, StreamName
+from spark_jobs.simulator.streams import DEFAULT_STREAMS, FORMATS, STREAM_NAMES, StreamFormat, StreamName
 from spark_jobs.simulator.truth import TruthRow, read_truth
 
 __all__ = [
     "BULK_DISORDER",
+    "DEFAULT_STREAMS",
     "FORMATS",
     "STREAM_NAMES",
     "SYSTEM_CLOCK",

@@ -78,7 +78,9 @@ def arrivals(
     Yields:
         One value per emitted row, in order of arrival; ties in the order of the events.
     """
-    fates = {stream: _Fates(disorder, random, kinds[stream]) for stream, random in dice.items()}
+    fates = {
+        stream: _Fates(disorder, random, kinds[stream], FORMATS[stream].late_copies) for stream, random in dice.items()
+    }
     on_the_way: list[tuple[int, int, Arrival]] = []
     counts = dict.fromkeys(fates, 0)
     newest_ms: dict[StreamName, int] = {}
@@ -112,8 +114,11 @@ def arrivals(
 class _Fates:
     """Draws what happens to the events of one stream; the same number of draws for each."""
 
-    def __init__(self, disorder: Disorder, random: Random, kinds: tuple[MalformedKind, ...]) -> None:
+    def __init__(
+        self, disorder: Disorder, random: Random, kinds: tuple[MalformedKind, ...], late_copies: float
+    ) -> None:
         self._shares = disorder
+        self._late_copies = late_copies
         self._max_disorder_ms = whole_ms(disorder.max_disorder)
         self._late_after_ms = whole_ms(disorder.late_after)
         self._late_by_ms = whole_ms(disorder.late_by)
@@ -144,17 +149,25 @@ class _Fates:
         )
         yield first
         if duplicated:
-            copy_class: ArrivalClass = "late" if late else "disordered"
-            room_ms = self._bounds_ms(copy_class)[1] - delay_ms
+            copy_class, copy_delay_ms = self._copy(copy_delay, late=late, first_ms=delay_ms)
             yield Arrival(
                 event=event,
-                arrival_ms=arrival_ms + int(copy_delay * room_ms),
+                arrival_ms=event.event_time_ms + copy_delay_ms,
                 arrival=copy_class,
                 stated_time_ms=first.stated_time_ms,
                 malformed=first.malformed,
                 variation=variation,
                 original=first,
             )
+
+    def _copy(self, fraction: float, *, late: bool, first_ms: int) -> tuple[ArrivalClass, int]:
+        """The class of a second copy, and its delay: not less than that of the first."""
+        if not late and fraction < self._late_copies:
+            shortest_ms, longest_ms = self._bounds_ms("late")
+            return "late", longest_ms - int(fraction / self._late_copies * (longest_ms - shortest_ms))
+        copy_class: ArrivalClass = "late" if late else "disordered"
+        soon = fraction if late else (fraction - self._late_copies) / (1 - self._late_copies)
+        return copy_class, first_ms + int(soon * (self._bounds_ms(copy_class)[1] - first_ms))
 
     def _bounds_ms(self, arrival: ArrivalClass) -> tuple[int, int]:
         """The delay is more than the first (for `ordered`: equal to) and at most the second."""

@@ -3,10 +3,9 @@
 import random
 from collections.abc import Iterator
 from decimal import Decimal
-from itertools import count
 from typing import NamedTuple
 
-from spark_jobs.simulator.durations import whole_ms
+from spark_jobs.simulator.changes import history, listing_times, told
 from spark_jobs.simulator.shop import Shop
 from spark_jobs.simulator.streams import Event
 
@@ -25,13 +24,13 @@ _NOUNS = {
 
 
 class ProductVersion(NamedTuple):
-    """A product from `updated_at_ms` on, until its next version."""
+    """A product from `changed_at` on, until its next version."""
 
     product_id: str
     name: str
     category: str
-    list_price: Decimal
-    updated_at_ms: int
+    unit_price: Decimal
+    changed_at: int
 
 
 def product_id(number: int) -> str:
@@ -42,33 +41,37 @@ def product_id(number: int) -> str:
 def product_versions(shop: Shop, start_ms: int) -> Iterator[ProductVersion]:
     """The whole catalogue at `start_ms`, then one change after the other for ever, in order of time."""
     dice = shop.dice("products")
-    current = [_new_product(number, dice, start_ms) for number in range(shop.products)]
-    yield from current
-    change_every_ms = max(1, whole_ms(shop.product_change_every))
-    time_ms = start_ms
-    while True:
-        time_ms += max(1, int(dice.expovariate(1.0) * change_every_ms))
-        number = int(dice.random() * shop.products)
-        current[number] = _changed(current[number], dice, time_ms)
-        yield current[number]
+    return history(
+        lambda number: _new_product(number, dice, start_ms),
+        lambda old, time_ms: _changed(old, dice, time_ms),
+        size=shop.products,
+        change_every=shop.product_change_every,
+        dice=dice,
+        start_ms=start_ms,
+    )
 
 
 def product_events(shop: Shop, start_ms: int) -> Iterator[Event]:
-    """The stream `products`."""
-    for number, version in zip(count(), product_versions(shop, start_ms), strict=False):
-        yield Event(
-            stream="products",
-            event_time_ms=version.updated_at_ms,
-            event_id=f"{version.product_id}@{number}",
-            key=version.product_id,
-            values={
-                "product_id": version.product_id,
-                "name": version.name,
-                "category": version.category,
-                "list_price": version.list_price,
-                "updated_at": version.updated_at_ms,
-            },
-        )
+    """The stream `products`: without what is not listed, or not yet."""
+    ids = [product_id(number) for number in range(shop.products)]
+    unlisted = listing_times(ids, shop.unlisted, shop.dice("products/unlisted"), start_ms)
+    return told("products", (version._asdict() for version in product_versions(shop, start_ms)), unlisted)
+
+
+class Prices:
+    """What products cost, listed or not, as time advances."""
+
+    def __init__(self, shop: Shop, start_ms: int) -> None:
+        self._versions = product_versions(shop, start_ms)
+        self._upcoming = next(self._versions)
+        self._prices: dict[str, Decimal] = {}
+
+    def at(self, product: str, time_ms: int) -> Decimal:
+        """The price of the moment; ask in order of time."""
+        while self._upcoming.changed_at <= time_ms:
+            self._prices[self._upcoming.product_id] = self._upcoming.unit_price
+            self._upcoming = next(self._versions)
+        return self._prices[product]
 
 
 def cents(amount: int) -> Decimal:
@@ -86,6 +89,6 @@ def _new_product(number: int, dice: random.Random, start_ms: int) -> ProductVers
 
 def _changed(old: ProductVersion, dice: random.Random, time_ms: int) -> ProductVersion:
     """Mostly a new price, within 15 % of the old one; now and then another category."""
-    moved_cents = int(old.list_price * 100 * Decimal(str(round(0.85 + dice.random() * 0.3, 3))))
+    moved_cents = int(old.unit_price * 100 * Decimal(str(round(0.85 + dice.random() * 0.3, 3))))
     category = CATEGORIES[int(dice.random() * len(CATEGORIES))] if dice.random() < 0.1 else old.category
-    return old._replace(list_price=cents(max(50, moved_cents)), category=category, updated_at_ms=time_ms)
+    return old._replace(unit_price=cents(max(50, moved_cents)), category=category, changed_at=time_ms)

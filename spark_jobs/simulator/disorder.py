@@ -20,7 +20,8 @@ class Disorder(BaseModel):
             drawn both late and out of order is late.
         late_after: a late event is further behind than this; at least `max_disorder`.
         late_by: longest delay of a late event.
-        duplicates: are emitted a second time, byte for byte, at the same time or later.
+        duplicates: are emitted a second time, byte for byte, at the same time or later; of some streams a share of
+            the copies (`StreamFormat.late_copies`) is really late, up to `late_by`.
         malformed: cannot be read (see `malformed.py` for the kinds).
         future: state an event time 2 to 30 days ahead of their arrival.
     """

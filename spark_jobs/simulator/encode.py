@@ -17,6 +17,7 @@ _ARROW: dict[ColumnKind, pa.DataType] = {
     "string": pa.string(),
     "int": pa.int32(),
     "decimal": pa.decimal128(10, 2),
+    "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
 
@@ -81,7 +82,7 @@ def _csv_value(kind: ColumnKind, value: Value) -> str:
     return iso_ms(int(value)) if kind == "timestamp" else _number(value)
 
 
-def _number(value: int | Decimal) -> str:
+def _number(value: float | Decimal) -> str:
     return f"{value:.2f}" if isinstance(value, Decimal) else str(value)
 
 

@@ -14,6 +14,7 @@ MalformedKind = Literal[
 ]
 FileFormat = Literal["json", "csv", "parquet"]
 
+_NUMBERS = ("int", "decimal", "double")
 _FOREIGN_TEXTS = ("<html><body>502 Bad Gateway</body></html>", "ERROR connection reset by peer", "%PDF-1.4")
 _NOT_NUMBERS = ("twelve", "n/a", "1O")
 _NOT_TIMES = ("yesterday", "2024-02-31T25:61:00.000Z", "31/02/2024 noon")
@@ -23,7 +24,7 @@ def kinds_for(stream: StreamFormat, file_format: FileFormat) -> tuple[MalformedK
     """The kinds that a row of this stream can have: Parquet is typed and only has gaps."""
     if file_format == "parquet":
         return ("missing_event_time", "missing_key")
-    has_numbers = any(kind in ("int", "decimal") for kind in stream.columns.values())
+    has_numbers = any(kind in _NUMBERS for kind in stream.columns.values())
     return tuple(kind for kind in get_args(MalformedKind) if kind != "wrong_type" or has_numbers)
 
 
@@ -46,7 +47,7 @@ def spoilt_values(
         case "garbage_timestamp":
             return {**values, stream.event_time: _pick(_NOT_TIMES, variation)}
         case "wrong_type":
-            numbers = tuple(n for n, column in stream.columns.items() if column in ("int", "decimal"))
+            numbers = tuple(n for n, column in stream.columns.items() if column in _NUMBERS)
             return {**values, _pick(numbers, variation): _pick(_NOT_NUMBERS, variation * 7 % 1)}
         case "truncated" | "not_a_record":
             return values

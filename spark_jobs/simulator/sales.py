@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from decimal import Decimal
 
-from spark_jobs.simulator.catalogue import cents, product_id, product_versions
+from spark_jobs.simulator.catalogue import Prices, cents, product_id
 from spark_jobs.simulator.shop import Shop, id_tag, popularity
 from spark_jobs.simulator.streams import Event
 
@@ -18,17 +18,12 @@ def sale_events(shop: Shop, start_ms: int) -> Iterator[Event]:
     dice = shop.dice("sales")
     shares = popularity(shop.products, shop.dice("popularity"))
     names = [product_id(number) for number in range(shop.products)]
-    versions = product_versions(shop, start_ms)
-    upcoming = next(versions)
-    prices: dict[str, Decimal] = {}
+    prices = Prices(shop, start_ms)
     tag = id_tag(shop.seed, start_ms)
     elapsed_ms, number = 0.0, 0
     while True:
         elapsed_ms += dice.expovariate(shop.events_per_event_s) * 1000
         sold_at_ms = start_ms + int(elapsed_ms)
-        while upcoming.updated_at_ms <= sold_at_ms:
-            prices[upcoming.product_id] = upcoming.list_price
-            upcoming = next(versions)
         product = names[min(bisect_right(shares, dice.random()), shop.products - 1)]
         number += 1
         sale_id = f"s-{tag}-{number:08d}"
@@ -41,7 +36,7 @@ def sale_events(shop: Shop, start_ms: int) -> Iterator[Event]:
                 "sale_id": sale_id,
                 "product_id": product,
                 "quantity": _QUANTITIES[int(dice.random() * len(_QUANTITIES))],
-                "unit_price": _price(prices[product], dice),
+                "unit_price": _price(prices.at(product, sold_at_ms), dice),
                 "sold_at": sold_at_ms,
             },
         )

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from spark_jobs.simulator.disorder import Disorder
+from spark_jobs.simulator.disorder import Disorder, Share
 from spark_jobs.simulator.durations import Duration
-from spark_jobs.simulator.streams import STREAM_NAMES, StreamName, instant
+from spark_jobs.simulator.streams import DEFAULT_STREAMS, STREAM_NAMES, StreamName, instant
 
 HOUR_MS = 3_600_000
 
@@ -31,18 +31,25 @@ class Shop(BaseModel):
 
     Attributes:
         seed: decides everything that is random.
-        streams: which streams to emit. A stream's events do not depend on which others are emitted.
+        streams: which streams to emit. A stream's events do not depend on which others are emitted. Not among them
+            by default: `customers`, `orders`, `order_payments`, `readings`.
         start: first instant of event time; None means 24 hours before now, rounded down to the hour.
         speed: seconds of event time per second of the clock, when paced.
-        rate: events per second of the clock for `sales` and for `clicks`, on average; `visits` run at a
-            tenth, and `payments` follow from them; `products` change every `product_change_every`. None means
-            not paced: as fast as possible, only event time advances.
+        rate: events per second of the clock for `sales` and for `clicks`, on average; `orders` run at a fifth and
+            `visits` at a tenth, and their payments follow from them. `products`, `customers` and `readings` have
+            intervals of their own. None means not paced: as fast as possible, only event time advances.
         density: events per second of *event* time, where `rate` is None. With a rate it is `rate / speed`.
         disorder: what happens to the events on their way.
         products: size of the catalogue ("p-001" …).
         users: people who click ("u-0001" …).
         guests: people who sit down in the café ("g-0001" …).
+        customers: people who order ("cu-0001" …).
+        machines: that are read ("m-01" …).
         product_change_every: event time between two changes of the catalogue, on average.
+        customer_change_every: event time between two changes of the customers, on average.
+        reading_every: event time between two readings of a machine.
+        unlisted: share of the products, and of the customers, that their stream leaves out at the start: half of
+            them for ever, the others for 10 minutes to 6 hours. They are sold, and order, all the same.
         visit_updates: False: one complete row per visit. True: a row per step of the visit (seated, ordered,
             served, paid), each as far as known at that moment, emitted when the step happens.
     """
@@ -50,7 +57,7 @@ class Shop(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(default=42, ge=0)
-    streams: Annotated[tuple[StreamName, ...], AfterValidator(_distinct)] = STREAM_NAMES
+    streams: Annotated[tuple[StreamName, ...], AfterValidator(_distinct)] = DEFAULT_STREAMS
     start: Annotated[datetime | None, AfterValidator(_with_time_zone)] = None
     speed: float = Field(default=60.0, gt=0)
     rate: float | None = Field(default=50.0, gt=0)
@@ -59,7 +66,12 @@ class Shop(BaseModel):
     products: int = Field(default=100, ge=1)
     users: int = Field(default=1_000, ge=1)
     guests: int = Field(default=500, ge=1)
+    customers: int = Field(default=300, ge=1)
+    machines: int = Field(default=10, ge=1)
     product_change_every: Duration = timedelta(minutes=10)
+    customer_change_every: Duration = timedelta(minutes=10)
+    reading_every: Duration = timedelta(seconds=5)
+    unlisted: Share = 0.04
     visit_updates: bool = False
 
     @property

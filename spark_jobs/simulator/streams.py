@@ -7,9 +7,11 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
-StreamName = Literal["sales", "products", "clicks", "visits", "payments"]
-ColumnKind = Literal["string", "int", "decimal", "timestamp"]
-Value = str | int | Decimal | None
+StreamName = Literal[
+    "sales", "products", "clicks", "visits", "payments", "customers", "orders", "order_payments", "readings"
+]
+ColumnKind = Literal["string", "int", "decimal", "double", "timestamp"]
+Value = str | int | Decimal | float | None
 """A column's value; a timestamp is a whole number of milliseconds since 1970-01-01 UTC."""
 
 
@@ -21,11 +23,18 @@ class StreamFormat:
         columns: name to kind, in the order of the columns.
         event_time: the timestamp column that says when it happened.
         key: the column with the entity that the event belongs to; also the Kafka key. Required.
+        late_copies: share of the second copies that come as late as late events, although the first did not: their
+            sender had no answer, and tried again long after.
     """
 
     columns: Mapping[str, ColumnKind]
     event_time: str
     key: str
+    late_copies: float = 0.0
+
+
+LATE_COPIES = 0.3
+"""Of the streams that say so; with the usual lateness more than half of these come beyond an hour."""
 
 
 FORMATS: Mapping[StreamName, StreamFormat] = {
@@ -45,11 +54,12 @@ FORMATS: Mapping[StreamName, StreamFormat] = {
             "product_id": "string",
             "name": "string",
             "category": "string",
-            "list_price": "decimal",
-            "updated_at": "timestamp",
+            "unit_price": "decimal",
+            "changed_at": "timestamp",
         },
-        event_time="updated_at",
+        event_time="changed_at",
         key="product_id",
+        late_copies=LATE_COPIES,
     ),
     "clicks": StreamFormat(
         columns={"click_id": "string", "user_id": "string", "page": "string", "clicked_at": "timestamp"},
@@ -80,15 +90,65 @@ FORMATS: Mapping[StreamName, StreamFormat] = {
         event_time="paid_at",
         key="guest_id",
     ),
+    "customers": StreamFormat(
+        columns={
+            "customer_id": "string",
+            "name": "string",
+            "country": "string",
+            "segment": "string",
+            "changed_at": "timestamp",
+        },
+        event_time="changed_at",
+        key="customer_id",
+        late_copies=LATE_COPIES,
+    ),
+    "orders": StreamFormat(
+        columns={
+            "order_id": "string",
+            "customer_id": "string",
+            "product_id": "string",
+            "amount": "decimal",
+            "ordered_at": "timestamp",
+        },
+        event_time="ordered_at",
+        key="order_id",
+        late_copies=LATE_COPIES,
+    ),
+    "order_payments": StreamFormat(
+        columns={
+            "payment_id": "string",
+            "order_id": "string",
+            "amount": "decimal",
+            "method": "string",
+            "paid_at": "timestamp",
+        },
+        event_time="paid_at",
+        key="order_id",
+        late_copies=LATE_COPIES,
+    ),
+    "readings": StreamFormat(
+        columns={
+            "machine_id": "string",
+            "temperature": "double",
+            "vibration": "double",
+            "pressure": "double",
+            "read_at": "timestamp",
+        },
+        event_time="read_at",
+        key="machine_id",
+        late_copies=LATE_COPIES,
+    ),
 }
 STREAM_NAMES: tuple[StreamName, ...] = get_args(StreamName)
+DEFAULT_STREAMS: tuple[StreamName, ...] = ("sales", "products", "clicks", "visits", "payments")
+"""What a shop emits where nothing is said; the others are named."""
 
 
 class Event(NamedTuple):
     """Something that happened in the shop, before anything happens to it on its way.
 
-    `event_id` is unique within a run: the row's own id, for `products` and for visits told step by step the
-    entity and the version.
+    `event_id` is unique within a run: the row's own id; where it has none (`products`, `customers`, `readings`, visits
+    told step by step) the entity and the version.
     """
 
     stream: StreamName

@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from spark_jobs.simulator.catalogue import product_events
 from spark_jobs.simulator.clicks import click_events
+from spark_jobs.simulator.customers import customer_events
+from spark_jobs.simulator.order_payments import order_payment_events
+from spark_jobs.simulator.orders import order_events
+from spark_jobs.simulator.readings import reading_events
 from spark_jobs.simulator.sales import sale_events
 from spark_jobs.simulator.shop import Shop
 from spark_jobs.simulator.streams import STREAM_NAMES, Event, StreamName
@@ -16,6 +20,10 @@ _GENERATORS: Mapping[StreamName, Callable[[Shop, int], Iterator[Event]]] = {
     "clicks": click_events,
     "visits": visit_events,
     "payments": payment_events,
+    "customers": customer_events,
+    "orders": order_events,
+    "order_payments": order_payment_events,
+    "readings": reading_events,
 }
 
 

@@ -1,12 +1,12 @@
 """The streams `visits` and `payments`: guests of the café, and what they pay for those visits."""
 
-import heapq
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import NamedTuple
 
 from spark_jobs.simulator.catalogue import cents
+from spark_jobs.simulator.ordering import in_order
 from spark_jobs.simulator.shop import Shop, id_tag
 from spark_jobs.simulator.streams import Event, Value
 
@@ -58,12 +58,12 @@ def visit_events(shop: Shop, start_ms: int) -> Iterator[Event]:
     rows = visits(shop, start_ms)
     if not shop.visit_updates:
         return (_visit_row(visit, len(_STEPS), visit.visit_id, visit.seated_at_ms) for visit in rows)
-    return _in_order((visit.seated_at_ms, list(_steps(visit))) for visit in rows)
+    return in_order((visit.seated_at_ms, list(_steps(visit))) for visit in rows)
 
 
 def payment_events(shop: Shop, start_ms: int) -> Iterator[Event]:
     """The stream `payments`, in order of `paid_at`: one for each visit that was paid."""
-    return _in_order((visit.seated_at_ms, list(_payment(visit))) for visit in visits(shop, start_ms))
+    return in_order((visit.seated_at_ms, list(_payment(visit))) for visit in visits(shop, start_ms))
 
 
 def _visit(visit_id: str, guest: str, seated_at_ms: int, dice: random.Random) -> Visit:
@@ -113,15 +113,3 @@ def _payment(visit: Visit) -> Iterator[Event]:
             "paid_at": paid_at_ms,
         }
         yield Event("payments", paid_at_ms, payment_id, visit.guest_id, values)
-
-
-def _in_order(groups: Iterable[tuple[int, list[Event]]]) -> Iterator[Event]:
-    """Orders events by time, given groups in order of a time that none of their events precedes."""
-    pending: list[tuple[int, int, Event]] = []
-    planned = 0
-    for begins_ms, events in groups:
-        while pending and pending[0][0] < begins_ms:
-            yield heapq.heappop(pending)[2]
-        for event in events:
-            planned += 1
-            heapq.heappush(pending, (event.event_time_ms, planned, event))

@@ -1,0 +1,20 @@
+"""How orders of the shop are paid, from JSON files."""
+
+from spark_jobs.spec import Between, Files, Ingest, NotNull, Sink
+
+ingest_order_payments = Ingest(
+    name="ingest_order_payments",
+    source=Files("landing/order_payments"),
+    columns={
+        "payment_id": "STRING",
+        "order_id": "STRING",
+        "amount": "DECIMAL(10, 2)",
+        "method": "STRING",
+        "paid_at": "TIMESTAMP",
+    },
+    event_time="paid_at",
+    event_id="payment_id",
+    rules=(NotNull("order_id"), NotNull("amount"), Between("amount", min=0)),
+    sink=Sink("bronze.order_payments"),
+    trigger_interval="5 seconds",
+)

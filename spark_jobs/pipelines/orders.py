@@ -1,0 +1,20 @@
+"""Orders of the shop, from JSON files; an amount may be missing, 0 or negative."""
+
+from spark_jobs.spec import Files, Ingest, NotNull, Sink
+
+ingest_orders = Ingest(
+    name="ingest_orders",
+    source=Files("landing/orders"),
+    columns={
+        "order_id": "STRING",
+        "customer_id": "STRING",
+        "product_id": "STRING",
+        "amount": "DECIMAL(10, 2)",
+        "ordered_at": "TIMESTAMP",
+    },
+    event_time="ordered_at",
+    event_id="order_id",
+    rules=(NotNull("customer_id"), NotNull("product_id")),
+    sink=Sink("bronze.orders"),
+    trigger_interval="5 seconds",
+)

@@ -1,0 +1,19 @@
+"""Changes of the shop's catalogue, from JSON files; a row is the product as it is from then on."""
+
+from spark_jobs.spec import Between, Files, Ingest, NotNull, Sink
+
+ingest_products = Ingest(
+    name="ingest_products",
+    source=Files("landing/products"),
+    columns={
+        "product_id": "STRING",
+        "name": "STRING",
+        "category": "STRING",
+        "unit_price": "DECIMAL(10, 2)",
+        "changed_at": "TIMESTAMP",
+    },
+    event_time="changed_at",
+    rules=(NotNull("product_id"), Between("unit_price", min=0)),
+    sink=Sink("bronze.products"),
+    trigger_interval="5 seconds",
+)

@@ -1,0 +1,24 @@
+"""Readings of machines, from JSON files. A sensor that has nothing to say sends -9999, which no rule lets through."""
+
+from spark_jobs.spec import Between, Files, Ingest, NotNull, Sink
+
+ingest_readings = Ingest(
+    name="ingest_readings",
+    source=Files("landing/readings"),
+    columns={
+        "machine_id": "STRING",
+        "temperature": "DOUBLE",
+        "vibration": "DOUBLE",
+        "pressure": "DOUBLE",
+        "read_at": "TIMESTAMP",
+    },
+    event_time="read_at",
+    rules=(
+        NotNull("machine_id"),
+        Between("temperature", min=-50, max=500),
+        Between("vibration", min=0, max=100),
+        Between("pressure", min=0, max=100),
+    ),
+    sink=Sink("bronze.readings"),
+    trigger_interval="5 seconds",
+)
