@@ -6,8 +6,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.plan.windows import first_end_us, last_end_us, last_start_us, window_column, window_count
+from spark_jobs.plan.windows import first_end_us, last_end_us, last_start_us, window_count
 from spark_jobs.spec import GridWindow, Hopping, Session, Tumbling
+from spark_jobs.transforms.aggregation import window_column
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US

@@ -112,4 +112,4 @@ def test_stores_that_a_task_opened_again_are_told(spark: SparkSession, gate: Pat
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     query.awaitTermination()
     assert [figures.repeated_tasks for figures in seen] == [partitions - 1]
-    assert seen[0].groups > ROWS
+    assert seen[0].rows > ROWS

@@ -164,7 +164,7 @@ def test_what_a_reader_read_is_held_against_the_log_of_its_source(
     ]
     # A batch that has read what another one of them should have: each balances in itself.
     batch_id, row = rows[0]
-    lost = row.model_copy(update={"read": 3, "on_time": 3, "pairs": 3})
+    lost = row.with_terms(read=3, on_time=3)
     wrong = [text for holds, text in audit.checks(lake, totals(), epoch.number, [(batch_id, lost)]) if not holds]
     assert any("holds 4 rows between the first and the last offset, 3 were read" in text for text in wrong)
     assert any("batch 0: read 3 rows, its source has 4 between its offsets" in text for text in wrong)
