@@ -33,6 +33,8 @@ from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline
 from spark_jobs.transforms.content import digest, digest_sql
+from spark_jobs.transforms.csv_lines import lines_inside_quotes, mark_rows, opens_quote
+from spark_jobs.transforms.quotes import Block
 from spark_jobs.transforms.rows import (
     DETAIL,
     HEADER,
@@ -43,11 +45,10 @@ from spark_jobs.transforms.rows import (
     broken,
     expected_header,
     header_of,
-    inside_quotes,
     is_header_line,
     judge,
-    opens_quote,
     parse,
+    part_of_value_set_aside,
     rules_with,
     schema_ddl,
     typed,
@@ -67,6 +68,7 @@ _STARTS = pa.schema([("__name", pa.string()), ("__block", pa.int64()), ("first",
 
 LINKED = "files by a symbolic link, which are read by their own name"
 _ORDER = "__order"
+_INSIDE = "__inside"
 _NAME, _BLOCK, _PARTITION, _POSITION = "__name", "__block", "__partition", "__position"
 
 
@@ -346,19 +348,27 @@ class IngestQuery(Query[Ingest]):
         return judge(rows, self.definition).withColumn(_ORDER, F.monotonically_increasing_id())
 
     def _without_parts_of_values(self, rows: DataFrame, counted: list[Row]) -> tuple[DataFrame, list[Row]]:
-        """The batch again where a line of CSV opens a quote: lines that follow belong to its value.
+        """The batch again where a line of CSV opens a quote and a later one closes it: all up to there are one value.
 
-        Such lines are rare, and to know which follow takes a pass in the order of the file.
+        Such lines are rare, and to know which belong to a value takes another pass.
         """
         source = self.definition.source
-        if not isinstance(source, Files) or not any(group["opens"] for group in counted):
+        opened = {group[_NAME] for group in counted if group["opens"]}
+        if not isinstance(source, Files) or not opened:
             return rows, counted
-        again = inside_quotes(rows, source.delimiter, file=_NAME, place=(_BLOCK, _ORDER)).persist()
         try:
+            blocks = _blocks(group for group in counted if group[_NAME] in opened)
+            runs = lines_inside_quotes(rows, blocks, source.delimiter, raw=RAW, file=_NAME, place=(_BLOCK, _ORDER))
+            if not runs:
+                return rows, counted
+            again = part_of_value_set_aside(mark_rows(rows, runs, _ORDER, _INSIDE), _INSIDE).persist()
             # Before the rows that it is made of are given up.
-            return again, self._count(again)
-        finally:
+            counted = self._count(again)
+        except BaseException:
             rows.unpersist()
+            raise
+        rows.unpersist()
+        return again, counted
 
     def _header(self) -> str | None:
         source = self.definition.source
@@ -374,7 +384,8 @@ class IngestQuery(Query[Ingest]):
         watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
         source = self.definition.source
         csv = isinstance(source, Files) and source.format == "csv"
-        opens = F.when(opens_quote(F.col(RAW), source.delimiter), 1) if csv else F.lit(None)  # type: ignore[union-attr]
+        # A line that opens a quote has a reason already, so that most lines need not be asked.
+        opens = F.when(F.col(REASON).isNotNull() & opens_quote(F.col(RAW), source.delimiter), 1) if csv else F.lit(None)  # type: ignore[union-attr]
         return (
             with_unknown_fields(rows, self.definition, _in_partition())
             .groupBy(
@@ -560,6 +571,15 @@ class IngestQuery(Query[Ingest]):
             *place,
         )
         return found_bad.unionByName(files)
+
+
+def _blocks(counted: Iterable[Row]) -> list[Block]:
+    """The pieces in which the files were read, from the counts of their rows."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for group in counted:
+        first, rows = found.get((group[_NAME], group[_BLOCK]), (group["first"], 0))
+        found[group[_NAME], group[_BLOCK]] = min(first, group["first"]), rows + group["rows"]
+    return [Block(file, start, first, rows) for (file, start), (first, rows) in found.items()]
 
 
 def _in_partition() -> Column:

@@ -66,6 +66,8 @@ _UNREPEATABLE_WITHOUT_PARENTHESES = {
 # Spark reads these texts as the present day or moment where it makes a time of them; 'epoch' stays where it is.
 _MOVING_TIME = re.compile(r"[\x00-\x20]*(now|(today|tomorrow|yesterday)\s*[\w/:+-]*)[\x00-\x20]*", re.IGNORECASE)
 _TEXTS = (exp.Literal, exp.RawString, exp.National)
+# A text as it is written, or what has one inside that is looked at by itself.
+_AS_WRITTEN = (*_TEXTS, exp.Paren, exp.Collate)
 # Functions whose names have one of these take a text as a time.
 _OF_TIME = (
     "date",
@@ -79,9 +81,39 @@ _OF_TIME = (
     "second",
     "quarter",
     "week",
-    "extract",
     "unix",
+    "ts_or_ds",
 )
+# What gives a text, or bytes or an array where it is given such, and never a time; sqlglot does not know their type.
+_GIVING_TEXT = (
+    exp.Substring,
+    exp.SubstringIndex,
+    exp.SplitPart,
+    exp.RegexpSubstr,
+    exp.Left,
+    exp.Pad,
+    exp.Overlay,
+    exp.Concat,
+    exp.Elt,
+    exp.Reverse,
+    exp.Decode,
+    exp.ParseUrl,
+)
+_GIVING_TEXT_NAMES = {
+    "bin",
+    "btrim",
+    "conv",
+    "format_number",
+    "make_valid_utf8",
+    "mask",
+    "printf",
+    "quote",
+    "to_varchar",
+    "try_url_decode",
+    "url_decode",
+    "url_encode",
+    "xpath_string",
+}
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In)
 _COMPARING = (*_COMPARISONS, exp.Nullif, exp.DecodeCase, exp.Greatest, exp.Least, exp.ArrayContains)
 _ARITHMETIC = (exp.Add, exp.Sub)
@@ -209,6 +241,14 @@ def _refuse_what_does_not_repeat(tree: exp.Expr, sql: str) -> None:
             f"time, so a replayed batch would not repeat its rows; got {sql!r}: use a column of the event, such as "
             f"_ingest_time; what is a text is compared as one: CAST(a AS STRING) = {moving.name!r}"
         )
+    computed = next((node for node in tree.find_all(exp.Condition) if _is_computed_time(node)), None)
+    if computed is not None:
+        text = computed.sql(dialect="spark")
+        raise ValueError(
+            f"{text} is a text that Spark computes before it makes a time of it: one such as 'now' would be another "
+            f"time each time, so a replayed batch would not repeat its rows; got {sql!r}: write the text itself, such "
+            f"as '2026-01-31'; what is a text is compared as one: CAST(a AS STRING) = {text}"
+        )
 
 
 def _unrepeatable(what: str, sql: str) -> str:
@@ -223,6 +263,39 @@ def _is_moving_time(text: exp.Expr) -> bool:
     if not (isinstance(text, exp.RawString | exp.National) or text.args.get("is_string")):
         return False
     return bool(_MOVING_TIME.fullmatch(text.name)) and _becomes_time(text)
+
+
+def _is_computed_time(tree: exp.Expr) -> bool:
+    """Whether this is a text computed of constants alone that Spark may read as a time; what it is, only Spark knows.
+
+    Words such as 'now' are read so in what is known before any row is; in a column they are texts like others.
+    """
+    if isinstance(tree, _AS_WRITTEN) or not _is_constant(tree):
+        return False
+    of_unknown_type = annotate_types(tree.copy(), dialect="spark").is_type(exp.DType.UNKNOWN)
+    if isinstance(tree.parent, exp.Cast) and of_unknown_type and not _is_of_time(tree):
+        return tree.parent.is_type(*exp.DataType.TEMPORAL_TYPES)
+    return _gives_text(tree) and _becomes_time(tree)
+
+
+def _is_constant(tree: exp.Expr) -> bool:
+    """Whether the expression reads no column, and no variable of a lambda."""
+    return not any(
+        isinstance(node, exp.Column)
+        or (isinstance(node, exp.Identifier) and not _names_part(node) and not isinstance(node.parent, exp.Anonymous))
+        for node in tree.walk()
+    )
+
+
+def _names_part(name: exp.Identifier) -> bool:
+    """Whether this is the name of a field, not of what has it."""
+    return isinstance(name.parent, exp.PropertyEQ) or (
+        isinstance(name.parent, exp.Dot) and name.arg_key == "expression"
+    )
+
+
+def _is_of_time(tree: exp.Expr) -> bool:
+    return isinstance(tree, exp.Extract) or any(word in _name(tree) for word in _OF_TIME)
 
 
 def _becomes_time(text: exp.Expr) -> bool:
@@ -240,16 +313,18 @@ def _becomes_time(text: exp.Expr) -> bool:
             return not any(_is_known_text(other) for other in above.iter_expressions() if other is not text)
         case _ if isinstance(above, _ARITHMETIC):
             return True
-        case exp.Func() if any(word in _name(above) for word in _OF_TIME):
+        case exp.Func() if _is_of_time(above):
             return True
-        case exp.Case() | exp.If() | exp.Coalesce():  # a time in one branch makes times of the texts in the others
+        case (
+            exp.Case() | exp.If() | exp.Coalesce() | exp.Nvl2()
+        ):  # a time in one branch makes times of the texts in the others
             return not all(_gives_text(branch) for branch in _branches(above)) or _becomes_time(above)
         case exp.Paren() | exp.Collate():
             return _becomes_time(above)
-    return _gives_text(above) and _becomes_time(above)
+    return _is_constant(above) and _gives_text(above) and _becomes_time(above)
 
 
-def _branches(tree: exp.Case | exp.If | exp.Coalesce) -> Iterator[exp.Expr]:
+def _branches(tree: exp.Case | exp.If | exp.Coalesce | exp.Nvl2) -> Iterator[exp.Expr]:
     """What the expression may give, but for null."""
     cases = tree.args["ifs"] if isinstance(tree, exp.Case) else [tree]
     found = (
@@ -266,6 +341,11 @@ def _is_known_text(tree: exp.Expr) -> bool:
 
 
 def _gives_text(tree: exp.Expr) -> bool:
+    tree = tree.unnest()
+    if isinstance(tree, _GIVING_TEXT) or _name(tree) in _GIVING_TEXT_NAMES:
+        return True
+    if isinstance(tree, exp.Case | exp.If | exp.Coalesce | exp.Nvl2):
+        return all(_gives_text(branch) for branch in _branches(tree))
     return annotate_types(tree.copy(), dialect="spark").is_type(*exp.DataType.TEXT_TYPES)
 
 

@@ -1,15 +1,15 @@
 """From the text of a row to typed columns, and the verdict on it: good, or why not."""
 
-import re
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.spec import Files, Ingest, RowRule
 from spark_jobs.spec.durations import duration_ms, format_duration
 from spark_jobs.spec.expressions import columns
+from spark_jobs.transforms.csv_lines import leaves_quote_open
 
 RAW = "__raw"
 REASON = "__reason"
@@ -26,6 +26,7 @@ REPEATED_HEADER = "the header again"
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 _ROW = "__row"
+_ALSO = "__also"
 _CORRUPT = "_corrupt"
 
 
@@ -48,21 +49,22 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
         row = F.from_csv(RAW, schema, {**options, "sep": source.delimiter, "escape": '"'})
     else:
         row = F.from_json(RAW, schema, options)
-    parsed = raw.withColumn(_ROW, row)
     corrupt = F.col(f"{_ROW}.{_CORRUPT}").isNotNull() | F.col(_ROW).isNull() | F.col(RAW).isNull()
     no_row = F.lit(f"no {_form(definition)} row")
     if isinstance(source, Files) and source.format == "csv":
-        also = leaves_quote_open(F.col(RAW))
-        why = F.when(also, F.lit("no CSV row: a quote is not closed on its line")).otherwise(no_row)
+        also = leaves_quote_open(F.col(RAW), source.delimiter)
+        why = F.when(F.col(_ALSO), F.lit("no CSV row: a quote is not closed on its line")).otherwise(no_row)
     else:
         also = _holds_more(F.col(RAW))
         why = F.when(corrupt, no_row).otherwise(F.lit("no JSON row: more follows its first object"))
     unsound = F.col(RAW).isNotNull() & ~F.is_valid_utf8(RAW)
-    return parsed.select(
+    refused = corrupt | F.col(_ALSO)
+    # Columns of their own: what is asked more than once is not found out again.
+    return raw.withColumns({_ROW: row, _ALSO: also}).select(
         *raw.columns,
         *(F.col(f"{_ROW}.`{name}`").alias(name) for name in definition.columns),
-        F.when(unsound, F.lit(NOT_UTF8)).when(corrupt | also, F.lit(UNPARSEABLE)).alias(REASON),
-        F.when(unsound, not_utf8_detail(F.col(RAW))).when(corrupt | also, why).alias(DETAIL),
+        F.when(unsound, F.lit(NOT_UTF8)).when(refused, F.lit(UNPARSEABLE)).alias(REASON),
+        F.when(unsound, not_utf8_detail(F.col(RAW))).when(refused, why).alias(DETAIL),
     )
 
 
@@ -99,46 +101,21 @@ def _holds_more(text: Column) -> Column:
     return F.when(ends, F.lit(False)).otherwise(~F.coalesce(elements == 2, F.lit(False)))
 
 
-def leaves_quote_open(line: Column) -> Column:
-    """Whether a line of CSV has an odd number of quotes: `from_csv` cuts its value off at the line's end."""
-    return F.coalesce((F.length(line) - F.length(F.replace(line, F.lit('"')))) % 2 == 1, F.lit(False))
-
-
-def opens_quote(line: Column, delimiter: str) -> Column:
-    """Whether such a line ends inside a field in quotes, as before a line break that belongs to the value."""
-    field = rf'(^|{re.escape(delimiter)})"([^"]|"")*$'
-    return leaves_quote_open(line) & F.coalesce(line.rlike(field), F.lit(False))
-
-
-def inside_quotes(rows: DataFrame, delimiter: str, *, file: str, place: Sequence[str]) -> DataFrame:
-    """Sets aside the lines that lie between one that opens a quote and the one that closes it.
-
-    Each of them is a part of a value, though it may look like a row. A quote that no later line of the file closes is
-    a slip of its own line, and no reason to doubt the others.
+def part_of_value_set_aside(rows: DataFrame, marked: str) -> DataFrame:
+    """Sets aside the lines that go on with a value of a line before: each may look like a row, and is none.
 
     Args:
-        rows: of one batch, with `__raw`, `__reason` and `__detail`.
-        delimiter: of the fields.
-        file: column with the name of the file.
-        place: columns that order the lines of a file.
+        rows: with `__reason` and `__detail`.
+        marked: column that is true for such lines; it is given up.
     """
-    lines = Window.partitionBy(file).orderBy(*place)
-    before, after = lines.rowsBetween(Window.unboundedPreceding, -1), lines.rowsBetween(1, Window.unboundedFollowing)
-    odd = leaves_quote_open(F.col(RAW))
-    opened = F.last(F.when(odd, opens_quote(F.col(RAW), delimiter)), ignorenulls=True).over(before)
-    inside = F.coalesce(opened, F.lit(False)) & F.coalesce(F.max(odd).over(after), F.lit(False)) & ~odd
-    return (
-        rows.withColumn("__inside", inside)
-        .withColumns(
-            {
-                REASON: F.when(F.col("__inside"), F.lit(UNPARSEABLE)).otherwise(F.col(REASON)),
-                DETAIL: F.when(
-                    F.col("__inside"), F.lit("no CSV row: it lies inside quotes that a line before it has opened")
-                ).otherwise(F.col(DETAIL)),
-            }
-        )
-        .drop("__inside")
-    )
+    # The bytes of a line that is not UTF-8 are told by its detail alone.
+    part = F.col(marked) & F.coalesce(F.col(REASON) != NOT_UTF8, F.lit(True))
+    why = F.lit("no CSV row: it lies inside quotes that a line before it has opened")
+    verdict = {
+        REASON: F.when(part, F.lit(UNPARSEABLE)).otherwise(F.col(REASON)),
+        DETAIL: F.when(part, why).otherwise(F.col(DETAIL)),
+    }
+    return rows.withColumns(verdict).drop(marked)
 
 
 def header_of(line: Column) -> Column:

@@ -123,6 +123,54 @@ class TestOneRow:
 
     @pytest.mark.parametrize(
         "sql",
+        ["cast(concat('no', 'w') as timestamp)", "cast('no' || 'w' as date)", "cast('no' 'w' as date)",
+         "date(`concat`('no', 'w'))", "to_timestamp(concat('no', 'w'))", "to_date(lower('N') || 'ow')",
+         "try_cast(replace('nXow', 'X', '') as timestamp)", "timestamp_ntz(upper(trim('n') || 'ow'))",
+         "cast(CAST(X'6e6f77' AS STRING) as date)", "cast(decode(unhex('6e6f77'), 'utf-8') as date)",
+         "cast(array('no', 'now')[1] as timestamp)", "cast(named_struct('a', 'now').a as date)",
+         "cast(map('a', 'now')['a'] as date)", "cast(url_decode('%6eow') as date)", "cast((concat('no', 'w')) as date)",
+         "t < concat('no', 'w')", "coalesce(t, concat('no', 'w'))", "year(concat('no', 'w'))",
+         "cast(CASE WHEN a THEN concat('no', 'w') END as timestamp)",
+         "cast(CASE WHEN 1 = 1 THEN 'no' ELSE '' END || 'w' as date)", "t < if(1 = 1, 'no', '') || 'w'"],
+    )  # fmt: skip
+    def test_texts_that_are_computed_are_no_times(self, sql):
+        refused = message(SCALAR, sql)
+        assert "write the text itself" in refused
+        assert "would not repeat its rows" in refused
+
+    @pytest.mark.parametrize("sql", ["date_add('today', 1)", "date_sub('now', 1)", "nvl2(a, t, 'now')"])
+    def test_functions_are_given_no_times_that_move(self, sql):
+        assert "another one each time" in message(SCALAR, sql)
+
+    @pytest.mark.parametrize(
+        "sql",
+        ["cast(concat(day, ' 00:00') as timestamp)", "cast(text as timestamp)", "to_timestamp(text)",
+         "cast(make_date(2024, 1, 1) as timestamp)", "cast(timestamp_micros(5) as date)", "cast(60 * 60 as timestamp)",
+         "cast(TIMESTAMP '2024-01-01' as date)", "cast(NULL as timestamp)", "cast(('2024-01-01') as date)",
+         "exists(times, x -> cast(x as date) = day)", "exists(times, x -> cast(x.at as date) = day)",
+         "transform(texts, x -> cast(concat(x, 'Z') as timestamp))", "a = b || lower('X')",
+         "regexp_replace(a, repeat('-', 3), '') = b", "lower(a) = lower('X')", "nvl2(a, 'x', 'now')",
+         "date_trunc('DAY', t) < DATE '2024-01-01'", "concat(a, lower('X'))",
+         "regexp_extract(s, concat('n', 'ow'), 0)", "regexp_extract(s, 'now', 0)",
+         "name = 'paid' COLLATE utf8_lcase", "date_format(t, 'yyyy') = '2024'"],
+    )  # fmt: skip
+    def test_times_of_columns_and_of_written_texts_are_taken(self, sql):
+        assert SCALAR.validate_python(sql) == sql
+
+    @pytest.mark.parametrize(
+        "text",
+        ["substring(s, 1, 3)", "substr(s, 1, 3)", "substring(s FROM 1 FOR 3)", "left(s, 3)", "right(s, 3)",
+         "rpad(s, 3)", "btrim(s)", "trim(s)", "split_part(s, ',', 1)", "split(s, ',')[0]", "substring_index(s, ',', 1)",
+         "overlay(s PLACING 'a' FROM 1)", "concat(s, t)", "reverse(s)", "elt(1, s, t)", "decode(s, 'utf-8')",
+         "parse_url(s, 'HOST')", "regexp_substr(s, 'n.*')", "printf('%s', s)", "url_decode(s)", "(substring(s, 1, 3))",
+         "coalesce(substring(s, 1, 3), '')", "if(a, left(s, 3), lower(s))", "substring(s, 1, 3) || t"],
+    )  # fmt: skip
+    def test_what_gives_a_text_is_compared_with_any(self, text):
+        for sql in (f"{text} = 'now'", f"{text} IN ('today', 'later')", f"CASE {text} WHEN 'now' THEN 1 END"):
+            assert SCALAR.validate_python(sql) == sql
+
+    @pytest.mark.parametrize(
+        "sql",
         ["status LIKE 'now%'", "status RLIKE 'now'", "CAST(status AS STRING) = 'now'",
          "lower(status) IN ('now', 'later')",
          "CASE lower(status) WHEN 'now' THEN 1 END", "CASE WHEN a THEN 'today' ELSE 'before' END", "if(a, 'now', NULL)",
