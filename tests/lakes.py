@@ -19,7 +19,7 @@ from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.tables import open_table
 from spark_jobs.pipelines import registry
-from spark_jobs.spec import Definition, Pipeline
+from spark_jobs.spec import Definition, Join, Pipeline
 
 _SOURCE = pa.struct([("name", pa.string()), ("partition", pa.int32()), ("position", pa.int64())])
 METADATA = (
@@ -91,10 +91,15 @@ class Bronze:
 
 def one_file_a_batch(pipeline: Pipeline) -> Pipeline:
     """The same pipeline, reading one bronze file a batch: so a test decides the cut of the batches."""
-    sources = [table.model_copy(update={"max_files_per_trigger": 1}) for table in pipeline.tables]
+    one = {"max_files_per_trigger": 1}
+    sources = [table.model_copy(update=one) for table in pipeline.source_tables]
     union = {"tables": tuple(sources)}
     source = sources[0] if len(sources) == 1 else pipeline.source.model_copy(update=union)
-    return pipeline.model_copy(update={"source": source})
+    steps = tuple(
+        step.model_copy(update={"other": step.other.model_copy(update=one)}) if isinstance(step, Join) else step
+        for step in pipeline.steps
+    )
+    return pipeline.model_copy(update={"source": source, "steps": steps})
 
 
 def run(

@@ -16,7 +16,7 @@ from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.stamps import Stamp
 from spark_jobs.plan import logical as plan
-from spark_jobs.spec import Ingest, Pipeline, Table
+from spark_jobs.spec import Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import columns
 
@@ -29,16 +29,19 @@ def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipelin
     """
     found = {ingest.event_time: timedelta(0) for ingest in ingests if ingest.sink.table == table}
     for reader in readers:
-        for source in reader.tables:
-            if source.name == table and reader.event_time is not None:
-                sql = _time_in(source, reader.event_time)
-                found[sql] = max(found.get(sql, timedelta(0)), plan.build(reader).horizon)
+        if (sql := _times_of(reader).get(table)) is not None:
+            found[sql] = max(found.get(sql, timedelta(0)), plan.build(reader).horizon)
     return found
 
 
-def _time_in(source: Table, event_time: str) -> str:
-    """A reader's event time as an expression over the columns of one of its source tables."""
-    return (source.select or {}).get(event_time, event_time)
+def _times_of(reader: Pipeline) -> dict[str, str]:
+    """Source table of a reader -> its event time as an expression over the columns of that table."""
+    sides = (side for side in plan.build(reader).sides if side.event_time is not None)
+    return {
+        table.name: (table.select or {}).get(str(side.event_time), str(side.event_time))
+        for side in sides
+        for table in side.tables
+    }
 
 
 def groups(names: Iterable[str], readers: Iterable[Pipeline]) -> tuple[tuple[str, ...], ...]:
@@ -236,12 +239,7 @@ class Heartbeats:
     @staticmethod
     def _who(name: str, sql: str, readers: Iterable[Pipeline]) -> str:
         """The readers of a table that go by an expression."""
-        found = {
-            reader.name
-            for reader in readers
-            for source in reader.tables
-            if source.name == name and reader.event_time and _time_in(source, reader.event_time) == sql
-        }
+        found = {reader.name for reader in readers if _times_of(reader).get(name) == sql}
         return ", ".join(sorted(found)) or "its ingest"
 
     def _newest_together(
@@ -250,7 +248,7 @@ class Heartbeats:
         """The newest event of a table by an expression, and of those that are read together with it by its readers."""
         found = [fronts[name][sql].event_ms]
         for reader in readers:
-            by = {source.name: _time_in(source, str(reader.event_time)) for source in reader.tables}
+            by = _times_of(reader)
             if by.get(name) == sql:
                 found += [fronts[table][its].event_ms for table, its in by.items() if its in fronts.get(table, {})]
         return max((ms for ms in found if ms is not None), default=None)

@@ -28,10 +28,10 @@ from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures
-from spark_jobs.spec import Pipeline, Table
+from spark_jobs.spec import METADATA_COLUMNS, Pipeline, Table
 from spark_jobs.transforms import account
 from spark_jobs.transforms.aggregation import top_n
-from spark_jobs.transforms.branches import Branches, union
+from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.events import project
 from spark_jobs.transforms.late import Bronze, LateRows, late_schema
@@ -69,7 +69,8 @@ class PipelineQuery(Query[Pipeline]):
         self._bronze_schemas = [self._bronze(read).schema for read in self.logical.reads]
         self._refuse_names_that_exist()
         self._refuse_a_user_that_is_no_column()
-        events = union([self._batch_source(table) for table in self.logical.reads])
+        events = [self._batch_source(table) for table in self.logical.reads]
+        self._refuse_sides_that_do_not_fit(events)
         schemas = {"result": self._result_schema(events)}
         if self.logical.table("late") is not None:
             schemas["late"] = self._late_schema(events)
@@ -79,6 +80,27 @@ class PipelineQuery(Query[Pipeline]):
         self._schemas = schemas
         for table in reversed(self.logical.tables):
             create_table(self.lake, table.name, schemas[table.role], statistics=table.statistics)
+
+    def _refuse_sides_that_do_not_fit(self, events: Sequence[DataFrame]) -> None:
+        """A name that both sides of a join have would mean one of two columns."""
+        if len(self.logical.sides) == 1:
+            return
+        left, right = events[0].schema, events[-1].schema
+        shared = (set(left.names) & set(right.names)) - {*METADATA_COLUMNS}
+        keys = self.branches.operator.event_keys
+        doubled = sorted(shared - set(keys))
+        if doubled:
+            raise SchemaMismatchError(
+                f"pipeline `{self.name}`: both sides of the Join have {doubled}. Nothing was started or written. "
+                f"Rename those of {self.logical.reads[-1].name} with `select`."
+            )
+        for key in shared & set(keys):
+            types = left[key].dataType.simpleString(), right[key].dataType.simpleString()
+            if types[0] != types[1]:
+                raise SchemaMismatchError(
+                    f"pipeline `{self.name}`: the Join compares `{key}`, a {types[0]}, with a {types[1]}. Nothing was "
+                    "started or written. Cast one of them with `select`."
+                )
 
     def _refuse_names_that_exist(self) -> None:
         """A `Select` adds columns; one that replaced a column of bronze would make late rows say something else."""
@@ -112,14 +134,14 @@ class PipelineQuery(Query[Pipeline]):
     def _bronze(self, table: Table) -> DataFrame:
         return self.spark.read.format("delta").load(self.lake.table_path(table.name))
 
-    def _result_schema(self, events: DataFrame) -> StructType:
+    def _result_schema(self, events: Sequence[DataFrame]) -> StructType:
         results = self.branches.transform.written(self.branches.results(events))
         if self.definition.top_n:
             results = top_n(results, self.definition.top_n, self.branches.operator.event_keys)
         return with_revision(results, self.logical, 0).schema
 
-    def _late_schema(self, events: DataFrame) -> StructType:
-        schema = late_schema(events, self.branches.operator.verdict)
+    def _late_schema(self, events: Sequence[DataFrame]) -> StructType:
+        schema = late_schema(events, self.logical, self.branches.operator.verdict)
         doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if doubled:
             raise SchemaMismatchError(
@@ -242,6 +264,8 @@ class PipelineQuery(Query[Pipeline]):
         terms = dict(operator.settled(counted, state.duplicates))
         terms |= {name: kept[name] for name in operator.result_terms}
         terms["rows"] = kept["rows"] - kept["withheld"]
+        if any(equation.whole == "given" for equation in self.logical.equations):
+            terms["given"] = kept["rows"]
         if kept["withheld"]:
             terms["withheld"] = kept["withheld"]
         if operator.verdict.in_windows:
@@ -359,7 +383,7 @@ class PipelineQuery(Query[Pipeline]):
         operator = self.branches.operator
         bronze = Bronze(self.spark, self.lake, self.logical.reads, self._bronze_schemas)
         events, pairs = entry.late_events, entry.terms.get("pairs_late", entry.late_events)
-        fetched = LateRows(self.logical, operator.verdict, bronze, bounds)
+        fetched = LateRows(self.logical, operator.verdict, bronze, bounds, self._schemas["late"].names)
         rows, found = fetched.rows(late, events, batch_id, self.epoch.number)
         try:
             if (found.events, found.pairs) != (events, pairs):

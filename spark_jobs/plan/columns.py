@@ -8,6 +8,12 @@ EVENT_ID, INGEST_SEQ, INGEST_TIME, PLACE, HEARTBEAT = METADATA_COLUMNS
 EVENT_COLUMNS = (EVENT_ID, INGEST_SEQ, INGEST_TIME)
 """What an event keeps of bronze's own columns, whatever the source selects."""
 
+SIDE = "_side"
+"""Of each row of a join, and of each late event of one: `both`, `left` or `right`."""
+
+OTHER = "_other"
+"""Before the names of the other side's own columns."""
+
 EVENTS = "__events"
 """Of each group: how many events it stands for."""
 

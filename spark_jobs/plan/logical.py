@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from spark_jobs.plan.equations import BY_FATE, Equation, Holding
-from spark_jobs.plan.operators import Operator, operator_of
+from spark_jobs.plan.operators import Operator, Side, operator_of
 from spark_jobs.plan.tables import TableRef, beside
 from spark_jobs.spec import Definition, Ingest, Pipeline, Table
 from spark_jobs.spec.durations import duration_ms
@@ -16,23 +16,26 @@ class LogicalPlan:
 
     Attributes:
         definition: that it was made of.
-        reads: the source tables, in the order by which a row tells where it comes from.
+        sides: what it reads, by the order in which events come.
         tables: what it writes; the result last.
         equations: what the ledger must satisfy.
         holdings: what the tables must hold, by the ledger.
         grace_ms: how much longer than the delay an event is accepted.
-        delay_ms: Spark's one watermark delay: delay + grace.
         operator: its stateful step; None for an ingest.
     """
 
     definition: Definition
-    reads: tuple[Table, ...]
+    sides: tuple[Side, ...]
     tables: tuple[TableRef, ...]
     equations: tuple[Equation, ...]
     holdings: tuple[Holding, ...]
     grace_ms: int = 0
-    delay_ms: int | None = None
     operator: Operator | None = None
+
+    @property
+    def reads(self) -> tuple[Table, ...]:
+        """The source tables, in the order by which a row tells where it comes from."""
+        return tuple(table for side in self.sides for table in side.tables)
 
     @property
     def result(self) -> TableRef:
@@ -59,12 +62,11 @@ def _pipeline(pipeline: Pipeline) -> LogicalPlan:
     watermark = pipeline.watermark
     return LogicalPlan(
         definition=pipeline,
-        reads=pipeline.tables,
+        sides=operator.sides,
         tables=operator.tables,
         equations=operator.equations,
         holdings=operator.holdings,
         grace_ms=duration_ms(watermark.grace) if watermark else 0,
-        delay_ms=duration_ms(watermark.engine_delay) if watermark else None,
         operator=operator,
     )
 
@@ -74,7 +76,7 @@ def _ingest(ingest: Ingest) -> LogicalPlan:
     quarantine = TableRef(beside(ingest.sink.table, "quarantine"), "quarantine")
     return LogicalPlan(
         definition=ingest,
-        reads=(),
+        sides=(),
         tables=(quarantine, bronze),
         equations=(BY_FATE,),
         holdings=(

@@ -193,9 +193,14 @@ class Pipeline(_Definition):
     steps: tuple[Step, ...] = Field(min_length=1)
 
     @property
-    def tables(self) -> tuple[Table, ...]:
-        """The bronze tables that are read."""
+    def source_tables(self) -> tuple[Table, ...]:
+        """The bronze tables that the source is made of."""
         return self.source.tables if isinstance(self.source, Union) else (self.source,)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All bronze tables that are read as streams: the source's, and those that a step joins."""
+        return (*self.source_tables, *(table for step in self.steps for table in step.tables()))
 
     @property
     def stateful_steps(self) -> tuple[Step, ...]:
@@ -258,8 +263,8 @@ class Pipeline(_Definition):
 
     def _check_columns(self) -> None:
         """Names that are known wrong without knowing bronze's columns."""
-        selects = [table.select for table in self.tables if table.select is not None]
-        for table in self.tables:
+        selects = [table.select for table in self.source_tables if table.select is not None]
+        for table in self.source_tables:
             if table.select is not None and self.event_time is not None and self.event_time not in table.select:
                 raise ValueError(
                     f"event_time: {table.name} does not select {self.event_time!r}; it selects {sorted(table.select)}"

@@ -38,6 +38,17 @@ def terms_of_events(plan: LogicalPlan, verdict: Verdict, late_watermark_ms: int)
         if plan.grace_ms:
             published = verdict.any_late(late_watermark_ms + plan.grace_ms)
             conditions["within_grace"] = f"{PASSED} AND NOT {any_late} AND {published}"
+    if len(plan.sides) > 1:
+        numbers = enumerate(side.name for side in plan.sides for _ in side.tables)
+        of_side: dict[str, list[int]] = {}
+        for number, name in numbers:
+            of_side.setdefault(name, []).append(number)
+        conditions |= {
+            f"{name}_{term}": f"{sql} AND {SOURCE} IN ({', '.join(map(str, found))})"
+            for name, found in of_side.items()
+            for term, sql in conditions.items()
+            if term in ("read", "filtered", "timeless", "on_time", "late")
+        }
     counts = [F.expr(f"count(CASE WHEN {sql} THEN 1 END)").alias(name) for name, sql in conditions.items()]
     if verdict.in_windows:
         counts.append(F.expr(f"sum(CASE WHEN {PASSED} THEN {verdict.pairs()} END)").alias("pairs"))

@@ -14,13 +14,14 @@ from pyspark.sql import functions as F
 from spark_jobs.plan import windows
 from spark_jobs.plan.columns import FATE, GAP, HEARTBEAT, INGEST_SEQ, KEY, SEQ, SOURCE, TIME
 from spark_jobs.plan.logical import LogicalPlan
-from spark_jobs.plan.operators import Operator
+from spark_jobs.plan.operators import Operator, Side
 from spark_jobs.plan.verdicts import Never
 from spark_jobs.spec import Pipeline
+from spark_jobs.spec.durations import duration_ms
 from spark_jobs.transforms.events import with_row_steps
 from spark_jobs.transforms.operators import transform_of
 
-_LEAST_LONG = -(2**63)
+_LEAST_LONG, _GREATEST_LONG = -(2**63), 2**63 - 1
 
 
 class Branches:
@@ -34,7 +35,6 @@ class Branches:
         if plan.operator is None or not isinstance(plan.definition, Pipeline):
             raise TypeError(f"expected the plan of a pipeline, got that of `{plan.definition.name}`")
         self._plan = plan
-        self._pipeline: Pipeline = plan.definition
         self.operator: Operator = plan.operator
         self.transform = transform_of(self.operator)
 
@@ -56,58 +56,74 @@ class Branches:
         Args:
             sources: what is read, one frame for each table of the plan.
         """
+        sides = self._sides_of(sources)
         if self.transform.one_branch:
-            return union([self._with_account(self._steps(source), index) for index, source in enumerate(sources)])
-        results = self.results(union([self._with_watermark(source) for source in sources]))
-        narrow = union([self._narrow(source, index) for index, source in enumerate(sources)])
+            return union([self._with_account(self._steps(source, side), side, i) for i, (side, source) in sides])
+        results = self.results([self._with_watermark(source, side) for _, (side, source) in sides])
+        narrow = union([self._narrow(source, side, index) for index, (side, source) in sides])
         return results.unionByName(narrow, allowMissingColumns=True)
 
-    def results(self, events: DataFrame) -> DataFrame:
-        """What the step gives for the events that go on; heartbeats only move the watermark."""
-        passed = self._steps(events)
+    def results(self, sources: Sequence[DataFrame]) -> DataFrame:
+        """What the step gives for the events that go on.
+
+        Args:
+            sources: what is read, one frame for each table of the plan.
+        """
+        frames: dict[str, list[DataFrame]] = {side.name: [] for side in self._plan.sides}
+        for _, (side, source) in self._sides_of(sources):
+            frames[side.name].append(source)
+        return self.transform.results(*(self._going_on(union(frames[side.name]), side) for side in self._plan.sides))
+
+    def _sides_of(self, sources: Sequence[DataFrame]) -> list[tuple[int, tuple[Side, DataFrame]]]:
+        """Each source with its number and its side."""
+        sides = [side for side in self._plan.sides for _ in side.tables]
+        return list(enumerate(zip(sides, sources, strict=True)))
+
+    def _going_on(self, events: DataFrame, side: Side) -> DataFrame:
+        """The events that meet the step; heartbeats only move the watermark."""
+        passed = self._steps(events, side)
         goes_on = F.col(FATE).isNull() & ~F.col(HEARTBEAT)
-        if (time := self._time) is not None:
+        if (time := self._time(side)) is not None:
             # An event without a time belongs to no window. Naming the time also keeps the filter above the watermark:
-            # Spark pushes any other below it, and the rows that it removes would not move the watermark.
-            # A comparison, because Spark would see through a mere test for null where the time cannot be null.
-            never = F.col(time).isNull() | (F.unix_micros(time) < F.lit(_LEAST_LONG))
+            # Spark pushes any other below it, and the rows that it removes would not move the watermark. A choice
+            # between two conditions Spark would take apart, and push down the one without the time.
             if self._has_gaps:
                 goes_on = goes_on & (F.col(GAP) > 0)
-            goes_on = F.when(never, F.lit(False)).otherwise(goes_on)
-        return self.transform.results(passed.where(goes_on).drop(FATE))
+            goes_on = F.unix_micros(time) >= F.when(goes_on, F.lit(_LEAST_LONG)).otherwise(F.lit(_GREATEST_LONG))
+        return passed.where(goes_on).drop(FATE)
 
-    @property
-    def _time(self) -> str | None:
+    def _time(self, side: Side) -> str | None:
         """The column by which events are late; None where none is."""
-        return None if isinstance(self.operator.verdict, Never) else self._pipeline.event_time
+        return None if isinstance(self.operator.verdict, Never) else side.event_time
 
     @property
     def _has_gaps(self) -> bool:
         return self.operator.gap is not None
 
-    def _steps(self, events: DataFrame) -> DataFrame:
+    def _steps(self, events: DataFrame, side: Side) -> DataFrame:
         """The events with what the row steps add and say of them."""
-        stepped = with_row_steps(events, self._pipeline.row_steps, only=~F.col(HEARTBEAT))
+        stepped = with_row_steps(events, side.steps, only=~F.col(HEARTBEAT))
         if (session := self.operator.gap) is None:
             return stepped
         gap = F.when(F.col(FATE).isNull() & ~F.col(HEARTBEAT), F.expr(windows.gap_of_event(session)))
         return stepped.withColumn(GAP, gap)
 
-    def _with_watermark(self, stream: DataFrame) -> DataFrame:
-        if self._plan.delay_ms is None or self._pipeline.event_time is None:
+    def _with_watermark(self, stream: DataFrame, side: Side) -> DataFrame:
+        if side.delay is None or side.event_time is None:
             return stream
-        return stream.withWatermark(self._pipeline.event_time, f"{self._plan.delay_ms} milliseconds")
+        return stream.withWatermark(side.event_time, f"{duration_ms(side.delay)} milliseconds")
 
-    def _narrow(self, stream: DataFrame, index: int) -> DataFrame:
-        events = self._with_account(self._steps(stream), index)
+    def _narrow(self, stream: DataFrame, side: Side, index: int) -> DataFrame:
+        events = self._with_account(self._steps(stream, side), side, index)
         key = [F.col(f"`{name}`") for name in self.operator.event_keys]
         # A hash passes over nulls: without their flags (null, a) and (a, null) would be one key.
         hashed = F.xxhash64(F.lit(0), *chain.from_iterable((F.isnull(column), column) for column in key))
         gap = [GAP] if self._has_gaps else []
         return events.select(TIME, SEQ, FATE, SOURCE, hashed.alias(KEY), *gap)
 
-    def _with_account(self, events: DataFrame, index: int) -> DataFrame:
-        time: Column = F.col(self._time) if self._time else F.lit(0).cast("timestamp")
+    def _with_account(self, events: DataFrame, side: Side, index: int) -> DataFrame:
+        name = self._time(side)
+        time: Column = F.col(name) if name else F.lit(0).cast("timestamp")
         if self._has_gaps:
             time = F.when(F.col(GAP) > 0, time)
         return events.withColumns({TIME: time, SEQ: F.when(~F.col(HEARTBEAT), F.col(INGEST_SEQ)), SOURCE: F.lit(index)})

@@ -7,10 +7,11 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.lake import Lake, tables
-from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE
+from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, SEQ, SIDE, SOURCE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.verdicts import MISSED, Verdict
 from spark_jobs.spark.progress import BatchBounds
@@ -19,6 +20,7 @@ from spark_jobs.spec import Table
 from spark_jobs.transforms.events import project
 
 _WINDOWS = f"missed_windows {MISSED}, partly_late BOOLEAN, "
+_SIDE = f"{SIDE} STRING, "
 _WHY = "late_by_ms BIGINT, watermark TIMESTAMP, engine_watermark TIMESTAMP, _epoch INT, _batch_id BIGINT"
 
 FEW = 50_000
@@ -27,18 +29,20 @@ FEW = 50_000
 _GROUPS = "__groups_missed"
 
 
-def late_schema(events: DataFrame, verdict: Verdict) -> StructType:
+def late_schema(sources: Sequence[DataFrame], plan: LogicalPlan, verdict: Verdict) -> StructType:
     """The columns of `<table>__late`: the event as the pipeline reads it, and why it was late.
 
     - `missed_windows`, where it was late for windows: each window that the event missed; its `late_by_ms` is how much
       longer the watermark would have had to wait for the event to be counted in it;
     - `partly_late`, likewise: whether the event is counted in other windows;
+    - `_side`, in a join: whose event it is;
     - `late_by_ms`: how much longer the watermark would have had to wait for all of it;
     - `watermark`: the published watermark, up to which results were final when the event was judged;
     - `engine_watermark`: the one that it was judged by, which lies `grace` behind.
     """
-    kept = [field for field in events.schema if field.name != HEARTBEAT]
-    return StructType([*kept, *schema_of((_WINDOWS if verdict.in_windows else "") + _WHY)])
+    kept = {field.name: field for source in sources for field in source.schema if field.name != HEARTBEAT}
+    why = (_WINDOWS if verdict.in_windows else "") + (_SIDE if len(plan.sides) > 1 else "") + _WHY
+    return StructType([*kept.values(), *schema_of(why)])
 
 
 @dataclass(frozen=True)
@@ -112,9 +116,13 @@ class LateRows:
         verdict: by what they were late.
         bronze: where the events are.
         bounds: of the batch.
+        columns: of the table.
     """
 
-    def __init__(self, plan: LogicalPlan, verdict: Verdict, bronze: Bronze, bounds: BatchBounds) -> None:
+    def __init__(
+        self, plan: LogicalPlan, verdict: Verdict, bronze: Bronze, bounds: BatchBounds, columns: Sequence[str]
+    ) -> None:
+        self._columns = columns
         self._plan = plan
         self._verdict = verdict
         self._bronze = bronze
@@ -149,7 +157,10 @@ class LateRows:
         for index in sorted(pc.unique(verdicts[SOURCE]).to_pylist()):
             mine = verdicts.filter(pc.equal(verdicts[SOURCE], index)).drop_columns([SOURCE])
             parts.append(_beside(self._bronze.few(index, sorted(mine[INGEST_SEQ].to_pylist())), mine))
-        return pa.concat_tables(parts, promote_options="permissive")
+        found = pa.concat_tables(parts, promote_options="permissive")
+        for name in self._missing(found.column_names):
+            found = found.append_column(name, pa.nulls(found.num_rows))
+        return found
 
     def _with_many_events(self, verdicts: DataFrame) -> DataFrame:
         numbers = verdicts.select(SOURCE, INGEST_SEQ).toArrow()
@@ -157,7 +168,16 @@ class LateRows:
         for index in sorted(pc.unique(numbers[SOURCE]).to_pylist()):
             seqs = sorted(numbers.filter(pc.equal(numbers[SOURCE], index))[INGEST_SEQ].to_pylist())
             parts.append(self._bronze.many(index, seqs, verdicts.where(f"{SOURCE} = {index}").drop(SOURCE)))
-        return reduce(lambda left, right: left.unionByName(right), parts)
+        found = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
+        return found.withColumns({name: F.lit(None) for name in self._missing(found.columns)})
+
+    def _missing(self, found: Sequence[str]) -> list[str]:
+        """Columns of a side of which no event was late."""
+        return [name for name in self._columns if name not in found]
+
+    def _side_of_source(self) -> str:
+        names = [side.name for side in self._plan.sides for _ in side.tables]
+        return f"element_at(array({', '.join(repr(name) for name in names)}), {SOURCE} + 1)"
 
     def _counted(self, events: int, pairs: int | None, groups: int) -> LateCount:
         most = groups if self._verdict.counts_groups and not self._verdict.counts_per_task else events
@@ -176,6 +196,7 @@ class LateRows:
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
             *(of_windows if verdict.in_windows else ()),
+            *([f"{self._side_of_source()} AS {SIDE}"] if len(self._plan.sides) > 1 else ()),
             f"{verdict.late_by_ms(judged_ms)} AS late_by_ms",
             f"timestamp_micros({published_us}L) AS watermark",
             f"timestamp_micros({judged_ms * 1000}L) AS engine_watermark",

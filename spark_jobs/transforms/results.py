@@ -17,7 +17,7 @@ def with_revision(results: DataFrame, plan: LogicalPlan, batch_time_ms: int) -> 
         plan: of the pipeline.
         batch_time_ms: the batch's clock, which is the same when the batch runs again.
     """
-    if plan.delay_ms is not None and WINDOW_END in plan.result.keys:
+    if plan.sides[0].delay is not None and WINDOW_END in plan.result.keys:
         final = F.timestamp_micros(F.unix_micros(WINDOW_END) + F.lit(plan.grace_ms * 1000))
         results = results.withColumn(FINAL_AFTER, final)
     return results.withColumns(

@@ -10,7 +10,7 @@ from spark_jobs.plan.equations import EVENTS_UNIT, PAIRS_UNIT, Equation, Holding
 from spark_jobs.plan.operators.base import Operator, Replay
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.plan.verdicts import Never, Verdict, WindowEnd
-from spark_jobs.spec import Aggregate, Session, Where
+from spark_jobs.spec import Aggregate, Session
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,6 @@ class Grouped(Operator):
         if window is None or watermark is None:
             return timedelta(0)
         return watermark.engine_delay + windows.longest(window)
-
-    @property
-    def withholds(self) -> bool:
-        """Whether some of its rows are not written."""
-        return any(isinstance(step, Where) for step in self.pipeline.result_steps)
 
     @property
     def keeps_groups(self) -> bool:

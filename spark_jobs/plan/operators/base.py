@@ -10,7 +10,8 @@ from typing import ClassVar
 from spark_jobs.plan.equations import BY_FATE, Equation, Holding
 from spark_jobs.plan.tables import TableRef, beside
 from spark_jobs.plan.verdicts import Never, Verdict
-from spark_jobs.spec import Late, Pipeline, Session
+from spark_jobs.spec import Late, Pipeline, Session, Table, Where
+from spark_jobs.spec.steps import StepSpec
 
 
 class Replay(StrEnum):
@@ -18,6 +19,25 @@ class Replay(StrEnum):
 
     SUBTRACT = "all events less the recorded late pairs"
     BOUNDARIES = "the recorded batches again, each with its watermark"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Events that come together, in one order of time.
+
+    Attributes:
+        name: `left` or `right` of a join; empty where there is one.
+        tables: the source tables that they are read from.
+        event_time: the column that they are late by.
+        delay: how long the watermark waits for them: delay + grace; None: there is no watermark.
+        steps: what happens to each of them before the operator.
+    """
+
+    name: str
+    tables: tuple[Table, ...]
+    event_time: str | None
+    delay: timedelta | None
+    steps: tuple[StepSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +67,18 @@ class Operator(ABC):
     @abstractmethod
     def repair_unit(self) -> str:
         """What one late event can change."""
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """What is read; a join has two."""
+        pipeline = self.pipeline
+        delay = pipeline.watermark.engine_delay if pipeline.watermark else None
+        return (Side("", pipeline.source_tables, pipeline.event_time, delay, pipeline.row_steps),)
+
+    @property
+    def withholds(self) -> bool:
+        """Whether some of its rows are not written."""
+        return any(isinstance(step, Where) for step in self.pipeline.result_steps)
 
     @property
     def verdict(self) -> Verdict:

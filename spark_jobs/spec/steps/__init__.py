@@ -7,9 +7,21 @@ from pydantic import Field
 from spark_jobs.spec.steps.aggregate import Aggregate
 from spark_jobs.spec.steps.base import RESULT_COLUMNS, Columns, StepSpec
 from spark_jobs.spec.steps.deduplicate import Deduplicate
+from spark_jobs.spec.steps.join import Join
 from spark_jobs.spec.steps.rows import Select, Where
 from spark_jobs.spec.steps.top_n import TopN
 
-Step = Annotated[Where | Select | Deduplicate | Aggregate | TopN, Field(discriminator="kind")]
+Step = Annotated[Where | Select | Deduplicate | Aggregate | Join | TopN, Field(discriminator="kind")]
 
-__all__ = ["RESULT_COLUMNS", "Aggregate", "Columns", "Deduplicate", "Select", "Step", "StepSpec", "TopN", "Where"]
+__all__ = [
+    "RESULT_COLUMNS",
+    "Aggregate",
+    "Columns",
+    "Deduplicate",
+    "Join",
+    "Select",
+    "Step",
+    "StepSpec",
+    "TopN",
+    "Where",
+]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spark_jobs.spec.base import Spec
+from spark_jobs.spec.sources import Table
 
 if TYPE_CHECKING:
     from spark_jobs.spec.pipeline import Pipeline
@@ -33,6 +34,10 @@ class StepSpec(Spec):
     def reads(self) -> Iterator[tuple[str, Iterable[str]]]:
         """(what reads, the columns that it reads)."""
         return iter(())
+
+    def tables(self) -> Iterable[Table]:
+        """Tables that it reads beside the pipeline's source."""
+        return ()
 
     def adds(self) -> Iterable[str]:
         """Columns that it adds to those that are there."""

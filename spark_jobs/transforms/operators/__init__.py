@@ -6,12 +6,14 @@ from spark_jobs.plan.operators import Operator
 from spark_jobs.transforms.operators.aggregate import GroupedTransform
 from spark_jobs.transforms.operators.base import Transform
 from spark_jobs.transforms.operators.deduplicate import DeduplicatedTransform
+from spark_jobs.transforms.operators.join import JoinedTransform
 from spark_jobs.transforms.operators.stateless import StatelessTransform
 
 # Kind of an operator -> what computes it.
 _TRANSFORMS: dict[str, type[Transform[Any]]] = {
     "aggregate": GroupedTransform,
     "deduplicate": DeduplicatedTransform,
+    "join": JoinedTransform,
     "stateless": StatelessTransform,
 }
 

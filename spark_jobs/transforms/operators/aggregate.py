@@ -12,8 +12,9 @@ from spark_jobs.transforms.operators.base import Transform
 class GroupedTransform(Transform[Grouped]):
     """Spark's own stateful aggregation; `__events` stays the last column that is written."""
 
-    def results(self, events: DataFrame) -> DataFrame:
+    def results(self, *sides: DataFrame) -> DataFrame:
         """One row for each window and key."""
+        (events,) = sides
         groups = aggregate(events, self.operator.step, self.operator.pipeline.event_time)
         results = with_row_steps(groups, self.operator.pipeline.result_steps, removed=WITHHELD)
         return results.select(*(name for name in results.columns if name not in (EVENTS, FATE)), EVENTS, FATE)

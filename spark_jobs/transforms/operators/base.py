@@ -28,11 +28,11 @@ class Transform(ABC, Generic[Kind]):
         self.operator = operator
 
     @abstractmethod
-    def results(self, events: DataFrame) -> DataFrame:
+    def results(self, *sides: DataFrame) -> DataFrame:
         """The rows that the step gives, with `FATE` where a step after it takes them out of the result.
 
         Args:
-            events: those that go on, with the columns of every `Select` before the step.
+            sides: the events of each side that go on, with the columns of every `Select` before the step.
         """
 
     def written(self, results: DataFrame) -> DataFrame:

@@ -27,8 +27,9 @@ class DeduplicatedTransform(Transform[Deduplicated]):
         groups = self.operator.groups_after
         return GroupedTransform(groups) if groups else StatelessTransform(Stateless(self.operator.pipeline))
 
-    def results(self, events: DataFrame) -> DataFrame:
+    def results(self, *sides: DataFrame) -> DataFrame:
         """The events that are let through, or their groups."""
+        (events,) = sides
         first = self._first(events)
         if isinstance(self._after.operator, Grouped):
             return self._after.results(first)

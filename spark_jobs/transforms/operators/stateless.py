@@ -12,8 +12,9 @@ class StatelessTransform(Transform[Stateless]):
 
     one_branch = True
 
-    def results(self, events: DataFrame) -> DataFrame:
+    def results(self, *sides: DataFrame) -> DataFrame:
         """The events."""
+        (events,) = sides
         return events
 
     def written(self, results: DataFrame) -> DataFrame:

@@ -1,0 +1,128 @@
+"""Two streams, put together by key and time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from spark_jobs.plan.columns import EVENT_ID, OTHER, SIDE
+from spark_jobs.plan.equations import Equation, Holding
+from spark_jobs.plan.operators.base import Operator, Replay, Side
+from spark_jobs.plan.verdicts import EventTime, Verdict
+from spark_jobs.spec.steps.join import Join
+
+LEFT, RIGHT, BOTH = "left", "right", "both"
+
+
+@dataclass(frozen=True)
+class Joined(Operator):
+    """A `Join`."""
+
+    kind = "join"
+
+    @property
+    def step(self) -> Join:
+        """What joins."""
+        return next(step for step in self.pipeline.steps if isinstance(step, Join))
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The pipeline's own tables, and the other one."""
+        (left,) = super().sides
+        grace = self.pipeline.watermark.grace if self.pipeline.watermark else timedelta(0)
+        delay = left.delay if self.step.delay is None else self.step.delay + grace
+        return (
+            Side(LEFT, left.tables, left.event_time, left.delay, left.steps),
+            Side(RIGHT, (self.step.other,), self.step.event_time, delay, ()),
+        )
+
+    @property
+    def state_operators(self) -> tuple[str, ...]:
+        """One, with the rows of both sides."""
+        return ("symmetricHashJoin",)
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """The sides of which events without a match are written."""
+        return {"inner": (), "left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}[self.step.how]
+
+    @property
+    def replay(self) -> Replay:
+        """An inner join gives the same whatever the batches; when an event has waited in vain, they decide."""
+        return Replay.BOUNDARIES if self.outer else Replay.SUBTRACT
+
+    @property
+    def repair_unit(self) -> str:
+        """What one late event can change."""
+        return "the rows of its key within reach, those without a match included"
+
+    @property
+    def verdict(self) -> Verdict:
+        """By its time."""
+        return EventTime()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The events of both sides."""
+        return (EVENT_ID, f"{OTHER}{EVENT_ID}")
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """Which events were put together."""
+        return self.keys
+
+    @property
+    def event_keys(self) -> tuple[str, ...]:
+        """Columns of both sides."""
+        return self.step.on
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """The times of both sides."""
+        return tuple(side.event_time for side in self.sides if side.event_time)
+
+    @property
+    def horizon(self) -> timedelta:
+        """Delay, and how long an event waits for the other side."""
+        longest = max(side.delay or timedelta(0) for side in self.sides)
+        return longest + max(self.step.within or timedelta(0), self.step.before) + timedelta(milliseconds=1)
+
+    @property
+    def result_terms(self) -> Mapping[str, str]:
+        """Matches, and events without one."""
+        terms = {"matches": f"count(CASE WHEN {SIDE} = '{BOTH}' THEN 1 END)"}
+        return terms | {f"{side}_unmatched": f"count(CASE WHEN {SIDE} = '{side}' THEN 1 END)" for side in self.outer}
+
+    @property
+    def equations(self) -> tuple[Equation, ...]:
+        """By fate, of both sides together and of each; each row is a match, or an event without one."""
+        fates = ("on_time", "late", "filtered", "timeless")
+        by_side = (
+            Equation(f"{side.name} events", f"{side.name}_read", tuple(f"{side.name}_{fate}" for fate in fates))
+            for side in self.sides
+        )
+        unmatched = (f"{side}_unmatched" for side in self.outer)
+        return (*super().equations, *by_side, Equation("rows", "given", ("matches", *unmatched)))
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """Each event of a side is in the result, waits for the other side, or has waited in vain unseen."""
+        held = [Holding("rows", self.result, "count(*)", ("rows",), "written", whole_table=True)]
+        for side, column in ((LEFT, EVENT_ID), (RIGHT, f"{OTHER}{EVENT_ID}")):
+            rest = f"{side}_open" if side in self.outer and not self.withholds else f"{side}_open_or_not_written"
+            held.append(
+                Holding(
+                    f"{side} events",
+                    self.result,
+                    f"count(DISTINCT {column})",
+                    (f"{side}_on_time",),
+                    "on time",
+                    whole_table=True,
+                    open=rest,
+                )
+            )
+        return (*held, *super().holdings)
+
+    def describe(self) -> str:
+        """In a line."""
+        step = self.step
+        return f"{step.how} join with {step.other.name} on {', '.join(step.on)} by time"

@@ -1,0 +1,221 @@
+"""Two streams joined by key and time: against plain Python, with late events, null keys and bad rows on both sides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from spark_jobs.commits.tables import SchemaMismatchError
+from spark_jobs.lake import Lake
+from spark_jobs.spec import Join, Pipeline, Sink, Table, Watermark, Where
+from tests import lakes
+
+MINUTE = 60_000
+START = 1_700_000_040_000
+DELAY, WITHIN, BEFORE = 3, 10, 2
+LEFT = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
+RIGHT = {"k": pa.string(), "paid": pa.int64(), "u": lakes.TIMESTAMP}
+FAR = 10_000
+
+
+@dataclass(frozen=True)
+class Event:
+    key: str | None
+    minute: float | None
+    value: int = 1
+
+    @property
+    def at_ms(self) -> int:
+        return START + round((self.minute or 0) * MINUTE)
+
+    @property
+    def at(self) -> object:
+        return None if self.minute is None else lakes.at(self.at_ms)
+
+
+Batch = tuple[Sequence[Event], Sequence[Event]]
+
+
+@dataclass
+class Outcome:
+    """Ids of events, by the rules alone: `l3` is the fourth event of the left side."""
+
+    matches: set[tuple[str, str]]
+    alone: dict[str, set[str]]
+    late: dict[str, set[str]]
+    fates: Counter[str]
+
+
+def by_the_rules(batches: Sequence[Batch]) -> Outcome:
+    """Batch N is judged by W(N-1); the watermark is that of the side that is further behind."""
+    newest: dict[str, int] = {"l": 0, "r": 0}
+    numbers, on_time = {"l": 0, "r": 0}, {"l": {}, "r": {}}
+    late: dict[str, set[str]] = {"l": set(), "r": set()}
+    fates: Counter[str] = Counter()
+    watermark_ms = judged_ms = 0
+    for batch in batches:
+        seen = min(each - DELAY * MINUTE for each in newest.values())
+        judged_ms, watermark_ms = watermark_ms, max(watermark_ms, seen)
+        for side, events in zip("lr", batch, strict=True):
+            for event in events:
+                name = f"{side}{numbers[side]}"
+                numbers[side] += 1
+                if side == "l" and event.value < 0:
+                    fates["filtered"] += 1
+                elif event.minute is None:
+                    fates["timeless"] += 1
+                elif event.at_ms <= judged_ms:
+                    late[side].add(name)
+                else:
+                    on_time[side][name] = event
+            times = [event.at_ms for event in events if event.minute is not None]
+            newest[side] = max([newest[side], *times])
+    matches = {
+        (one, other)
+        for one, left in on_time["l"].items()
+        for other, right in on_time["r"].items()
+        if left.key is not None
+        and left.key == right.key
+        and left.at_ms - BEFORE * MINUTE <= right.at_ms <= left.at_ms + WITHIN * MINUTE
+    }
+    matched = {"l": {one for one, _ in matches}, "r": {other for _, other in matches}}
+    alone = {side: set(on_time[side]) - matched[side] for side in "lr"}
+    fates |= {"late": sum(map(len, late.values())), "on_time": sum(map(len, on_time.values()))}
+    return Outcome(matches, alone, late, fates)
+
+
+def pipeline(how: str, *after: Where) -> Pipeline:
+    join = Join(
+        Table("bronze.payments"),
+        on=("k",),
+        event_time="u",
+        within=f"{WITHIN} minutes",
+        before=f"{BEFORE} minutes",
+        how=how,
+    )
+    definition = Pipeline(
+        name="paid",
+        source=Table("bronze.orders"),
+        event_time="t",
+        watermark=Watermark(delay=f"{DELAY} minutes"),
+        steps=(Where("v >= 0"), join, *after),
+        sink=Sink("gold.paid"),
+    )
+    return lakes.one_file_a_batch(definition)
+
+
+def bronze_of(lake: Lake, batches: Sequence[Batch]) -> None:
+    orders = lakes.Bronze(lake, "bronze.orders", LEFT, "t")
+    payments = lakes.Bronze(lake, "bronze.payments", RIGHT, "u")
+    placed = {"l": 0, "r": 0}
+    for left, right in batches:
+        names = {
+            side: [f"{side}{placed[side] + i}" for i in range(len(own))]
+            for side, own in zip("lr", (left, right), strict=True)
+        }
+        placed = {side: placed[side] + len(names[side]) for side in "lr"}
+        orders.append([{"k": e.key, "v": e.value, "t": e.at} for e in left], ids=names["l"])
+        payments.append([{"k": e.key, "paid": e.value, "u": e.at} for e in right], ids=names["r"])
+    orders.heartbeat(START + FAR * MINUTE)
+    payments.heartbeat(START + FAR * MINUTE)
+
+
+def assert_ends_as_the_rules_say(lake: Lake, definition: Pipeline, how: str, expected: Outcome) -> None:
+    rows = lakes.rows(lake, "gold.paid")
+    found = Counter((row["_side"], row["_event_id"], row["_other_event_id"]) for row in rows)
+    wanted = {("both", *pair) for pair in expected.matches}
+    wanted |= {("left", one, None) for one in expected.alone["l"] if how in ("left", "full")}
+    wanted |= {("right", None, other) for other in expected.alone["r"] if how in ("right", "full")}
+    assert found == Counter(wanted)
+    late = {(row["_side"], row["_event_id"]) for row in lakes.rows(lake, "gold.paid__late")}
+    assert late == {("left", name) for name in expected.late["l"]} | {("right", name) for name in expected.late["r"]}
+    ledger = lakes.ledger(lake, definition)
+    fates = {name: sum(row[name] for _, row in ledger) for name in expected.fates}
+    assert fates == expected.fates
+    assert sum(row["left_on_time"] for _, row in ledger) == len(
+        expected.alone["l"] | {one for one, _ in expected.matches}
+    )
+    lakes.assert_balanced(lake, definition)
+
+
+CASE: Sequence[Batch] = (
+    ([Event("a", 1), Event("b", 2), Event(None, 2), Event("f", 1, -1)], [Event("a", 4), Event("x", 3), Event(None, 2)]),
+    ([Event("c", 30), Event("n", None)], [Event("c", 31), Event("c", 28)]),
+    ([Event("d", 40)], [Event("d", 50), Event("d", 51)]),
+    ([Event("e", 2), Event("g", 52)], [Event("a", 5), Event("g", 50), Event("g", 49.9)]),
+)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
+def test_every_event_of_both_sides_is_matched_alone_or_late(spark: SparkSession, lake: Lake, how: str) -> None:
+    expected = by_the_rules(CASE)
+    # Null keys match nothing, minute 50 is within ten minutes of 40 and 51 is not, `e` and the second payment of `a`
+    # come behind the watermark.
+    assert expected.matches == {("l0", "r0"), ("l4", "r3"), ("l4", "r4"), ("l6", "r5"), ("l8", "r8")}
+    assert (expected.late["l"], expected.late["r"]) == ({"l7"}, {"r7"})
+    bronze_of(lake, CASE)
+    definition = pipeline(how)
+    lakes.run(spark, lake, definition)
+    assert_ends_as_the_rules_say(lake, definition, how, expected)
+
+
+EVENTS = st.builds(
+    Event,
+    key=st.sampled_from(["a", "b", "c", None]),
+    minute=st.one_of(st.none(), st.integers(0, 160).map(lambda quarter: quarter / 4)),
+    value=st.sampled_from([1, 1, 1, 1, -1]),
+)
+SIDES = st.lists(EVENTS, min_size=1, max_size=6)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
+@given(batches=st.lists(st.tuples(SIDES, SIDES), min_size=2, max_size=5), how=st.sampled_from(["inner", "full"]))
+def test_every_event_of_random_streams_ends_where_the_rules_say(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, batches: list[Batch], how: str
+) -> None:
+    lake = Lake(str(tmp_path_factory.mktemp("lake"))).made()
+    bronze_of(lake, batches)
+    definition = pipeline(how)
+    lakes.run(spark, lake, definition)
+    assert_ends_as_the_rules_say(lake, definition, how, by_the_rules(batches))
+
+
+@pytest.mark.parametrize("point", ["materialised", "late_committed", "result_committed"])
+def test_a_batch_that_is_cut_off_ends_as_if_it_had_not_been(spark: SparkSession, lake: Lake, point: str) -> None:
+    bronze_of(lake, CASE)
+    definition = pipeline("full")
+
+    def cut(reached: str, batch_id: int) -> None:
+        if (reached, batch_id) == (point, 3):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lakes.run(spark, lake, definition, reached=cut)
+    lakes.run(spark, lake, definition)
+    assert_ends_as_the_rules_say(lake, definition, "full", by_the_rules(CASE))
+
+
+def test_what_a_filter_behind_the_join_takes_out_is_counted(spark: SparkSession, lake: Lake) -> None:
+    bronze_of(lake, CASE)
+    definition = pipeline("full", Where("_side = 'both'"))
+    lakes.run(spark, lake, definition)
+    expected = by_the_rules(CASE)
+    assert {row["_side"] for row in lakes.rows(lake, "gold.paid")} == {"both"}
+    withheld = sum(row["withheld"] for _, row in lakes.ledger(lake, definition))
+    assert withheld == len(expected.alone["l"]) + len(expected.alone["r"])
+    lakes.assert_balanced(lake, definition)
+
+
+def test_a_column_that_both_sides_have_is_refused_before_anything_is_written(spark: SparkSession, lake: Lake) -> None:
+    lakes.Bronze(lake, "bronze.orders", LEFT, "t").append([{"k": "a", "v": 1, "t": lakes.at(START)}])
+    doubled = {**RIGHT, "v": pa.int64()}
+    lakes.Bronze(lake, "bronze.payments", doubled, "u").append([{"k": "a", "v": 1, "u": lakes.at(START)}])
+    with pytest.raises(SchemaMismatchError, match=r"both sides of the Join have \['v'\]"):
+        lakes.run(spark, lake, pipeline("inner"))
