@@ -62,6 +62,7 @@ lint: .venv/.ready ## format, lint, types, layers
 	@ruff check --quiet .
 	@mypy
 	@PYTHONPATH=dags lint-imports --no-cache | tail -n 9
+	@$(PY) -m infra.lint_structure
 
 format: .venv/.ready ## format the code
 	@ruff format .

@@ -18,6 +18,7 @@ from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.s3 import s3_store
 from spark_jobs.pipelines import registry, resolve
 from spark_jobs.plan import logical as plan
+from spark_jobs.plan.tables import beside
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Pipeline
 
@@ -35,7 +36,8 @@ SELECT window_start::TIMESTAMP AS hour, rank, product_id, units, revenue FROM go
 WHERE window_start IN (SELECT DISTINCT window_start FROM gold.top_products ORDER BY 1 DESC LIMIT 2) AND rank <= 5
 ORDER BY window_start, rank
 """
-_QUARANTINE = "SELECT reason, count(*) AS rows FROM bronze.sales__quarantine GROUP BY reason ORDER BY rows DESC"
+_SET_ASIDE = beside("bronze.sales", "quarantine")
+_QUARANTINE = f"SELECT reason, count(*) AS rows FROM {_SET_ASIDE} GROUP BY reason ORDER BY rows DESC"
 
 
 def demonstrate(out: Console, err: Console, lake: Lake, *, seconds: float, stop: threading.Event) -> int:
@@ -123,7 +125,7 @@ def _show(out: Console, lake: Lake) -> bool:
         reports.print_late(out, lake, top_products, 5)
         out.print()
     columns, rows = query.run(lake, _QUARANTINE)
-    out.print(reports.rows_table(columns, rows, title="Set aside at ingest (bronze.sales__quarantine)"))
+    out.print(reports.rows_table(columns, rows, title=f"Set aside at ingest ({_SET_ASIDE})"))
     balanced = True
     for name in PIPELINES:
         epoch = current_epoch(lake, name)

@@ -264,8 +264,8 @@ class PipelineQuery(Query[Pipeline]):
         terms = dict(operator.settled(counted, state.duplicates))
         terms |= {name: kept[name] for name in operator.result_terms}
         terms["rows"] = kept["rows"] - kept["withheld"]
-        if any(equation.whole == "given" for equation in self.logical.equations):
-            terms["given"] = kept["rows"]
+        if any(equation.whole == "produced" for equation in self.logical.equations):
+            terms["produced"] = kept["rows"]
         if kept["withheld"]:
             terms["withheld"] = kept["withheld"]
         if operator.verdict.in_windows:

@@ -2,11 +2,12 @@
 
 from spark_jobs.spec import Deduplicate, Pipeline, Sink, Table, Watermark
 
-pipeline = Pipeline(
+unique_events = Pipeline(
     name="unique_events",
     source=Table("bronze.clicks"),
     event_time="clicked_at",
     watermark=Watermark(delay="10 minutes"),
     steps=(Deduplicate("_event_id", within="1 hour"),),
     sink=Sink("silver.unique_clicks"),
+    trigger_interval="5 seconds",
 )

@@ -26,7 +26,7 @@ _WHY = "late_by_ms BIGINT, watermark TIMESTAMP, engine_watermark TIMESTAMP, _epo
 FEW = 50_000
 """So many late events of a batch are fetched and written without a job of Spark's."""
 
-_GROUPS = "__groups_missed"
+_GROUPS = "__missed_groups"
 
 
 def late_schema(sources: Sequence[DataFrame], plan: LogicalPlan, verdict: Verdict) -> StructType:

@@ -101,7 +101,7 @@ class Joined(Operator):
             for side in self.sides
         )
         unmatched = (f"{side}_unmatched" for side in self.outer)
-        return (*super().equations, *by_side, Equation("rows", "given", ("matches", *unmatched)))
+        return (*super().equations, *by_side, Equation("rows", "produced", ("matches", *unmatched)))
 
     @property
     def holdings(self) -> tuple[Holding, ...]:

@@ -97,7 +97,7 @@ class Join(StepSpec):
         missing = sorted({*self.on, self.event_time} - set(select))
         if missing:
             raise ValueError(f"steps: Join: {self.other.name} does not select {missing}; it selects {sorted(select)}")
-        own = next((table.select for table in pipeline.tables if table.select is not None), None) or {}
+        own = next((table.select for table in pipeline.source_tables if table.select is not None), None) or {}
         doubled = sorted((set(own) & set(select)) - set(self.on))
         if doubled:
             raise ValueError(f"steps: Join: both sides have {doubled}: rename those of {self.other.name}")

@@ -1,0 +1,70 @@
+"""What an import linter cannot see: who may know of windows, steps, side tables and Spark's internals.
+
+Run by `make lint`. Each rule names the folders that may do what it forbids elsewhere.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+
+KINDS = frozenset(
+    {"Tumbling", "Hopping", "Session", "Where", "Select", "Aggregate", "Deduplicate", "Join", "Enrich", "TopN"}
+)
+"""Windows and steps: what one of them means is asked of the plan."""
+
+SUFFIXES = ("__late", "__groups", "__quarantine")
+INTERNALS = frozenset({"_jdf", "_jsq", "_jvm", "_jsparkSession"})
+
+_KINDS_KNOWN_IN = ("spark_jobs/spec/", "spark_jobs/plan/", "spark_jobs/transforms/", "spark_jobs/pipelines/")
+_SUFFIXES_KNOWN_IN = ("spark_jobs/plan/tables.py",)
+_INTERNALS_KNOWN_IN = ("spark_jobs/spark/",)
+
+
+def problems(path: str, source: str) -> Iterator[str]:
+    """What a file does that is not its business.
+
+    Args:
+        path: relative to the project.
+        source: of the file.
+    """
+    tree = ast.parse(source)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if not path.startswith(_KINDS_KNOWN_IN):
+            for kind in sorted(_kinds_asked_for(node)):
+                yield f"{path}:{line}: asks whether something is a {kind}: ask its plan (spark_jobs/plan)"
+        if not path.startswith(_SUFFIXES_KNOWN_IN) and isinstance(node, ast.Constant) and id(node) not in prose:
+            for suffix in SUFFIXES:
+                if isinstance(node.value, str) and suffix in node.value:
+                    yield f"{path}:{line}: names a side table by {suffix!r}: use plan.tables.beside"
+        if not path.startswith(_INTERNALS_KNOWN_IN) and isinstance(node, ast.Attribute) and node.attr in INTERNALS:
+            yield f"{path}:{line}: reaches for {node.attr}: only spark_jobs/spark may"
+
+
+def _kinds_asked_for(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.MatchClass):
+        asked: list[ast.expr] = [node.cls]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+        asked = node.args[1:]
+    else:
+        return set()
+    return {name.id for each in asked for name in ast.walk(each) if isinstance(name, ast.Name)} & KINDS
+
+
+def main() -> int:
+    """Prints every problem of the product's code; 1 where there is one."""
+    found: list[str] = []
+    for folder in ("spark_jobs", "dags"):
+        for file in sorted((_ROOT / folder).rglob("*.py")):
+            found += problems(file.relative_to(_ROOT).as_posix(), file.read_text())
+    for problem in found:
+        print(problem)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

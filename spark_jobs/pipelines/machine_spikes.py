@@ -1,0 +1,22 @@
+"""Readings far off what machines do: an alert for each, without waiting for anything."""
+
+from spark_jobs.spec import Pipeline, Select, Sink, Table, Where
+
+HOT, SHAKING, STRAINED = "temperature >= 100", "vibration >= 10", "pressure >= 10"
+
+machine_spikes = Pipeline(
+    name="machine_spikes",
+    source=Table("bronze.readings"),
+    event_time="read_at",
+    steps=(
+        Where(f"{HOT} OR {SHAKING} OR {STRAINED}"),
+        Select(
+            {
+                "reason": f"concat_ws(', ', CASE WHEN {HOT} THEN 'temperature' END, "
+                f"CASE WHEN {SHAKING} THEN 'vibration' END, CASE WHEN {STRAINED} THEN 'pressure' END)"
+            }
+        ),
+    ),
+    sink=Sink("gold.machine_spikes"),
+    trigger_interval="5 seconds",
+)

@@ -1,0 +1,24 @@
+"""Orders with their payments within the hour, orders that nobody has paid by then, and payments without an order."""
+
+from spark_jobs.spec import Join, Pipeline, Sink, Table, Watermark
+
+PAYMENTS = Table(
+    "bronze.order_payments",
+    select={
+        "order_id": "order_id",
+        "payment_id": "payment_id",
+        "paid": "amount",
+        "method": "method",
+        "paid_at": "paid_at",
+    },
+)
+
+order_payments = Pipeline(
+    name="order_payments",
+    source=Table("bronze.orders"),
+    event_time="ordered_at",
+    watermark=Watermark(delay="10 minutes"),
+    steps=(Join(PAYMENTS, on=("order_id",), event_time="paid_at", within="1 hour", how="full"),),
+    sink=Sink("gold.order_payments"),
+    trigger_interval="5 seconds",
+)

@@ -1,0 +1,33 @@
+"""The rules of the project's structure find what they forbid."""
+
+import pytest
+
+from infra.lint_structure import problems
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("isinstance(window, Session)", "asks whether something is a Session"),
+        ("isinstance(step, Where | Select)", "asks whether something is a Select"),
+        ("match step:\n    case Aggregate():\n        pass", "asks whether something is a Aggregate"),
+        ('name = f"{table}__late"', "names a side table by '__late'"),
+        ("frame._jdf.count()", "reaches for _jdf"),
+    ],
+)
+def test_what_is_another_layers_business_is_found(source, said):
+    (problem, *_) = problems("spark_jobs/engine/some.py", source)
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("spark_jobs/plan/operators/some.py", "isinstance(window, Session)"),
+        ("spark_jobs/plan/tables.py", 'late = "__late"'),
+        ("spark_jobs/spark/some.py", "frame._jdf"),
+        ("spark_jobs/lake/some.py", '"""Such as gold.top_products__late."""'),
+    ],
+)
+def test_the_layer_whose_business_it_is_may(path, source):
+    assert list(problems(path, source)) == []
