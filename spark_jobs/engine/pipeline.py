@@ -33,7 +33,7 @@ from spark_jobs.transforms import account
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.content import digest, digest_sql
-from spark_jobs.transforms.events import project
+from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.late import Bronze, LateRows, late_schema
 from spark_jobs.transforms.results import REVISED, with_revision
 
@@ -410,10 +410,7 @@ class PipelineQuery(Query[Pipeline]):
         return self.spark.read.schema(self._schemas["groups"]).parquet(*files)
 
     def _chosen(self, groups_table: TableRef, changed: DataFrame) -> DataFrame:
-        """The new ranking of every window that this batch touched, over all of its groups."""
-        top = self.definition.top_n
-        if top is None:
-            raise ValueError("no ranking is defined")
+        """The new result of every window that this batch touched, chosen from all of its groups."""
         windows = changed.select(WINDOW_END).distinct()
         ends = windows.select(F.unix_micros(WINDOW_END)).toArrow().column(0).to_pylist()
         groups = self._groups(groups_table, ends)
@@ -422,7 +419,10 @@ class PipelineQuery(Query[Pipeline]):
         else:
             touched = groups.join(windows, WINDOW_END, "left_semi")
         columns = [name for name in groups.columns if name not in REVISED]
-        return top_n(touched.select(*columns), top, self.branches.operator.event_keys)
+        filters = [step for step in self.definition.result_steps if not step.adds()]
+        chosen = with_row_steps(touched.select(*columns), filters).where(F.col(FATE).isNull()).drop(FATE)
+        top = self.definition.top_n
+        return top_n(chosen, top, self.branches.operator.event_keys) if top else chosen
 
 
 def _hash(kind: str, columns: Sequence[str]) -> str:

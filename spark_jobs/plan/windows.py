@@ -77,4 +77,5 @@ def gap_of_event(window: Session) -> str:
     """SQL of `GAP` over the columns of an event, where each brings its own; null: the event belongs to no session."""
     epoch = "TIMESTAMP'1970-01-01 00:00:00Z'"
     given = f"unix_micros({epoch} + try_cast(({window.gap_sql}) AS INTERVAL))"
-    return f"least({given}, {duration_ms(window.gap) * 1000}L)"
+    # `least` alone would take the longest for none.
+    return f"CASE WHEN {given} IS NOT NULL THEN least({given}, {duration_ms(window.gap) * 1000}L) END"

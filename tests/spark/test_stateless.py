@@ -84,6 +84,28 @@ def test_results_that_a_filter_withholds_are_counted(spark: SparkSession, lake: 
     lakes.assert_balanced(lake, definition)
 
 
+def test_a_result_that_changes_leaves_the_table_when_it_passes_no_more(spark: SparkSession, lake: Lake) -> None:
+    bronze = lakes.Bronze(lake, "bronze.readings", COLUMNS, "t")
+    for batch in ([("a", 1), ("b", 60)], [("a", 70), ("b", -50)], [("a", -1)]):
+        bronze.append([{"k": k, "v": v, "t": lakes.at(START + MINUTE)} for k, v in batch])
+    definition = lakes.one_file_a_batch(
+        Pipeline(
+            name="busy",
+            source=Table("bronze.readings"),
+            event_time="t",
+            watermark=Watermark(delay="5 minutes"),
+            steps=(
+                Aggregate(window=Tumbling("1 hour"), by=("k",), measures={"total": "sum(v)"}),
+                Where("total >= 50"),
+            ),
+            sink=Sink("gold.busy", mode="update"),
+        )
+    )
+    lakes.run(spark, lake, definition)
+    assert [(row["k"], row["total"]) for row in lakes.rows(lake, "gold.busy")] == [("a", 70)]
+    lakes.assert_balanced(lake, definition)
+
+
 def test_each_event_may_say_how_long_it_keeps_its_session_open(spark: SparkSession, lake: Lake) -> None:
     bronze = lakes.Bronze(lake, "bronze.readings", COLUMNS, "t")
     events = [(0, "a", 10), (9, "a", 1), (11, "a", 5), (30, "a", 99), (44, "a", 1), (5, "b", 0), (6, "b", None)]

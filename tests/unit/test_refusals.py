@@ -612,6 +612,11 @@ def single_events_that_are_updated():
     a_pipeline(steps=(Where("quantity > 1"),), watermark=None, sink=Sink("gold.large", mode="update"))
 
 
+@refused("steps: a Where after a running total would have to take rows back")
+def a_filter_of_running_totals():
+    a_running_total(steps=(an_aggregate(window=None), Where("units > 1")))
+
+
 @refused("steps: TopN ranks the groups of an Aggregate")
 def a_ranking_of_single_events():
     a_pipeline(steps=(TopN(3, order_by="units"),), watermark=None)

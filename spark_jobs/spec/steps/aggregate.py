@@ -107,6 +107,11 @@ class Aggregate(StepSpec):
             raise ValueError("watermark: a running total has no window that it could close: leave it out")
         if pipeline.top_n is not None:
             raise ValueError("steps: TopN ranks inside a window: give the Aggregate one")
+        if any(step.kind == "where" for step in pipeline.result_steps):
+            raise ValueError(
+                "steps: a Where after a running total would have to take rows back: leave it out, and filter the table "
+                "when you query it"
+            )
 
     def _check_time_is_no_key(self, pipeline: "Pipeline") -> None:
         selects = (step for step in pipeline.row_steps if isinstance(step, Select))
