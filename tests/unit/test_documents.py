@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import a_batch, a_lake, a_stamp, write
 from tests.services.process import REPOSITORY
 from tests.unit.test_runbook import anchors
 
@@ -84,3 +85,47 @@ def test_the_index_has_the_titles_of_the_records() -> None:
     for record in DECISIONS.glob("0*.md"):
         title = record.read_text().partition("\n")[0].partition(". ")[2]
         assert f"[{title}]({record.name})" in index
+
+
+def examples(document: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+DEFINITIONS = [
+    pytest.param(text, id=f"{named(document)}-{number}")
+    for document in DOCUMENTS
+    for number, text in enumerate(examples(document))
+    if "from spark_jobs.spec import" in text
+]
+
+
+def test_examples_of_definitions_are_found() -> None:
+    assert len(DEFINITIONS) >= 6
+
+
+@pytest.mark.parametrize("text", DEFINITIONS)
+def test_every_example_of_a_definition_is_valid(text: str) -> None:
+    exec(compile(text, "<example>", "exec"), {"__name__": "example"})
+
+
+def test_the_example_that_reads_the_ledger_from_the_history_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = a_lake(tmp_path / "lake")
+    write(lake, "gold.top_products", {"n": [1]}, stamp=a_stamp(0, ledger=a_batch(7, late=2, state_rows=3)))
+    write(lake, "gold.top_products", {"n": [1]}, stamp=None)
+    (text,) = examples(REPOSITORY / "docs/ledger.md")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(text, "<example>", "exec"), {})
+    assert capsys.readouterr().out == "0 7 2 3\n"
+
+
+def test_the_example_that_asks_which_rows_are_final_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = a_lake(tmp_path / "lake")
+    write(lake, "gold.top_products_live", {"n": [1, 2], "final_after": [10, 30]})
+    write(lake, "ops.watermarks", {"table": ["gold.top_products_live"], "watermark": [20]})
+    text = next(text for text in examples(REPOSITORY / "docs/querying.md") if "duckdb" in text)
+    monkeypatch.chdir(tmp_path)
+    shown: list[list[tuple[object, ...]]] = []
+    exec(compile(text, "<example>", "exec"), {"print": lambda relation: shown.append(relation.fetchall())})
+    assert sorted(shown[0]) == [(1, 10, True), (2, 30, False)]
