@@ -39,6 +39,11 @@ def test_every_field_has_a_row(model: type[Ingest | Pipeline | Alerts]) -> None:
     assert set(model.model_fields) - {"kind"} <= set(rows(HEADINGS[model]))
 
 
+def test_every_field_has_a_word_on_whether_it_may_change() -> None:
+    said = set(re.findall(r"`(\w+)`", SECTIONS["What may change under a checkpoint"]))
+    assert (set(Ingest.model_fields) | set(Pipeline.model_fields)) - {"kind"} <= said
+
+
 def test_every_limit_is_shown_with_its_default() -> None:
     defaults = {name: shown(name, value) for name, value in Alerts()}
     assert rows("Alerts") == defaults
