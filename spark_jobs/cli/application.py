@@ -30,6 +30,7 @@ for _command in (
     ledger.ledger,
     late.late,
     sql.sql,
+    streams.plan,
     streams.deploy,
     streams.stop,
     streams.status,

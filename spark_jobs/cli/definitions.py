@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from spark_jobs.cli.terminal import warn
-from spark_jobs.pipelines import problems, resolve
+from spark_jobs.pipelines import load_file, problems, registry, resolve
 from spark_jobs.spec import Definition, DefinitionError, Files, Ingest, Kafka
 
 
@@ -13,6 +13,18 @@ def resolved(names: Iterable[str]) -> tuple[Definition, ...]:
     found = resolve(names)
     warn_of_problems()
     return found
+
+
+def registered() -> tuple[Definition, ...]:
+    """Every registered definition; tells of the files that cannot be loaded."""
+    warn_of_problems()
+    return tuple(registry().values())
+
+
+def arguments_of(names: Iterable[str]) -> dict[str, str]:
+    """Pipeline -> how the command line names it alone, for those of files that are not registered: `path.py:name`."""
+    files = {f"{name.partition('.py:')[0].removesuffix('.py')}.py" for name in names if name not in registry()}
+    return {each.name: f"{file}:{each.name}" for file in sorted(files) for each in load_file(Path(file))}
 
 
 def one(name: str) -> Definition:

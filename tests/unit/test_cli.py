@@ -28,6 +28,7 @@ from spark_jobs.pipelines import UnknownPipelineError
 from spark_jobs.spec import DefinitionError
 from spark_jobs.spec.errors import TidemarkError
 from tests.builders import a_lake, a_pipeline
+from tests.deploying import deploy
 
 
 def refusal(*arguments: str) -> str:
@@ -39,7 +40,7 @@ def refusal(*arguments: str) -> str:
 @pytest.fixture
 def deployed(tmp_path: Path) -> Lake:
     lake = a_lake(tmp_path)
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     return lake
 
 
