@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_jobs.control import orders, pulse, status, terms
+from spark_jobs.control import pulse, status, terms
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.spec import Pipeline, Sink, Table
 from tests.builders import a_batch, a_pipeline, a_stamp, write
+from tests.deploying import deploy
 
 COMMITS = 120
 LOOK = """
@@ -40,7 +41,7 @@ def deployed(folder: Path, count: int) -> Lake:
     definitions: list[Pipeline] = [
         a_pipeline(name=name, source=Table("bronze.sales"), sink=Sink(f"gold.{name}")) for name in names
     ]
-    orders.deploy(lake, definitions, by="a benchmark")
+    deploy(lake, definitions, by="a benchmark")
     term = terms.Term(host=terms.this_host(), supervisor="a benchmark", begun_at=now)
     terms.records(lake, "streams").append(1, term)
     running = status.Status(job="streams", state="running", since=now, term=1, order=1)

@@ -6,8 +6,6 @@ from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
 from tidemark_dags.forms import left_out, pipelines_field
-from tidemark_dags.plan import Step, as_text
-from tidemark_dags.plan import plan as plan_deploy
 from tidemark_dags.tasks import fail, tell, this_lake, told
 
 from spark_jobs.pipelines import problems, resolve, with_sources
@@ -22,9 +20,10 @@ Runs pipelines, or brings those that run to the definition in `spark_jobs/pipeli
 - *Wait*: how long until the first progress; if it takes longer the run fails, and the order stands.
 
 **What to look at**
-- The log of `plan`: what will happen to each pipeline, job by job. A pipeline is refused, and nothing is ordered, if
-  its checkpoint was made with another definition.
-- The log of `deploy`: what was ordered, with the generation that each pipeline is to reach.
+- The log of `plan`: what will happen to each pipeline, job by job, and each field that has changed. Nothing is ordered
+  if a pipeline needs a new epoch, because its checkpoint does not take the new definition: the log has the commands.
+- The log of `deploy`: what was ordered, with the generation that each pipeline is to reach. It is red, and nothing is
+  ordered, if somebody else has deployed or stopped one of them since the plan.
 - `await_progress`: green when each pipeline has finished a batch, or found nothing to read. Red: its log ends with
   **the pipeline's own error**, or with the last lines of its driver.
 
@@ -65,12 +64,10 @@ def deploy_streams() -> None:
     """Three tasks, one after the other."""
 
     @task
-    def plan() -> list[str]:
+    def plan() -> dict[str, Any]:
         """What will happen; refuses what cannot."""
-        from spark_jobs.control import orders
-        from spark_jobs.control.awaiting import failed_generations
-        from spark_jobs.lake.checkpoints import refuse_changed_definition
-        from spark_jobs.lake.errors import CheckpointError
+        from spark_jobs.control import deployment
+        from spark_jobs.control.deployment_text import as_text
 
         for problem in problems():
             tell(f"left out: {problem.told}", logging.WARNING)
@@ -79,30 +76,20 @@ def deploy_streams() -> None:
             definitions = resolve(params["pipelines"])
             if params["with_sources"]:
                 definitions = with_sources(definitions)
-            refused = {}
-            for definition in definitions:
-                try:
-                    refuse_changed_definition(lake, definition)
-                except CheckpointError as error:
-                    refused[definition.name] = str(error)
-            steps = plan_deploy(
-                definitions, desired=orders.all_desired(lake), failed=failed_generations(lake), refused=refused
-            )
-        tell(f"On {lake.uri}:\n{as_text(steps)}")
-        _refuse(steps)
-        return [step.pipeline for step in steps]
+            planned = deployment.plan(lake, definitions)
+        tell(as_text(planned))
+        if planned.blocked:
+            raise fail("\n".join([*map(deployment.refusal, planned.blocked), "Nothing was ordered."]))
+        return planned.model_dump(mode="json")
 
     @task
-    def deploy(names: list[str]) -> list[dict[str, Any]]:
-        """Writes the order."""
-        from spark_jobs.control import orders
-        from spark_jobs.control.awaiting import failed_generations
+    def deploy(planned: dict[str, Any]) -> list[dict[str, Any]]:
+        """Writes the orders of the plan, unless somebody has changed something meanwhile."""
+        from spark_jobs.control.deployment import Plan, execute
 
         with told():
-            lake, run_id = this_lake(), get_current_context()["run_id"]
-            ordered = orders.deploy(
-                lake, resolve(names), by=f"deploy_streams run {run_id}", failed=failed_generations(lake)
-            )
+            run_id = get_current_context()["run_id"]
+            ordered = execute(this_lake(), Plan.model_validate(planned), by=f"deploy_streams run {run_id}")
         for each in ordered:
             change = "ordered" if each.changed else "unchanged"
             tell(f"{each.pipeline}: {change} (generation {each.generation}, job {each.job})")
@@ -119,12 +106,6 @@ def deploy_streams() -> None:
             await_running(this_lake(), [Ordered(**each) for each in ordered], timeout=timeout, tell=tell)
 
     await_progress(deploy(plan()))  # type: ignore[arg-type]  # tasks give references to their results
-
-
-def _refuse(steps: tuple[Step, ...]) -> None:
-    refused = [step for step in steps if step.action == "refuse"]
-    if refused:
-        raise fail("\n".join(["Nothing was ordered.", *(step.why for step in refused)]))
 
 
 deploy_streams()

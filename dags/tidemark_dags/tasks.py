@@ -44,11 +44,9 @@ def fail(text: str) -> SystemExit:
 @contextmanager
 def told() -> Iterator[None]:
     """Errors that Tidemark raises on purpose fail the task with their text; any other keeps its traceback."""
-    from spark_jobs.lake.errors import TidemarkError
-    from spark_jobs.pipelines import UnknownPipelineError
-    from spark_jobs.spec import DefinitionError
+    from spark_jobs.spec.errors import TidemarkError
 
     try:
         yield
-    except (TidemarkError, DefinitionError, UnknownPipelineError) as error:
+    except TidemarkError as error:
         raise fail(str(error)) from None

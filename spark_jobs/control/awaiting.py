@@ -77,7 +77,7 @@ def await_running(
 
     Args:
         lake: where.
-        ordered: what `orders.deploy` gave.
+        ordered: what a deploy gave.
         timeout: how long, all together.
         tell: takes each piece of news.
         sleep: waits so many seconds.

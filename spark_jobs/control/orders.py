@@ -3,7 +3,7 @@
 `_control/<job>/desired/<number>.json`, see `spark_jobs.lake.records`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -11,11 +11,9 @@ from pydantic import BaseModel, ConfigDict
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import refuse_changed_definition
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.records import Records, RecordTakenError
-from spark_jobs.lake.reset import refuse_tables_of_others
 from spark_jobs.spec import Definition, DefinitionError, definition_from_json, is_name
 
 CONTROL = "_control"
@@ -109,37 +107,6 @@ def all_desired(lake: Lake) -> dict[str, Desired]:
     return {job: desired for job, desired in found.items() if desired is not None}
 
 
-def deploy(
-    lake: Lake, definitions: Sequence[Definition], *, by: str, failed: Mapping[str, int] | None = None
-) -> tuple[Ordered, ...]:
-    """Orders that pipelines run, each with its definition as it is now; what runs so already is left alone.
-
-    Args:
-        lake: where.
-        definitions: what is to run.
-        by: who orders, in words.
-        failed: pipeline -> generation that has failed for good: the same definition is then ordered again.
-
-    Raises:
-        CheckpointError: if the checkpoint of one was made with another definition, or its table is another pipeline's;
-            then nothing is ordered.
-    """
-    for definition in definitions:
-        if refuse_changed_definition(lake, definition) is None:
-            refuse_tables_of_others(lake, definition)
-    names = {definition.name for definition in definitions}
-    for job, desired in all_desired(lake).items():
-        moved = [d.name for d in definitions if d.job != job and d.name in desired.running]
-        if moved:
-            _change(lake, job, lambda now, gone=moved: _stopped(now, gone, by))  # type: ignore[misc]
-    ordered: list[Ordered] = []
-    for job in dict.fromkeys(definition.job for definition in definitions):
-        mine = [definition for definition in definitions if definition.job == job]
-        before, after = _change(lake, job, lambda now, mine=mine: _running(now, mine, by, failed or {}))  # type: ignore[misc]
-        ordered += _outcome(before, after, names)
-    return tuple(ordered)
-
-
 def stop(lake: Lake, names: Iterable[str], *, by: str) -> tuple[Ordered, ...]:
     """Orders that pipelines finish their batch and end.
 
@@ -159,25 +126,9 @@ def stop(lake: Lake, names: Iterable[str], *, by: str) -> tuple[Ordered, ...]:
     for job, now in desired.items():
         mine = [name for name in wanted if name in now.pipelines]
         if mine:
-            before, after = _change(lake, job, lambda newest, mine=mine: _stopped(newest, mine, by))  # type: ignore[misc]
-            ordered += _outcome(before, after, set(mine))
+            before, after = change(lake, job, lambda newest, mine=mine: stopped(newest, mine, by))  # type: ignore[misc]
+            ordered += outcome(before, after, set(mine))
     return tuple(ordered)
-
-
-def deploy_again(lake: Lake, failed: Mapping[str, int], *, by: str) -> tuple[Ordered, ...]:
-    """Orders anew what has failed for good, with the definitions with which it was deployed.
-
-    Args:
-        lake: where.
-        failed: pipeline -> generation that has.
-        by: who orders, in words.
-
-    Raises:
-        CheckpointError: as `deploy`.
-    """
-    running = [order for desired in all_desired(lake).values() for order in desired.running.items()]
-    definitions = [order.parsed() for name, order in running if name in failed]
-    return deploy(lake, definitions, by=by, failed=failed) if definitions else ()
 
 
 @retry(
@@ -186,34 +137,28 @@ def deploy_again(lake: Lake, failed: Mapping[str, int], *, by: str) -> tuple[Ord
     wait=wait_random_exponential(multiplier=0.02, max=1),
     reraise=True,
 )
-def _change(lake: Lake, job: str, change: Callable[[Desired], Desired]) -> tuple[Desired, Desired]:
-    orders = records(lake, job)
-    number, found = orders.newest()
+def change(lake: Lake, job: str, change: Callable[[Desired], Desired]) -> tuple[Desired, Desired]:
+    """Changes what is wanted of a job; if somebody else does so at the same time, from what they have left.
+
+    Args:
+        lake: where.
+        job: its name.
+        change: what is wanted -> what is wanted instead; what it raises leaves all as it is.
+
+    Returns:
+        What was wanted before, and what is now.
+    """
+    kept = records(lake, job)
+    number, found = kept.newest()
     before = found or Desired(job=job)
     after = change(before)
     if after != before:
-        orders.append(number + 1, after)
+        kept.append(number + 1, after)
     return before, after
 
 
-def _running(now: Desired, definitions: Iterable[Definition], by: str, failed: Mapping[str, int]) -> Desired:
-    orders = dict(now.pipelines)
-    for definition in definitions:
-        before = orders.get(definition.name)
-        as_before = before is not None and before.state == "running" and before.defines(definition)
-        if as_before and before is not None and failed.get(definition.name) != before.generation:
-            continue
-        orders[definition.name] = Order(
-            state="running",
-            generation=(before.generation if before else 0) + 1,
-            definition=definition.to_json(),
-            ordered_at=datetime.now(UTC),
-            ordered_by=by,
-        )
-    return now.model_copy(update={"pipelines": orders})
-
-
-def _stopped(now: Desired, names: Iterable[str], by: str) -> Desired:
+def stopped(now: Desired, names: Iterable[str], by: str) -> Desired:
+    """What is wanted, less these pipelines, which are to end."""
     orders = dict(now.pipelines)
     for name in names:
         order = orders[name]
@@ -223,7 +168,8 @@ def _stopped(now: Desired, names: Iterable[str], by: str) -> Desired:
     return now.model_copy(update={"pipelines": orders})
 
 
-def _outcome(before: Desired, after: Desired, names: set[str]) -> list[Ordered]:
+def outcome(before: Desired, after: Desired, names: set[str]) -> list[Ordered]:
+    """What orders for these pipelines came to."""
     return [
         Ordered(job=after.job, pipeline=name, generation=order.generation, changed=before.pipelines.get(name) != order)
         for name, order in after.pipelines.items()

@@ -272,7 +272,7 @@ class JobDriver:
         try:
             definition = order.parsed()
         except DefinitionError as error:
-            self._failed(name, TidemarkError(str(error)))
+            self._failed(name, error)
             return
         others = [d for d in self._driver.definitions if d.name != name]
         self._driver.definitions = sorted((*others, definition), key=lambda d: not isinstance(d, Ingest))

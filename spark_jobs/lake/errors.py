@@ -2,23 +2,10 @@
 
 import re
 
+from spark_jobs.spec.errors import TidemarkError as TidemarkError  # the root of those below
+
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _S3_ANSWER = re.compile(r"<Error>.*?<Code>(?P<code>[^<]*)</Code>.*?<Message>(?P<message>[^<]*)</Message>", re.DOTALL)
-
-
-class TidemarkError(Exception):
-    """The base of all errors that Tidemark raises on purpose.
-
-    Attributes:
-        exit_code: of the command line: 1 needs a person, 75 (EX_TEMPFAIL) may be tried again as it is.
-    """
-
-    exit_code = 1
-
-    @property
-    def without_values(self) -> str:
-        """What it says, less values of events: for messages that also go to people who may not read the tables."""
-        return str(self)
 
 
 class LakeUnavailableError(TidemarkError):

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
+from spark_jobs.spec.errors import TidemarkError
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Problem:
     names: frozenset[str] = frozenset()
 
 
-class UnknownPipelineError(LookupError):
+class UnknownPipelineError(TidemarkError, LookupError):
     """No pipeline of this name, and no such file."""
 
     def __init__(self, name: str, known: Iterable[str], problems: Iterable[Problem] = ()) -> None:

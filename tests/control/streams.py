@@ -22,7 +22,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import tables_of
 from spark_jobs.spec import Definition, Pipeline
-from tests import lakes
+from tests import deploying, lakes
 from tests.chaos import pipelines
 
 READERS: tuple[Pipeline, ...] = (pipelines.top_products, pipelines.top_products_live, pipelines.shop_totals)
@@ -152,7 +152,7 @@ def results(lake: Lake, readers: Sequence[Pipeline] = READERS) -> dict[str, Any]
 
 def deploy(lake: Lake, definitions: Sequence[Definition] = READERS) -> tuple[orders.Ordered, ...]:
     """Orders that the readers run."""
-    return orders.deploy(lake, definitions, by="a test")
+    return deploying.deploy(lake, definitions)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders, status, terms
 from spark_jobs.control.alert_log import Change
-from spark_jobs.control.awaiting import failed_generations, job_now
+from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.launchers import LocalProcess
 from spark_jobs.control.monitor import Report, look, told
 from spark_jobs.control.pulse import PipelinePulse
@@ -39,6 +39,7 @@ from tests import lakes
 from tests.builders import a_batch, a_pipeline, a_running_total, a_stamp, an_aggregate, an_ingest, write
 from tests.control import streams
 from tests.control.streams import WatchedLauncher
+from tests.deploying import deploy
 from tests.lakes import TIMESTAMP, Bronze
 
 COLUMNS = {"product_id": pa.string(), "quantity": pa.int64(), "sold_at": TIMESTAMP}
@@ -100,7 +101,7 @@ class Stage:
 
     def deploy(self, definition: Definition) -> int:
         """Orders that a pipeline runs; its generation."""
-        return orders.deploy(self.lake, [definition], by="a test", failed=failed_generations(self.lake))[0].generation
+        return deploy(self.lake, [definition])[0].generation
 
     def stop(self, *names: str) -> None:
         """Orders that pipelines end, and waits until they have."""
@@ -370,7 +371,7 @@ def test_a_ledger_that_does_not_balance_is_told_until_the_results_are_computed_a
 
 def test_an_order_that_nobody_takes_is_told_until_a_supervisor_does(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake")).made()
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     assert look(lake, now=datetime.now(UTC)).changes == ()
     later = datetime.now(UTC) + timedelta(minutes=3)
     began = look(lake, now=later)

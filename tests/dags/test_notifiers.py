@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from tidemark_dags import notifiers
 
-from spark_jobs.control import monitor, orders
+from spark_jobs.control import monitor
 from spark_jobs.lake import Lake
 from spark_jobs.pipelines import registry
 from tests.dags.receiver import listening
+from tests.deploying import deploy
 from tests.services.process import free_port
 
 
@@ -90,7 +91,7 @@ def test_a_breach_that_nobody_took_is_told_at_the_next_look_and_then_no_more(
         "AIRFLOW_VAR_TIDEMARK_NOTIFIERS", '[{"kind": "webhook", "conn_id": "ops", "endpoint": "alerts"}]'
     )
     lake, now = Lake(str(tmp_path / "lake")).made(), datetime.now(UTC)
-    orders.deploy(lake, [registry()["shop_totals"]], by="a test")
+    deploy(lake, [registry()["shop_totals"]])
 
     def look(minutes: int) -> None:
         notifiers.notify_of(lake, monitor.look(lake, now=now + timedelta(minutes=minutes)), {})

@@ -94,7 +94,7 @@ def test_deploying_what_runs_changes_nothing_and_is_one_run_also_where_its_answe
     assert answers == [200, 409]
     assert _deploy_runs(here) == runs_before | {run.run_id}
     assert run.state == "success"
-    assert "leave top_products" in run.log("plan")
+    assert "unchanged top_products" in run.log("plan")
     assert "ingest_sales: unchanged" in run.log("deploy")
     assert here.generations() == before
 

@@ -25,6 +25,7 @@ from spark_jobs.control.monitor import look, told
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.errors import LakeUnavailableError
 from tests.builders import a_pipeline
+from tests.deploying import deploy
 from tests.services.minio import Minio, minio_binary, start_minio
 from tests.services.process import REPOSITORY, leave_out
 
@@ -160,9 +161,9 @@ def test_airflow_declares_and_reports_with_what_it_may_write(minio: Minio, monke
     assert Lease(supervised, host="h", pid=1).hold()
     lake = become(monkeypatch, minio, "airflow")
     for _ in range(25):  # old records are removed on the way
-        orders.deploy(lake, [a_pipeline()], by="a test")
+        deploy(lake, [a_pipeline()])
         orders.stop(lake, [a_pipeline().name], by="a test")
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     mutes.mute(lake, [a_pipeline().name], until=now + timedelta(hours=1))
     for later in (timedelta(minutes=3), timedelta(minutes=4)):
         told(lake, look(lake, now=now + later))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control import monitor, orders
+from spark_jobs.control import monitor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
 from tests.builders import a_batch, a_lake, a_stamp, an_ingest, write
+from tests.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -21,7 +22,7 @@ class Ingest:
 
     def __init__(self, lake: Lake) -> None:
         self.lake, self.at, self.batches, self.epoch = lake, NOW, 0, 1
-        orders.deploy(lake, [an_ingest()], by="a test")
+        deploy(lake, [an_ingest()])
         open_epoch(lake, an_ingest())
 
     def batch(self, rows: int = 100, **figures: object) -> None:

@@ -19,6 +19,7 @@ from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.spec import Alerts, Sink
 from tests.builders import a_lake, a_pipeline, an_aggregate, an_ingest, write
+from tests.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -92,7 +93,7 @@ def test_leases_of_long_ago_leave_nothing_behind(tmp_path):
 
 def test_a_lake_that_vanishes_is_told_and_is_not_made_anew(tmp_path):
     lake, clock = a_lake(tmp_path / "lake"), Clock()
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     records, lease = orders.records(lake, "streams"), Lease(lake, host="a", pid=1, clock=clock)
     assert records.newest()[0] == 1
     assert lease.hold()
@@ -110,7 +111,7 @@ def test_a_lake_that_vanishes_is_told_and_is_not_made_anew(tmp_path):
 def test_an_empty_folder_in_the_place_of_a_lake_is_not_taken_for_it(tmp_path):
     """A disk that is not mounted leaves its mount point."""
     lake, clock = a_lake(tmp_path / "lake"), Clock()
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     lease = Lease(lake, host="a", pid=1, clock=clock)
     assert lease.hold()
     terms.records(lake, "streams").append(1, terms.Term(host="a", supervisor="a/1", begun_at=NOW))
@@ -136,7 +137,7 @@ def test_a_driver_of_an_older_term_is_told_apart_from_a_lake_that_is_gone(tmp_pa
 
 def test_a_lake_that_cannot_be_written_is_told_by_the_monitor_with_the_reason(tmp_path):
     lake = a_lake(tmp_path)
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     (tmp_path / "_control/_monitor").write_text("no folder")
     with pytest.raises(LakeUnavailableError, match=r"Not a directory.*Nothing was recorded at this look"):
         look(lake, now=NOW)
@@ -144,8 +145,8 @@ def test_a_lake_that_cannot_be_written_is_told_by_the_monitor_with_the_reason(tm
 
 def test_deploying_what_runs_already_changes_nothing(tmp_path):
     lake = a_lake(tmp_path)
-    (first,) = orders.deploy(lake, [a_pipeline()], by="a test")
-    (second,) = orders.deploy(lake, [a_pipeline()], by="a test")
+    (first,) = deploy(lake, [a_pipeline()])
+    (second,) = deploy(lake, [a_pipeline()])
     assert (first.generation, first.changed) == (1, True)
     assert (second.generation, second.changed) == (1, False)
     assert orders.records(lake, "streams").newest_number() == 1
@@ -153,15 +154,8 @@ def test_deploying_what_runs_already_changes_nothing(tmp_path):
 
 def test_a_changed_rate_limit_or_alert_is_a_new_generation(tmp_path):
     lake = a_lake(tmp_path)
-    orders.deploy(lake, [a_pipeline()], by="a test")
-    (ordered,) = orders.deploy(lake, [a_pipeline(trigger_interval="10 seconds")], by="a test")
-    assert (ordered.generation, ordered.changed) == (2, True)
-
-
-def test_a_pipeline_that_failed_for_good_is_ordered_again(tmp_path):
-    lake = a_lake(tmp_path)
-    orders.deploy(lake, [a_pipeline()], by="a test")
-    (ordered,) = orders.deploy(lake, [a_pipeline()], by="a test", failed={"hourly_sales": 1})
+    deploy(lake, [a_pipeline()])
+    (ordered,) = deploy(lake, [a_pipeline(trigger_interval="10 seconds")])
     assert (ordered.generation, ordered.changed) == (2, True)
 
 
@@ -170,14 +164,14 @@ def test_a_definition_that_does_not_fit_its_checkpoint_is_refused_before_anythin
     open_epoch(lake, a_pipeline())
     changed = a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),))
     with pytest.raises(CheckpointError, match=r"has changed \(steps\).*tidemark reset"):
-        orders.deploy(lake, [an_ingest(), changed], by="a test")
+        deploy(lake, [an_ingest(), changed])
     assert orders.all_desired(lake) == {}
 
 
 def test_a_pipeline_that_moves_to_another_job_stops_in_the_old_one(tmp_path):
     lake = a_lake(tmp_path)
-    orders.deploy(lake, [a_pipeline(), an_ingest()], by="a test")
-    orders.deploy(lake, [a_pipeline(job="nightly")], by="a test")
+    deploy(lake, [a_pipeline(), an_ingest()])
+    deploy(lake, [a_pipeline(job="nightly")])
     desired = orders.all_desired(lake)
     assert set(desired["streams"].running) == {"ingest_sales"}
     assert set(desired["nightly"].running) == {"hourly_sales"}
@@ -186,13 +180,13 @@ def test_a_pipeline_that_moves_to_another_job_stops_in_the_old_one(tmp_path):
 def test_an_order_keeps_the_definition_as_it_was_deployed(tmp_path):
     lake = a_lake(tmp_path)
     for definition in (a_pipeline(), an_ingest()):
-        orders.deploy(lake, [definition], by="a test")
+        deploy(lake, [definition])
         assert orders.all_desired(lake)["streams"].pipelines[definition.name].parsed() == definition
 
 
 def test_stopping_what_was_never_deployed_is_refused_with_what_was(tmp_path):
     lake = a_lake(tmp_path)
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     with pytest.raises(NotDeployedError, match=r"`shop_totals` has not been deployed.*Deployed: hourly_sales"):
         orders.stop(lake, ["hourly_sales", "shop_totals"], by="a test")
     assert set(orders.all_desired(lake)["streams"].running) == {"hourly_sales"}
@@ -285,7 +279,7 @@ def test_a_breach_keeps_the_time_since_when_it_is(tmp_path):
     lake = a_lake(tmp_path)
     open_epoch(lake, a_pipeline())
     write(lake, "gold.hourly_sales", {"n": [1]})
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     (log,) = (tmp_path / "gold/hourly_sales/_delta_log").glob("*.json")
     log.write_text("no log")
     first = datetime.now(UTC).replace(microsecond=0)
@@ -303,7 +297,7 @@ def test_a_table_that_cannot_be_read_is_the_trouble_of_its_pipeline_only(tmp_pat
     for each in (broken, well):
         open_epoch(lake, each)
         write(lake, each.sink.table, {"n": [1]})
-    orders.deploy(lake, [broken, well], by="a test")
+    deploy(lake, [broken, well])
     (log,) = (tmp_path / "gold/hourly_sales/_delta_log").glob("*.json")
     log.write_text("no log")
     reports = {report.pipeline: report for report in look(lake, now=datetime.now(UTC)).reports}
@@ -317,7 +311,7 @@ def test_a_monitor_lives_and_a_table_has_moved_only_once_that_was_told(tmp_path)
     lake = a_lake(tmp_path)
     open_epoch(lake, a_pipeline())
     write(lake, "gold.hourly_sales", {"n": [1, 2]})
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     for _ in range(2):  # as where the first one ended before anybody was told
         found = look(lake, now=NOW)
         assert [(move.table, move.version, move.rows) for move in found.moves] == [("gold.hourly_sales", 0, 2)]
@@ -338,7 +332,7 @@ def test_a_mute_ends_by_itself_or_when_it_is_taken_back(tmp_path):
 
 def test_a_supervisor_that_is_gone_is_told_within_two_looks_and_one_that_comes_back_with_its_lake_is_not(tmp_path):
     lake, began = a_lake(tmp_path), datetime.now(UTC)
-    orders.deploy(lake, [a_pipeline(alerts=Alerts(max_silence=None))], by="a test")
+    deploy(lake, [a_pipeline(alerts=Alerts(max_silence=None))])
 
     def renewed(at):
         (tmp_path / "_control/_supervisor/renewals/000001.json").write_text(f'{{"sequence": 1, "at": "{at}"}}')

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.cli import run_told
-from spark_jobs.control import data_files, monitor, orders
+from spark_jobs.control import data_files, monitor
 from spark_jobs.lake import Lake, files
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.reset import reset
 from spark_jobs.lake.tables import open_table
-from spark_jobs.spec import Definition
 from tests.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
+from tests.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 GOLD = "gold.hourly_sales"
@@ -40,10 +40,6 @@ def paths(lake: Lake, table: str = GOLD) -> list[Path]:
     return [Path(uri.removeprefix("file://")) for uri in open_table(lake, table).file_uris()]
 
 
-def deploy(lake: Lake, *definitions: Definition) -> None:
-    orders.deploy(lake, definitions, by="a test")
-
-
 class Watch:
     """A monitor that looks once a minute, and what it has told: (pipeline, whether it began, what it says)."""
 
@@ -59,7 +55,7 @@ class Watch:
 
 
 def test_the_newest_file_is_missed_at_the_next_look_and_told_once_until_it_is_back(lake: Lake) -> None:
-    deploy(lake, a_pipeline())
+    deploy(lake, [a_pipeline()])
     kept, lost = commit(lake), commit(lake, number=1)
     watch = Watch(lake)
     watch.look()
@@ -82,7 +78,7 @@ def test_every_file_has_its_turn_with_a_bounded_number_of_requests_a_look(
 ) -> None:
     monkeypatch.setattr(data_files, "NEWEST", 2)
     monkeypatch.setattr(data_files, "BY_TURNS", 3)
-    deploy(lake, a_pipeline())
+    deploy(lake, [a_pipeline()])
     asked: list[str] = []
     is_there = files._is_there
     monkeypatch.setattr(files, "_is_there", lambda lake, path: asked.append(Path(path).name) or is_there(lake, path))
@@ -108,7 +104,7 @@ def test_every_file_has_its_turn_with_a_bounded_number_of_requests_a_look(
 
 
 def test_a_file_that_the_table_does_not_name_any_more_is_none_of_it(lake: Lake) -> None:
-    deploy(lake, a_pipeline())
+    deploy(lake, [a_pipeline()])
     old = [commit(lake), commit(lake, number=1)]
     watch = Watch(lake)
     watch.look()
@@ -121,11 +117,11 @@ def test_a_file_that_the_table_does_not_name_any_more_is_none_of_it(lake: Lake) 
 
 def test_bronze_is_looked_after_for_its_ingest_and_for_its_readers_where_none_is_deployed(lake: Lake) -> None:
     commit(lake, "bronze.sales", by="ingest_sales").unlink()
-    deploy(lake, a_pipeline())
+    deploy(lake, [a_pipeline()])
     watch = Watch(lake)
     watch.look()
     assert [(pipeline, began) for pipeline, began, _ in watch.told] == [("hourly_sales", True)]
-    deploy(lake, an_ingest())
+    deploy(lake, [an_ingest()])
     watch.look()
     assert [(pipeline, began) for pipeline, began, _ in watch.told[1:]] == [
         ("ingest_sales", True),
@@ -134,7 +130,7 @@ def test_bronze_is_looked_after_for_its_ingest_and_for_its_readers_where_none_is
 
 
 def test_a_reset_that_empties_the_table_clears_it(lake: Lake) -> None:
-    deploy(lake, a_pipeline())
+    deploy(lake, [a_pipeline()])
     open_epoch(lake, a_pipeline())
     commit(lake).unlink()
     watch = Watch(lake)

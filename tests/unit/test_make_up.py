@@ -20,6 +20,7 @@ from spark_jobs.control import awaiting, orders, status
 from spark_jobs.lake import Lake
 from spark_jobs.pipelines import resolve
 from tests.builders import a_lake
+from tests.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -28,7 +29,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def given_up(tmp_path: Path) -> Lake:
     """The demonstration, deployed once, whose driver has ended too often."""
     lake = a_lake(tmp_path / "lake")
-    orders.deploy(lake, list(resolve(commands.PIPELINES)), by="a test")
+    deploy(lake, list(resolve(commands.PIPELINES)))
     number = orders.records(lake, "streams").newest_number()
     failed = status.Status(job="streams", state="failed", since=NOW, order=number, supervisor="an/earlier/one")
     status.records(lake, "streams").append(1, failed)

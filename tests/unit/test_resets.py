@@ -11,6 +11,7 @@ from spark_jobs.lake.reset import reset
 from spark_jobs.lake.tables import open_table, row_count
 from spark_jobs.spec import Sink
 from tests.builders import a_lake, a_pipeline, a_stamp, write
+from tests.deploying import deploy
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 LAST = 2**63 - 1
@@ -81,8 +82,8 @@ def test_a_pipeline_that_was_renamed_does_not_begin_beside_its_own_rows(tmp_path
     lake, renamed = a_lake(tmp_path), a_pipeline(name="sales_by_hour")
     a_result(lake, "gold.hourly_sales")
     with pytest.raises(CheckpointError, match=r"gold\.hourly_sales holds rows of `hourly_sales`.*its old name back"):
-        orders.deploy(lake, [renamed], by="a test")
+        deploy(lake, [renamed])
     assert orders.all_desired(lake) == {}
 
     open_table(lake, "gold.hourly_sales").delete()
-    orders.deploy(lake, [renamed], by="a test")
+    deploy(lake, [renamed])

@@ -76,7 +76,7 @@ def test_twenty_faults_are_described_each_with_what_to_do() -> None:
 
 def test_the_commands_that_it_names_exist() -> None:
     commands = set(re.findall(r"`tidemark ([a-z]+)", RUNBOOK.read_text()))
-    sources = "".join((REPOSITORY / "spark_jobs" / name).read_text() for name in ("cli.py", "cli_streams.py"))
+    sources = "".join(file.read_text() for file in (REPOSITORY / "spark_jobs/cli").glob("*.py"))
     assert commands
     for command in commands:
         assert re.search(rf"def {command}\(", sources), command

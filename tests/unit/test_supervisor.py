@@ -17,6 +17,7 @@ from spark_jobs.control.supervisor import Supervisor
 from spark_jobs.control.terms import FencedError
 from spark_jobs.job.loop import Fence
 from tests.builders import a_lake, a_pipeline
+from tests.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 JOB = "streams"
@@ -30,7 +31,7 @@ def test_a_driver_on_another_host_that_does_not_end_is_fenced(tmp_path):
         at = {"started_at": NOW, "at": NOW}
         pulse.beat(lake, Pulse(job=JOB, term=1, host="there", pid=1, pid_born="", sequence=next(sequence), **at))
 
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     terms.records(lake, JOB).append(1, terms.Term(host="there", supervisor="there/1", begun_at=NOW))
     here = Supervisor(
         lake=lake,
@@ -59,7 +60,7 @@ def test_a_driver_on_another_host_that_does_not_end_is_fenced(tmp_path):
 def test_a_job_whose_records_cannot_be_read_keeps_no_other_one_from_its_driver(tmp_path):
     lake, said = a_lake(tmp_path), []
     for job in ("a_job", "b_job"):
-        orders.deploy(lake, [a_pipeline(name=f"in_{job}", job=job)], by="a test")
+        deploy(lake, [a_pipeline(name=f"in_{job}", job=job)])
     (tmp_path / "_control/a_job/desired/000001.json").write_text('{"pipelines": 7}')
     here = Supervisor(
         lake=lake,
@@ -88,7 +89,7 @@ def a_process(*arguments):
 
 def a_watch(lake, folder, *, pulse_of=None, **parts):
     """A supervisor of one job, the first term of which is said to be driven by a process of this host."""
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     terms.records(lake, JOB).append(1, terms.Term(host="here", supervisor="here/1", begun_at=NOW))
     said = {"job": JOB, "term": 1, "host": "here", "started_at": NOW, "at": NOW, "sequence": 1}
     pulse.beat(lake, Pulse(**(said | (pulse_of or {}))))

@@ -30,6 +30,7 @@ from spark_jobs.console.laptop.airflow import (
 )
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control import awaiting, orders, pulse, terms
+from spark_jobs.control.deployment import deploy_again
 from spark_jobs.control.launchers import driver_arguments, is_driver, kill_group, terminate
 from spark_jobs.control.orders import Ordered
 from spark_jobs.control.pulse import Pulse
@@ -310,7 +311,7 @@ def _deploy(out: Console, err: Console, lake: Lake, api: Airflow) -> int:
     if missing:
         return _deploy_by_dag(err, api, missing)
     try:
-        again = orders.deploy_again(lake, awaiting.failed_generations(lake), by="make up")
+        again = deploy_again(lake, by="make up")
     except TidemarkError as error:
         return _refused(err, error)
     if again:

@@ -1,9 +1,10 @@
-"""Commands for deployed streams refuse what they cannot read before they do anything."""
+"""The `tidemark` command: what it refuses before it does anything, what it says, and how soon it is there."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.exceptions import BaseError
 from typer.testing import CliRunner
 
 import spark_jobs.pipelines
 from spark_jobs.cli import app, run_told
+from spark_jobs.cli.errors import shown
 from spark_jobs.control import mutes, orders, status, terms
 from spark_jobs.control.acknowledgements import acknowledged
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse, beat
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError
+from spark_jobs.pipelines import UnknownPipelineError
 from spark_jobs.spec import DefinitionError
+from spark_jobs.spec.errors import TidemarkError
 from tests.builders import a_lake, a_pipeline
+from tests.deploying import deploy
 
 
 def refusal(*arguments: str) -> str:
@@ -34,8 +40,37 @@ def refusal(*arguments: str) -> str:
 @pytest.fixture
 def deployed(tmp_path: Path) -> Lake:
     lake = a_lake(tmp_path)
-    orders.deploy(lake, [a_pipeline()], by="a test")
+    deploy(lake, [a_pipeline()])
     return lake
+
+
+HEAVY = {
+    "pyspark",
+    "deltalake",
+    "duckdb",
+    "pyarrow",
+    "numpy",
+    "pandas",
+    "prometheus_client",
+    "boto3",
+    "confluent_kafka",
+}
+
+
+def test_help_waits_for_nothing_that_takes_long_to_import() -> None:
+    code = "import sys, spark_jobs.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert HEAVY & set(done.stdout.split()) == set()
+
+
+def test_every_error_that_is_told_has_one_root_and_says_whether_to_try_again() -> None:
+    for kind in (DefinitionError, UnknownPipelineError, LakeUnavailableError):
+        assert issubclass(kind, TidemarkError)
+    for foreign, code in ((OSError("disk"), 75), (BaseError("store"), 75)):
+        (told,) = shown(foreign)
+        assert (type(told), told.exit_code) == (LakeUnavailableError, code)
+    assert shown(DefinitionError("x"))[0].exit_code == 1
+    assert shown(KeyError("a mistake in the code")) == ()
 
 
 def test_deploy_makes_no_lake_and_orders_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""`tidemark ledger`: what became of every event."""
+
+from typing import Annotated
+
+import typer
+
+from spark_jobs.cli.definitions import one
+from spark_jobs.cli.options import LakeOption, PipelineArgument, lake_of
+from spark_jobs.cli.terminal import out
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.plan import logical as plan
+from spark_jobs.spec import DefinitionError, Ingest, Pipeline
+
+
+def ledger(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    last: Annotated[int | None, typer.Option(help="Show only the newest batches; the totals cover all.")] = None,
+    epoch: Annotated[
+        int | None, typer.Option(help="An earlier life of the checkpoint. [default: the current one]")
+    ] = None,
+    state: Annotated[
+        bool, typer.Option("--state", help="Also read Spark's state and count the open windows (slow).")
+    ] = False,
+) -> None:
+    """Show what became of every event, batch by batch; exit with 1 where the figures do not balance."""
+    from spark_jobs.console import reports
+    from spark_jobs.lake import audit
+    from spark_jobs.lake.checkpoints import current_epoch, epoch_at
+    from spark_jobs.lake.history import ledger_rows
+
+    definition, where = one(pipeline), lake_of(lake)
+    current = current_epoch(where, definition.name)
+    if current is None:
+        raise MissingTableError(
+            f"pipeline `{definition.name}` has not run on {where.uri} yet. Start it: tidemark run {definition.name}"
+        )
+    number = epoch or current.number
+    if epoch_at(where, definition.name, number) is None:
+        raise MissingTableError(
+            f"pipeline `{definition.name}`: no epoch {number}; the current one is {current.number}."
+        )
+    if state and (isinstance(definition, Ingest) or number != current.number):
+        raise DefinitionError("--state reads the state of a pipeline's current epoch; an ingest has none: leave it out")
+    rows = ledger_rows(where, definition.sink.table, definition.name, number)
+    checks = audit.checks(where, definition, number, rows)
+    if state and isinstance(definition, Pipeline):
+        from spark_jobs.console.running import state_check
+
+        checks.append(state_check(where, definition, number, rows))
+    reports.print_ledger(out, definition.name, number, rows, plan.build(definition).equations, checks, last=last)
+    if not all(holds for holds, _ in checks):
+        raise typer.Exit(1)

@@ -1,0 +1,22 @@
+"""`tidemark pipelines`: what is registered."""
+
+from spark_jobs.cli.terminal import out
+from spark_jobs.pipelines import problems, registry
+from spark_jobs.spec import DefinitionError, Ingest
+
+
+def pipelines() -> None:
+    """List the registered pipelines: what each reads and writes; exit with 1 where a file cannot be loaded."""
+    from spark_jobs.console import reports
+
+    rows = []
+    for definition in registry().values():
+        if isinstance(definition, Ingest):
+            reads, when = str(definition.source.kind), "-"
+        else:
+            reads = ", ".join(table.name for table in definition.tables)
+            when = definition.watermark.late.value if definition.watermark else "never late"
+        rows.append((definition.name, definition.kind, reads, definition.sink.table, definition.sink.mode, when))
+    out.print(reports.rows_table(("name", "kind", "reads", "writes", "mode", "late events"), rows))
+    if problems():
+        raise DefinitionError("\n       ".join(problem.told for problem in problems()))

@@ -1,0 +1,79 @@
+"""`tidemark run`: pipelines in this process."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from spark_jobs.cli.definitions import pointed_at, resolved
+from spark_jobs.cli.options import LakeOption, PipelinesArgument, SourceOption, WithSourcesOption, lake_of
+from spark_jobs.cli.signals import interruptible
+from spark_jobs.cli.terminal import err, out
+from spark_jobs.pipelines import with_sources as add_sources
+from spark_jobs.spec import Definition, DefinitionError, Ingest
+from spark_jobs.spec.durations import parse_duration
+
+
+def run(
+    names: PipelinesArgument,
+    lake: LakeOption = None,
+    until_caught_up: Annotated[
+        bool,
+        typer.Option("--until-caught-up", help="Process what is there now: ingests first, then their readers."),
+    ] = False,
+    close: Annotated[
+        bool, typer.Option("--close", help="Then finish the input: make every open window final.")
+    ] = False,
+    with_sources: WithSourcesOption = False,
+    idle_after: Annotated[
+        str | None,
+        typer.Option(help='Without input for so long ("30 seconds"), heartbeats move the watermark on.'),
+    ] = None,
+    source: SourceOption = None,
+) -> None:
+    """Run pipelines in one driver until Ctrl-C, or until they have caught up."""
+    from spark_jobs.console.running import run_pipelines
+    from spark_jobs.control.awaiting import refuse_deployed
+
+    definitions = list(resolved(names))
+    if with_sources:
+        definitions = list(add_sources(definitions))
+    if source is not None:
+        definitions = pointed_at(definitions, source)
+    if close and not until_caught_up:
+        raise DefinitionError("--close finishes a finite input: use it with --until-caught-up")
+    if idle_after and until_caught_up:
+        raise DefinitionError("--idle-after waits for input; with --until-caught-up say --close, which closes at once")
+    idle = _idle(idle_after, definitions) if idle_after else None
+    where = lake_of(lake).made()
+    refuse_deployed(where, [definition.name for definition in definitions])
+    with interruptible() as stop:
+        failed = run_pipelines(
+            out,
+            err,
+            where,
+            definitions,
+            until_caught_up=until_caught_up,
+            close=close,
+            idle_after=idle,
+            stop=stop,
+        )
+    raise typer.Exit(failed)
+
+
+def _idle(text: str, definitions: Sequence[Definition]) -> timedelta | None:
+    """What `--idle-after` says."""
+    try:
+        idle = parse_duration(text)
+    except ValueError as error:
+        raise DefinitionError(f"--idle-after: {error}") from None
+    ingests = [d for d in definitions if isinstance(d, Ingest)]
+    if idle and not ingests:
+        raise DefinitionError(
+            f"--idle-after {text}: heartbeats come from ingests, and this run has none; add --with-sources"
+        )
+    slow = [d.name for d in ingests if idle <= d.trigger_interval]
+    if slow:
+        raise DefinitionError(f"--idle-after {text}: {', '.join(slow)} reads no more often than that by itself")
+    return idle

@@ -1,0 +1,128 @@
+"""`tidemark plan`, `deploy`, `stop` and `status`: deployed streams; the same verbs as the DAGs."""
+
+import getpass
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_jobs.cli.definitions import arguments_of, registered, resolved
+from spark_jobs.cli.options import (
+    DeployedArgument,
+    LakeOption,
+    PipelinesArgument,
+    WithSourcesOption,
+    duration,
+    lake_of,
+)
+from spark_jobs.cli.terminal import out, say
+from spark_jobs.lake import Lake
+from spark_jobs.pipelines import with_sources as add_sources
+from spark_jobs.spec import Definition
+
+if TYPE_CHECKING:
+    from spark_jobs.control.deployment import Plan
+
+
+def plan(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Registered names, or paths of pipeline files. [default: all that are registered]",
+            metavar="[PIPELINE]...",
+            show_default=False,
+        ),
+    ] = None,
+    lake: LakeOption = None,
+    with_sources: WithSourcesOption = False,
+) -> None:
+    """Show what a deploy would do to each pipeline, and why; exit with 1 where something cannot be deployed."""
+    from spark_jobs.control import orders
+    from spark_jobs.control.deployment_text import as_text
+
+    where = lake_of(lake)
+    definitions = _wanted(names or (), with_sources=with_sources)
+    planned = _planned(where, definitions, names or (), lake)
+    out.print(as_text(planned), highlight=False, markup=False, soft_wrap=True)
+    if not names:
+        running = {name for desired in orders.all_desired(where).values() for name in desired.running}
+        if others := sorted(running - set(planned.definitions)):
+            say(f"Deployed, and not registered: {', '.join(others)}. Left alone; name their files to plan them.")
+    raise typer.Exit(1 if planned.blocked else 0)
+
+
+def deploy(
+    names: PipelinesArgument,
+    lake: LakeOption = None,
+    with_sources: WithSourcesOption = False,
+    wait: Annotated[str, typer.Option(help='How long to wait for the first progress; "0 seconds": not at all.')] = (
+        "3 minutes"
+    ),
+) -> None:
+    """Order that pipelines run, and wait for their first progress. What already runs so is left alone."""
+    from spark_jobs.control import awaiting
+    from spark_jobs.control.deployment import execute
+
+    timeout = duration("--wait", wait)
+    definitions = _wanted(names, with_sources=with_sources)
+    where = lake_of(lake).made()
+    ordered = execute(where, _planned(where, definitions, names, lake), by=_person())
+    for each in ordered:
+        told = f"generation {each.generation} ordered" if each.changed else "runs so already, left alone"
+        say(f"{each.pipeline}: {told} (job {each.job})")
+    if timeout:
+        awaiting.await_running(where, ordered, timeout=timeout, tell=say)
+
+
+def stop(
+    names: DeployedArgument,
+    lake: LakeOption = None,
+    wait: Annotated[str, typer.Option(help="How long to wait until they have.")] = "3 minutes",
+) -> None:
+    """Order that deployed pipelines finish their batch and end."""
+    from spark_jobs.control import awaiting, orders
+
+    where, timeout = lake_of(lake), duration("--wait", wait)
+    ordered = orders.stop(where, names, by=_person())
+    if timeout:
+        awaiting.await_stopped(where, ordered, timeout=timeout)
+    say(f"stopped: {', '.join(each.pipeline for each in ordered)}")
+
+
+def status(
+    lake: LakeOption = None,
+    machine: Annotated[
+        bool, typer.Option("--machine", help="Also what `tidemark up` has started on this machine.")
+    ] = False,
+) -> None:
+    """Show what is deployed, what runs and how it fares; exit with 1 where something is not as ordered."""
+    if machine:
+        from spark_jobs.console import laptop
+
+        raise typer.Exit(laptop.status(out, lake_of(lake)))
+    from spark_jobs.console import streams
+
+    raise typer.Exit(0 if streams.print_status(out, lake_of(lake)) else 1)
+
+
+def _wanted(names: Sequence[str], *, with_sources: bool) -> tuple[Definition, ...]:
+    """What a user named; all that is registered where that is nothing."""
+    definitions = resolved(names) if names else registered()
+    return add_sources(definitions) if with_sources else definitions
+
+
+def _planned(lake: Lake, definitions: Iterable[Definition], names: Sequence[str], option: str | None) -> "Plan":
+    """The plan, with commands as this user has to type them."""
+    from spark_jobs.control import deployment
+
+    options = () if option is None else ("--lake", option)
+    return deployment.plan(lake, definitions, arguments=arguments_of(names), options=options)
+
+
+def _person() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # as in a container that runs under a number that has no name
+        user = f"user {os.getuid()}"
+    return f"{user} at the command line"

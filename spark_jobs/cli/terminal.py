@@ -1,0 +1,25 @@
+"""Where commands speak to people."""
+
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+# Without a terminal (a log, a pipe) lines may be longer than its default of 80.
+out = Console(width=None if sys.stdout.isatty() else 140)
+err = Console(stderr=True)
+
+
+def complain(text: str) -> None:
+    """Tells what went wrong."""
+    err.print(Text.assemble(("error:", "red"), f" {text}"), soft_wrap=True, highlight=False)
+
+
+def warn(text: str) -> None:
+    """Tells what somebody should know, and what stops nothing."""
+    err.print(Text.assemble(("warning:", "yellow"), f" {text}"), soft_wrap=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """Tells a piece of news, in the terminal's own colour."""
+    out.print(text, highlight=False)

@@ -1,0 +1,365 @@
+"""Deploys: what one will do, as data, and doing it. No JVM.
+
+`plan` reads and writes nothing; `execute` writes what a plan says. A plan is executed as it was seen, or not at all.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs.control import orders
+from spark_jobs.control.awaiting import failed_generations
+from spark_jobs.control.orders import Desired, Order, Ordered
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import Epoch, current_epoch
+from spark_jobs.lake.errors import CheckpointError, TidemarkError
+from spark_jobs.lake.reset import refuse_tables_of_others
+from spark_jobs.plan.changes import Change, Verdict, changes
+from spark_jobs.spec import Definition, DefinitionError, definition_from_json
+
+
+class StalePlanError(TidemarkError):
+    """What a plan was made from has changed since."""
+
+
+class Action(StrEnum):
+    """What a deploy does with one pipeline."""
+
+    START = "start"
+    RESTART = "restart"
+    MOVE = "move"
+    """It stops in the job where it runs, and starts in another."""
+    UNCHANGED = "unchanged"
+    NEW_EPOCH = "needs a new epoch"
+    """Nothing is ordered: its checkpoint does not take the definition."""
+    REFUSED = "refused"
+    """Nothing is ordered: the pipeline cannot run so at all."""
+
+
+class Step(BaseModel):
+    """What becomes of one pipeline.
+
+    Attributes:
+        pipeline: its name.
+        job: whose driver it is to run in.
+        action: what is done.
+        why: in words.
+        generation: that it has afterwards; 0 where nothing can be ordered.
+        changes: each field that differs from what was deployed, or from what its checkpoint was begun with.
+        leaves: the jobs that it runs in so far and leaves.
+        commands: what to run for a new epoch, one after the other.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    job: str
+    action: Action
+    why: str
+    generation: int = 0
+    changes: tuple[Change, ...] = ()
+    leaves: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+
+    @property
+    def blocks(self) -> bool:
+        """Whether nothing can be deployed with it."""
+        return self.action in (Action.NEW_EPOCH, Action.REFUSED)
+
+
+class Plan(BaseModel):
+    """What a deploy does.
+
+    Attributes:
+        lake: its address.
+        steps: one for each pipeline.
+        definitions: pipeline -> what is to run, as JSON, whatever becomes of its file before the plan is executed.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    lake: str
+    steps: tuple[Step, ...]
+    definitions: Mapping[str, str]
+
+    @property
+    def blocked(self) -> tuple[Step, ...]:
+        """The steps for which nothing is ordered."""
+        return tuple(step for step in self.steps if step.blocks)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a lake knows of the pipelines that are to be deployed.
+
+    Attributes:
+        desired: job -> what is wanted of it.
+        epochs: pipeline -> the current epoch of its checkpoint.
+        failed: pipeline -> generation that has failed for good.
+        taken: pipeline without a checkpoint -> why it cannot begin on its tables.
+    """
+
+    desired: Mapping[str, Desired] = field(default_factory=dict)
+    epochs: Mapping[str, Epoch] = field(default_factory=dict)
+    failed: Mapping[str, int] = field(default_factory=dict)
+    taken: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(
+    lake: Lake,
+    definitions: Iterable[Definition],
+    *,
+    arguments: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
+) -> Plan:
+    """Plans a deploy. Writes nothing.
+
+    Args:
+        lake: where.
+        definitions: what is to run.
+        arguments: pipeline -> how the command line names it, where it is not registered: `path.py:name`.
+        options: what the commands that are told need beside, such as `--lake` and its address.
+
+    Raises:
+        FormatError: if another version of Tidemark wrote what this one cannot read.
+    """
+    wanted = tuple(definitions)
+    found = look(lake, wanted)
+    steps = (decide(definition, found) for definition in wanted)
+    return Plan(
+        lake=lake.uri,
+        steps=tuple(_with_commands(step, found, (arguments or {}).get(step.pipeline), options) for step in steps),
+        definitions={definition.name: definition.to_json() for definition in wanted},
+    )
+
+
+def look(lake: Lake, definitions: Iterable[Definition]) -> Found:
+    """Reads what a plan is made from."""
+    epochs, taken = {}, {}
+    for definition in definitions:
+        epoch = current_epoch(lake, definition.name)
+        if epoch is not None:
+            epochs[definition.name] = epoch
+            continue
+        try:
+            refuse_tables_of_others(lake, definition)
+        except CheckpointError as error:
+            taken[definition.name] = str(error)
+    return Found(orders.all_desired(lake), epochs, failed_generations(lake), taken)
+
+
+def decide(definition: Definition, found: Found) -> Step:
+    """What becomes of one pipeline: a function of its definition and of what the lake knows."""
+    name, job = definition.name, definition.job
+    known = {each: desired.pipelines[name] for each, desired in found.desired.items() if name in desired.pipelines}
+    leaves = tuple(each for each, order in known.items() if each != job and order.state == "running")
+    here, epoch = known.get(job), found.epochs.get(name)
+    last = known[leaves[0]] if leaves else here or next(iter(known.values()), None)
+
+    def step(action: Action, why: str, *, generation: int = 0, changed: tuple[Change, ...] = ()) -> Step:
+        left = leaves if action is Action.MOVE else ()
+        return Step(pipeline=name, job=job, action=action, why=why, generation=generation, changes=changed, leaves=left)
+
+    if name in found.taken:
+        return step(Action.REFUSED, found.taken[name])
+    number = epoch.number if epoch else 0
+    try:
+        judged = changes(definition_from_json(epoch.definition), definition) if epoch else ()
+    except DefinitionError:
+        why = f"epoch {number} began with a definition that this version of Tidemark cannot read"
+        return step(Action.NEW_EPOCH, why)
+    changed = _changed(definition, judged, last, epoch)
+    if blocking := [change for change in changed if change.verdict is not Verdict.SAFE]:
+        refused = any(change.verdict is Verdict.REFUSED for change in blocking)
+        fields = ", ".join(change.field for change in blocking)
+        why = f"its definition has changed ({fields}) since epoch {number} of its checkpoint began"
+        return step(Action.REFUSED if refused else Action.NEW_EPOCH, why, changed=changed)
+    action, why = _action(definition, here, leaves, failed=found.failed.get(name), changed=changed, known=bool(known))
+    generation = (here.generation if here else 0) + (action is not Action.UNCHANGED)
+    return step(action, why, generation=generation, changed=changed)
+
+
+def _changed(
+    definition: Definition, judged: Iterable[Change], last: Order | None, epoch: Epoch | None
+) -> tuple[Change, ...]:
+    """What the checkpoint does not take, then what else differs from what was deployed."""
+    blocking = {change.field: change for change in judged if change.verdict is not Verdict.SAFE}
+    try:
+        since = changes(last.parsed(), definition) if last else judged
+    except DefinitionError:  # of another version of Tidemark
+        since = judged
+    begun = f"epoch {epoch.number} began with it as it is" if epoch else "no checkpoint has begun with it as it was"
+    safe = (c if c.verdict is Verdict.SAFE else replace(c, verdict=Verdict.SAFE, why=begun) for c in since)
+    return (*blocking.values(), *(change for change in safe if change.field not in blocking))
+
+
+def _action(
+    definition: Definition,
+    here: Order | None,
+    leaves: Sequence[str],
+    *,
+    failed: int | None,
+    changed: Sequence[Change],
+    known: bool,
+) -> tuple[Action, str]:
+    if leaves:
+        return Action.MOVE, f"from job {', '.join(leaves)}"
+    if here is None or here.state == "stopped":
+        return Action.START, "it was stopped" if known else "for the first time"
+    if failed == here.generation:
+        return Action.RESTART, "it had failed"
+    if here.defines(definition):
+        return Action.UNCHANGED, "runs so already"
+    fields = ", ".join(change.field for change in changed)
+    return Action.RESTART, f"changed: {fields}" if fields else "columns or measures stand in another order"
+
+
+def _with_commands(step: Step, found: Found, argument: str | None, options: Sequence[str]) -> Step:
+    if step.action is not Action.NEW_EPOCH:
+        return step
+    name, argument = step.pipeline, argument or step.pipeline
+    runs = any(name in desired.running for desired in found.desired.values())
+    commands = [["stop", name]] if runs else []
+    commands += [["reset", argument, "--empty-tables"], ["deploy", argument]]
+    return step.model_copy(
+        update={"commands": tuple(shlex.join(["tidemark", *each, *options]) for each in commands)},
+    )
+
+
+def execute(lake: Lake, plan: Plan, *, by: str) -> tuple[Ordered, ...]:
+    """Writes the orders of a plan. Executed twice, it changes nothing the second time.
+
+    Args:
+        lake: where.
+        plan: made for this lake.
+        by: who orders, in words.
+
+    Returns:
+        What the orders came to, by job.
+
+    Raises:
+        CheckpointError: if a pipeline needs a new epoch or is refused; then nothing is ordered.
+        StalePlanError: if something else would become of a pipeline by now than the plan says, as where somebody has
+            deployed or stopped it since. It is not planned anew: nobody has seen that plan.
+    """
+    if plan.blocked:
+        raise CheckpointError("\n".join([*map(refusal, plan.blocked), "Nothing was ordered."]))
+    definitions = {name: definition_from_json(text) for name, text in plan.definitions.items()}
+    found = look(lake, definitions.values())
+    now = [decide(definition, found) for definition in definitions.values()]
+    _refuse_stale(lake, plan, now)
+    done: list[str] = []
+    for job, seen in found.desired.items():
+        if gone := [step.pipeline for step in now if job in step.leaves]:
+            _stop(lake, job, gone, seen, by=by, done=done)
+    ordered: list[Ordered] = []
+    for job in dict.fromkeys(step.job for step in now):
+        mine = [step for step in now if step.job == job]
+        ordered += _order(lake, job, mine, found.desired.get(job), definitions, by=by, done=done)
+    return tuple(ordered)
+
+
+def deploy_again(lake: Lake, *, by: str) -> tuple[Ordered, ...]:
+    """Orders anew what has failed for good, with the definitions with which it was deployed.
+
+    Raises:
+        CheckpointError: as `execute`.
+        StalePlanError: as `execute`.
+    """
+    failed = failed_generations(lake)
+    running = [order for desired in orders.all_desired(lake).values() for order in desired.running.items()]
+    return execute(lake, plan(lake, [order.parsed() for name, order in running if name in failed]), by=by)
+
+
+def refusal(step: Step) -> str:
+    """Why nothing is ordered for a pipeline, and what helps, in one line."""
+    told = step.why.removeprefix(f"pipeline `{step.pipeline}`: ").rstrip(".")
+    fields = (f"{each.field}: {each.why}" for each in step.changes if each.verdict is not Verdict.SAFE)
+    told = f"pipeline `{step.pipeline}`: {'. '.join((told, *fields))}."
+    if step.action is not Action.NEW_EPOCH:
+        return told
+    stop = "".join(f"`{command}`, " for command in step.commands[:-2])
+    reset, deploy = step.commands[-2:]
+    return (
+        f"{told} What runs goes on as it was deployed. Put the definition back, or begin a new epoch: {stop}`{reset}` "
+        "(or with `--keep-tables`: results so far stay, and it reads its source again from the start), "
+        f"`{deploy}`."
+    )
+
+
+def _refuse_stale(lake: Lake, plan: Plan, now: Iterable[Step]) -> None:
+    if plan.lake != lake.uri:
+        raise StalePlanError(f"the plan was made for {plan.lake}, not for {lake.uri}. Nothing was ordered.")
+    planned = {step.pipeline: step for step in plan.steps}
+    for step in now:
+        before = planned[step.pipeline]
+        # What runs by now as it was to run is no contradiction: another deploy, or this one a moment ago, was first.
+        if step.action is not Action.UNCHANGED and _essence(step) != _essence(before):
+            raise _stale(step.pipeline, f"{_told(before)}, and by now it would be {_told(step)}", [])
+
+
+def _essence(step: Step) -> tuple[object, ...]:
+    return step.action, step.job, step.generation, step.leaves
+
+
+def _told(step: Step) -> str:
+    generation = f", generation {step.generation}" if step.generation else ""
+    return f"`{step.action}` ({step.why}{generation})"
+
+
+def _stale(pipeline: str, what: str, done: Sequence[str]) -> StalePlanError:
+    ordered = f"Ordered so far: {', '.join(done)}." if done else "Nothing was ordered."
+    return StalePlanError(
+        f"pipeline `{pipeline}`: the plan says {what}. Somebody has changed it since. {ordered} See what would be done "
+        f"now: tidemark plan {pipeline}"
+    )
+
+
+def _stop(lake: Lake, job: str, names: Sequence[str], seen: Desired, *, by: str, done: list[str]) -> None:
+    def after(newest: Desired) -> Desired:
+        for name in names:
+            if newest.pipelines.get(name) != seen.pipelines[name]:
+                raise _stale(name, f"that it leaves job {job}, where other orders stand by now", done)
+        return orders.stopped(newest, names, by)
+
+    orders.change(lake, job, after)
+    done += [f"{name} stops in job {job}" for name in names]
+
+
+def _order(
+    lake: Lake,
+    job: str,
+    steps: Sequence[Step],
+    seen: Desired | None,
+    definitions: Mapping[str, Definition],
+    *,
+    by: str,
+    done: list[str],
+) -> list[Ordered]:
+    def after(newest: Desired) -> Desired:
+        pipelines = dict(newest.pipelines)
+        for step in steps:
+            name, definition = step.pipeline, definitions[step.pipeline]
+            before = newest.pipelines.get(name)
+            if before != (seen.pipelines.get(name) if seen else None):
+                if before is None or before.state != "running" or not before.defines(definition):
+                    raise _stale(name, f"`{step.action}` in job {job}, where another order stands by now", done)
+                continue  # another deploy was first, with the same
+            if step.action is not Action.UNCHANGED:
+                pipelines[name] = Order(
+                    state="running",
+                    generation=step.generation,
+                    definition=definition.to_json(),
+                    ordered_at=datetime.now(UTC),
+                    ordered_by=by,
+                )
+        return newest.model_copy(update={"pipelines": pipelines})
+
+    before, newest = orders.change(lake, job, after)
+    found = orders.outcome(before, newest, {step.pipeline for step in steps})
+    done += [each.pipeline for each in found if each.changed]
+    return found

@@ -1,0 +1,15 @@
+"""Deploys for tests: planned and executed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_jobs.control.deployment import execute, plan
+from spark_jobs.control.orders import Ordered
+from spark_jobs.lake import Lake
+from spark_jobs.spec import Definition
+
+
+def deploy(lake: Lake, definitions: Iterable[Definition], *, by: str = "a test") -> tuple[Ordered, ...]:
+    """Orders that pipelines run."""
+    return execute(lake, plan(lake, definitions), by=by)
