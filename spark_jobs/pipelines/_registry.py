@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
@@ -179,13 +180,21 @@ def _said(error: BaseException) -> str:
     return str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
 
 
+class _Uncompiled(SourceFileLoader):
+    """Reads a file anew each time: Python knows a compiled one by its size and the second in which it was written."""
+
+    def set_data(self, path: str, data: bytes, *, _mode: int = 0o666) -> None:
+        """Keeps nothing."""
+
+
 def load_file(path: Path) -> tuple[Definition, ...]:
     """The definitions of a pipeline file outside of this folder; registered ones that it imports are not its own.
 
     Raises:
         DefinitionError: if the file defines none, two of one name, or two that write to one table.
     """
-    spec = importlib.util.spec_from_file_location(f"tidemark_pipeline_{path.stem}", path)
+    name = f"tidemark_pipeline_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Uncompiled(name, str(path)))
     if spec is None or spec.loader is None:
         raise DefinitionError(f"file {path}: expected a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
