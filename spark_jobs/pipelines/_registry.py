@@ -183,8 +183,9 @@ def _said(error: BaseException) -> str:
 class _Uncompiled(SourceFileLoader):
     """Reads a file anew each time: Python knows a compiled one by its size and the second in which it was written."""
 
-    def set_data(self, path: str, data: bytes, *, _mode: int = 0o666) -> None:
-        """Keeps nothing."""
+    def path_stats(self, path: str) -> dict[str, object]:
+        """Says that the file's age is unknown, so that nothing compiled is kept or used."""
+        raise OSError(path)
 
 
 def load_file(path: Path) -> tuple[Definition, ...]:
@@ -195,7 +196,7 @@ def load_file(path: Path) -> tuple[Definition, ...]:
     """
     name = f"tidemark_pipeline_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_Uncompiled(name, str(path)))
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py" or spec is None or spec.loader is None:
         raise DefinitionError(f"file {path}: expected a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
     try:
