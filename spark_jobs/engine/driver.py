@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine import heartbeats
 from spark_jobs.engine.failures import explained
 from spark_jobs.engine.ingest import IngestQuery
+from spark_jobs.engine.lookups import LookupMovedError
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.engine.query import Reached, unobserved
 from spark_jobs.lake import Lake, watermarks
@@ -91,6 +92,8 @@ class Driver:
     def run_until_caught_up(self, *, close: bool, stop: threading.Event | None = None) -> Mapping[str, Outcome]:
         """Runs the ingests until their input is read, then their readers until these have read bronze.
 
+        Pipelines whose results others look columns up in run before those.
+
         Args:
             close: then finish the input: move the watermark past every open window, once.
             stop: ends early, after the running batches.
@@ -105,7 +108,11 @@ class Driver:
             except Exception as error:
                 names = ", ".join(definition.name for definition in self.definitions)
                 raise explained(error, pipeline=names, lake=self.lake, checkpoint="_checkpoints") from error
-        self._run_group(pipelines, stop)
+        looked_up = {name for pipeline in pipelines for name in pipeline.lookups}
+        first = [pipeline for pipeline in pipelines if pipeline.sink.table in looked_up]
+        for group in (first, [pipeline for pipeline in pipelines if pipeline not in first]):
+            if group:
+                self._run_group(group, stop)
         return self.outcomes
 
     def run_continuously(self, stop: threading.Event, *, idle_after: timedelta | None = None) -> Mapping[str, Outcome]:
@@ -117,6 +124,9 @@ class Driver:
         """
         ingests = [definition for definition in self.definitions if isinstance(definition, Ingest)]
         pipelines = [definition for definition in self.definitions if isinstance(definition, Pipeline)]
+        looked_up = {name for pipeline in pipelines for name in pipeline.lookups}
+        # What fills a table must have made it before another looks columns up in it.
+        pipelines.sort(key=lambda pipeline: pipeline.sink.table not in looked_up)
         ordered: tuple[Definition, ...] = (*ingests, *pipelines)
         for definition in ordered:
             self.start(definition, until_caught_up=False)
@@ -147,7 +157,7 @@ class Driver:
         self._watch(stop)
 
     def _watch(self, stop: threading.Event) -> None:
-        while running := self._running():
+        while (running := self._running()) or self._note_ended():
             if stop.wait(_POLL_S):
                 self._drain(running)
                 break
@@ -157,10 +167,26 @@ class Driver:
         self._publish(at_once=True)
         self.on_tick(self)
 
-    def _note_ended(self) -> None:
+    def _note_ended(self) -> bool:
+        """Notes how queries have ended; whether one of them runs again."""
+        again = False
         for name, query in self.queries.items():
-            if name not in self.outcomes and not query.query.isActive:
+            if name in self.outcomes or query.query.isActive:
+                continue
+            if isinstance(query.error, LookupMovedError) and not query.draining:
+                self._start_again(query)
+                again = True
+            else:
                 self.outcomes[name] = self._outcome(query)
+        return again
+
+    def _start_again(self, query: AnyQuery) -> None:
+        """With the newer version of a table in which it looks columns up; nothing of the batch was done."""
+        log.info("%s: takes a newer version of what it looks up", query.name)
+        try:
+            query.start(until_caught_up=query.until_caught_up)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other pipelines go on)
+            self.outcomes[query.name] = Outcome(query.name, self._explained(query, error))
 
     def _running(self) -> list[AnyQuery]:
         return [query for name, query in self.queries.items() if name not in self.outcomes and query.query.isActive]
@@ -181,7 +207,7 @@ class Driver:
             exception = query.query.exception()
         except StreamingQueryException as raised:
             exception = raised
-        if query.draining and error is None:
+        if query.draining and (error is None or isinstance(error, LookupMovedError)):
             return Outcome(query.name)
         error = error or exception
         return Outcome(query.name, self._explained(query, error) if error is not None else None)

@@ -15,15 +15,17 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.commits.tables import SchemaMismatchError, create_table
 from spark_jobs.commits.writer import FEW_WINDOWS
+from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
-from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
+from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, newest_batch, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
+from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.ledger import LedgerEntry, named
 from spark_jobs.lake.offsets import read_by_batch, versions_read
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.plan import logical
-from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, SEQ, SOURCE, WINDOW_END
+from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.observed import Observed
@@ -34,12 +36,15 @@ from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.events import project, with_row_steps
-from spark_jobs.transforms.late import Bronze, LateRows, late_schema
+from spark_jobs.transforms.late import FEW, Bronze, LateRows, late_schema, quarantine_schema
 from spark_jobs.transforms.results import REVISED, with_revision
 
 
 class PipelineQuery(Query[Pipeline]):
     """Reads bronze, writes results, keeps what came too late for them and accounts for every event."""
+
+    branches: Branches
+    _begun_batch: int | None = None
 
     @property
     def output_mode(self) -> str:  # type: ignore[override]
@@ -52,9 +57,40 @@ class PipelineQuery(Query[Pipeline]):
         return logical.build(self.definition)
 
     @cached_property
-    def branches(self) -> Branches:
-        """The frames of the plan."""
-        return Branches(self.logical)
+    def lookups(self) -> Lookups:
+        """The tables in which columns are looked up."""
+        return Lookups(self.spark, self.lake, self.name, self.logical.lookups)
+
+    def _begin_plan(self) -> None:
+        """Takes a version of each lookup: the one that a batch was begun with, or the newest."""
+        self.branches = Branches(self.logical, self.lookups.take(self._versions_begun_with()))
+
+    def _versions_begun_with(self) -> dict[str, int]:
+        """Of the batch that is planned and not finished, as far as a table has a part of it."""
+        epoch = current_epoch(self.lake, self.name)
+        if not self.logical.lookups or epoch is None:
+            return {}
+        planned, finished = (newest_batch(self.lake, epoch, log) for log in ("offsets", "commits"))
+        if planned is None or planned == finished:
+            return {}
+        for table in self.logical.tables:
+            if not tables.exists(self.lake, table.name):
+                continue
+            found = find_stamp(self.lake, table.name, lambda stamp: stamp.pipeline == self.name)
+            if found is not None and (found.epoch, found.batch_id) == (epoch.number, planned):
+                self._begun_batch = planned
+                return dict(found.lookups)
+        return {}
+
+    def before_batch(self, batch_id: int) -> None:
+        """Ends the query where a newer version of a lookup is to be taken."""
+        if self.lookups.steps and batch_id != self._begun_batch and self.lookups.moved():
+            raise LookupMovedError(self.name)
+
+    @property
+    def looked_up(self) -> dict[str, int]:
+        """Table -> the version in which the running plan looks columns up."""
+        return dict(self.lookups.versions)
 
     # --- tables ---
 
@@ -69,11 +105,14 @@ class PipelineQuery(Query[Pipeline]):
         self._bronze_schemas = [self._bronze(read).schema for read in self.logical.reads]
         self._refuse_names_that_exist()
         self._refuse_a_user_that_is_no_column()
+        self._begin_plan()
         events = [self._batch_source(table) for table in self.logical.reads]
         self._refuse_sides_that_do_not_fit(events)
         schemas = {"result": self._result_schema(events)}
         if self.logical.table("late") is not None:
             schemas["late"] = self._late_schema(events)
+        if self.logical.table("quarantine") is not None:
+            schemas["quarantine"] = quarantine_schema(events)
         if self.logical.table("groups") is not None:
             # All that is in the result but the rank, which only a choice of groups has.
             schemas["groups"] = StructType([field for field in schemas["result"] if field.name != "rank"])
@@ -215,7 +254,8 @@ class PipelineQuery(Query[Pipeline]):
         is_result, is_late = self.branches.result_rows, account.late_events(verdict, bounds.late_watermark_ms)
         terms = account.terms_of_events(self.logical, verdict, bounds.late_watermark_ms)
         observed = Observed(batch, terms)
-        kept = observed.rows.where(f"{is_result} OR {is_late}").persist()
+        set_aside = account.SET_ASIDE if operator.sets_aside else "false"
+        kept = observed.rows.where(f"{is_result} OR {is_late} OR {set_aside}").persist()
         try:
             sums = {name: f"{sql} AS {name}" for name, sql in operator.result_terms.items()}
             figures = (
@@ -236,7 +276,7 @@ class PipelineQuery(Query[Pipeline]):
             state = state_figures(self.query)
             content = {
                 role: digest([(figures[f"{role}_xor"], figures[f"{role}_sum"])] if figures[f"{role}_sum"] else ())
-                for role in ("result", "late")
+                for role in ("result", "late", "quarantine")
             }
             if repeated := max(observed.repeated_tasks, state.repeated_tasks):
                 raise RepeatedTasksError(
@@ -249,6 +289,8 @@ class PipelineQuery(Query[Pipeline]):
             if self.latest is None:
                 # Of a checkpoint that is another than the table's, not even the late rows may be written.
                 self.writer("result", self.logical.result.name).find(self.stamp("result", batch_id, 0))
+            if entry["quarantined"]:
+                self._commit_quarantine(kept.where(set_aside), entry["quarantined"], batch_id, content["quarantine"])
             if entry.late_events and operator.keeps_late:
                 self._commit_late(kept.where(is_late), entry, state.dropped, batch_id, bounds, content["late"])
             return self._commit_result(
@@ -278,7 +320,8 @@ class PipelineQuery(Query[Pipeline]):
             watermark_ms=bounds.watermark_ms,
             late_watermark_ms=bounds.late_watermark_ms,
             grace_ms=self.logical.grace_ms,
-            reads=versions_read(self.definition, self._starts, bounds.begins, bounds.sources),
+            reads=versions_read(self.definition, self._starts, bounds.begins, bounds.sources)
+            | {table: (version, version) for table, version in self.looked_up.items()},
             terms=terms,
             sources=bounds.sources,
         )
@@ -400,6 +443,29 @@ class PipelineQuery(Query[Pipeline]):
             if isinstance(rows, DataFrame):
                 rows.unpersist()
         self.reached("late_committed", batch_id)
+
+    def _commit_quarantine(self, rows: DataFrame, events: int, batch_id: int, content: str | None) -> None:
+        """Keeps the events whose key a table does not have."""
+        bronze = Bronze(self.spark, self.lake, self.logical.reads, self._bronze_schemas)
+        names = ", ".join(step.table for step in self.logical.lookups if step.missing == "quarantine")
+        why = rows.selectExpr(
+            SOURCE,
+            f"{SEQ} AS {INGEST_SEQ}",
+            "'no such key' AS reason",
+            f"'{names} has no row with its key' AS detail",
+            f"{self.epoch.number} AS _epoch",
+            f"{batch_id}L AS _batch_id",
+        )
+        columns = self._schemas["quarantine"].names
+        found = bronze.beside(why.toArrow(), columns) if events <= FEW else bronze.beside_many(why, columns).persist()
+        reasons = {"no such key": events}
+        stamp = self.stamp("quarantine", batch_id, events, content=content, reasons=reasons)
+        try:
+            self.writer("quarantine", self.branches.operator.quarantine.name).append(found, stamp)
+        finally:
+            if isinstance(found, DataFrame):
+                found.unpersist()
+        self.reached("quarantine_committed", batch_id)
 
     def _groups(self, table: TableRef, ends_us: Sequence[int]) -> DataFrame:
         """The groups in the files that may hold windows with these ends."""

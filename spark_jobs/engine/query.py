@@ -101,6 +101,8 @@ class Query(ABC, Generic[D]):
             SchemaMismatchError: if a table has other columns than the definition gives, or the source lacks some.
         """
         self.until_caught_up = until_caught_up
+        self.error = None
+        self._started.clear()
         if refuse_changed_definition(self.lake, self.definition) is None:
             refuse_tables_of_others(self.lake, self.definition)
         try:
@@ -137,6 +139,14 @@ class Query(ABC, Generic[D]):
     def plan(self) -> DataFrame:
         """The streaming plan."""
 
+    def before_batch(self, batch_id: int) -> None:
+        """Called before anything of a batch is done; what it raises ends the query, and the batch runs again."""
+
+    @property
+    def looked_up(self) -> dict[str, int]:
+        """Table -> the version in which the running plan looks columns up."""
+        return {}
+
     def fix_starts(self) -> bool:
         """Notes where a new checkpoint begins in its source; whether the plan has to be made again for it."""
         return False
@@ -167,6 +177,7 @@ class Query(ABC, Generic[D]):
             "role": role,
             "rows": rows,
             "query_id": str(self.query.id),
+            "lookups": self.looked_up,
         }
         if self._bounds is not None:
             fields |= {"clock_ms": self._bounds.batch_time_ms, "offsets": digest(self._bounds.sources)}
@@ -211,6 +222,7 @@ class Query(ABC, Generic[D]):
         try:
             started = time.time()
             self.reached("planned", batch_id)
+            self.before_batch(batch_id)
             self._bounds = batch_bounds(self.query)
             row = self.process(batch, batch_id, self._bounds)
             self.latest, self.latest_batch_id = row, batch_id

@@ -33,6 +33,7 @@ class Stamp(Persisted):
         offsets: digest of the offsets up to which the batch reads, see `digest`.
         content: digest of the rows, in any order: what a replay must give again.
         reasons: quarantine only: rows by reason.
+        lookups: table -> the version in which the batch looked columns up.
         ledger: what became of the batch's events; in the commit of the result table only.
         next_seq: bronze only: the `_ingest_seq` with which the next batch begins.
     """
@@ -48,6 +49,7 @@ class Stamp(Persisted):
     offsets: str | None = None
     content: str | None = None
     reasons: Mapping[str, int] = {}
+    lookups: Mapping[str, int] = {}
     ledger: LedgerEntry | None = None
     next_seq: int | None = None
 

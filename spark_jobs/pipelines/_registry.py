@@ -261,19 +261,29 @@ def _refuse_taken_tables(definitions: Iterable[Definition]) -> None:
 
 
 def with_sources(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
-    """The definitions, after the registered ingests that fill the tables which they read.
+    """The definitions, after the registered ones that fill the tables which they read and look columns up in.
 
     Raises:
-        DefinitionError: if no registered ingest, and none of the definitions, writes such a table.
+        DefinitionError: if no registered definition, and none of these, writes such a table.
     """
     wanted = tuple(definitions)
-    read = {table.name for each in wanted if isinstance(each, Pipeline) for table in each.tables}
-    own = {each.sink.table for each in wanted}
-    needed = read - own
-    ingests = [each for each in registry().values() if isinstance(each, Ingest) and each.sink.table in needed]
-    missing = needed - {each.sink.table for each in ingests}
-    if missing:
-        raise DefinitionError(
-            f"--with-sources: no registered ingest writes {', '.join(sorted(missing))}.{_left_out(problems())}"
-        )
-    return tuple({each.name: each for each in (*ingests, *wanted)}.values())
+    found = {each.sink.table: each for each in wanted}
+    writers = {each.sink.table: each for each in registry().values()}
+    needed = _needed_by(wanted)
+    while missing := needed - set(found):
+        unknown = missing - set(writers)
+        if unknown:
+            raise DefinitionError(
+                f"--with-sources: no registered definition writes {', '.join(sorted(unknown))}.{_left_out(problems())}"
+            )
+        found |= {table: writers[table] for table in missing}
+        needed |= _needed_by(found.values())
+    sources = [each for each in found.values() if each not in wanted]
+    ordered = sorted(sources, key=lambda each: (not isinstance(each, Ingest), each.name))
+    return tuple({each.name: each for each in (*ordered, *wanted)}.values())
+
+
+def _needed_by(definitions: Iterable[Definition]) -> set[str]:
+    """Tables that they read, or look columns up in."""
+    pipelines = [each for each in definitions if isinstance(each, Pipeline)]
+    return {name for each in pipelines for name in (*(table.name for table in each.tables), *each.lookups)}

@@ -16,6 +16,8 @@ def _lines(plan: LogicalPlan) -> Iterator[str]:
     yield f"{definition.kind} {definition.name}"
     if plan.reads:
         yield f"reads        {', '.join(table.name for table in plan.reads)}"
+    if plan.lookups:
+        yield f"looks up in  {', '.join(step.table for step in plan.lookups)}"
     if operator is not None:
         yield f"step         {operator.describe()}"
         yield f"late         {operator.verdict.describe()}"
@@ -32,5 +34,5 @@ def _lines(plan: LogicalPlan) -> Iterator[str]:
     for holding in plan.holdings:
         yield f"table        {holding.describe()}"
     if operator is not None:
-        yield f"replay       {operator.replay}"
+        yield f"replay       {plan.replay}"
         yield f"repair unit  {operator.repair_unit}"

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from spark_jobs.plan.equations import BY_FATE, Equation, Holding
-from spark_jobs.plan.operators import Operator, Side, operator_of
+from spark_jobs.plan.operators import Operator, Replay, Side, operator_of
 from spark_jobs.plan.tables import TableRef, beside
-from spark_jobs.spec import Definition, Ingest, Pipeline, Table
+from spark_jobs.spec import Definition, Enrich, Ingest, Pipeline, Table
 from spark_jobs.spec.durations import duration_ms
 
 
@@ -31,6 +31,20 @@ class LogicalPlan:
     holdings: tuple[Holding, ...]
     grace_ms: int = 0
     operator: Operator | None = None
+
+    @property
+    def lookups(self) -> tuple[Enrich, ...]:
+        """The steps that look columns up in a table."""
+        steps = (step for side in self.sides for step in side.steps)
+        return tuple(step for step in steps if isinstance(step, Enrich))
+
+    @property
+    def replay(self) -> Replay | None:
+        """How a batch gives the rows that the stream wrote; None for an ingest."""
+        if self.operator is None:
+            return None
+        # What an event was given is in the version of the table that its batch took.
+        return Replay.BOUNDARIES if self.lookups else self.operator.replay
 
     @property
     def reads(self) -> tuple[Table, ...]:

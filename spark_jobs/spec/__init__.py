@@ -6,7 +6,7 @@ from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipel
 from spark_jobs.spec.rules import Between, NotNull, OneOf, RowRule, Satisfies
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
-from spark_jobs.spec.steps import Aggregate, Deduplicate, Join, Select, TopN, Where
+from spark_jobs.spec.steps import Aggregate, Deduplicate, Enrich, Join, Select, TopN, Where
 from spark_jobs.spec.watermark import Late, Watermark
 from spark_jobs.spec.windows import GridWindow, Hopping, Session, Tumbling, Window
 
@@ -18,6 +18,7 @@ __all__ = [
     "Deduplicate",
     "Definition",
     "DefinitionError",
+    "Enrich",
     "Files",
     "GridWindow",
     "Hopping",

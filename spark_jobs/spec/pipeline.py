@@ -203,6 +203,11 @@ class Pipeline(_Definition):
         return (*self.source_tables, *(table for step in self.steps for table in step.tables()))
 
     @property
+    def lookups(self) -> tuple[str, ...]:
+        """Names of the tables in which columns are looked up."""
+        return tuple(dict.fromkeys(table for step in self.steps for table in step.lookups()))
+
+    @property
     def stateful_steps(self) -> tuple[Step, ...]:
         """The steps that remember events from batch to batch."""
         return tuple(step for step in self.steps if step.stateful)
@@ -231,6 +236,8 @@ class Pipeline(_Definition):
         self._check_time()
         for step in self.steps:
             step.check(self)
+        if any(step.lookups() for step in self.result_steps):
+            raise ValueError("steps: Enrich looks columns up for events: put it before the step that remembers them")
         self._check_columns()
         if self.sink.table.startswith("bronze."):
             raise ValueError(f"sink: bronze holds events as they arrived, got {self.sink.table!r}: use silver or gold")

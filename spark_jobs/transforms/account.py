@@ -8,11 +8,15 @@ from pyspark.sql import functions as F
 from spark_jobs.plan.columns import FATE, SEQ, SOURCE, TIME
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.verdicts import Never, Verdict
-from spark_jobs.transforms.events import FILTERED
+from spark_jobs.transforms.events import FILTERED, QUARANTINED, UNMATCHED
 
 EVENT = f"({SOURCE} IS NOT NULL AND {SEQ} IS NOT NULL)"
 PASSED = f"({EVENT} AND {FATE} IS NULL AND {TIME} IS NOT NULL)"
 HEARTBEATS = f"({SOURCE} IS NOT NULL AND {SEQ} IS NULL)"
+
+
+SET_ASIDE = f"({EVENT} AND {FATE} = '{QUARANTINED}')"
+"""Which narrow rows are those of events that a step could not use."""
 
 
 def late_events(verdict: Verdict, watermark_ms: int) -> str:
@@ -25,10 +29,14 @@ def terms_of_events(plan: LogicalPlan, verdict: Verdict, late_watermark_ms: int)
     conditions: dict[str, str] = {
         "read": EVENT,
         "filtered": f"{EVENT} AND {FATE} = '{FILTERED}'",
+        "unmatched": f"{EVENT} AND {FATE} = '{UNMATCHED}'",
+        "quarantined": f"{EVENT} AND {FATE} = '{QUARANTINED}'",
         "timeless": f"{EVENT} AND {FATE} IS NULL AND {TIME} IS NULL",
         "heartbeats": HEARTBEATS,
         "on_time": PASSED,
     }
+    if not plan.lookups:
+        del conditions["unmatched"], conditions["quarantined"]
     if not isinstance(verdict, Never):
         any_late, all_late = verdict.any_late(late_watermark_ms), verdict.all_late(late_watermark_ms)
         conditions["on_time"] = f"{PASSED} AND NOT {any_late}"
@@ -47,7 +55,7 @@ def terms_of_events(plan: LogicalPlan, verdict: Verdict, late_watermark_ms: int)
             f"{name}_{term}": f"{sql} AND {SOURCE} IN ({', '.join(map(str, found))})"
             for name, found in of_side.items()
             for term, sql in conditions.items()
-            if term in ("read", "filtered", "timeless", "on_time", "late")
+            if term in ("read", "filtered", "unmatched", "quarantined", "timeless", "on_time", "late")
         }
     counts = [F.expr(f"count(CASE WHEN {sql} THEN 1 END)").alias(name) for name, sql in conditions.items()]
     if verdict.in_windows:

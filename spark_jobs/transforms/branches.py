@@ -4,7 +4,7 @@ Spark's stateful operators drop late rows in silence. Above the narrow branch, e
 dropped, and counts all of them. Both branches lie over one source, so that it is read by one set of offsets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import chain
 
@@ -29,12 +29,14 @@ class Branches:
 
     Args:
         plan: of the pipeline.
+        lookups: table -> its rows, for `Enrich`.
     """
 
-    def __init__(self, plan: LogicalPlan) -> None:
+    def __init__(self, plan: LogicalPlan, lookups: Mapping[str, DataFrame] | None = None) -> None:
         if plan.operator is None or not isinstance(plan.definition, Pipeline):
             raise TypeError(f"expected the plan of a pipeline, got that of `{plan.definition.name}`")
         self._plan = plan
+        self._lookups = lookups or {}
         self.operator: Operator = plan.operator
         self.transform = transform_of(self.operator)
 
@@ -102,7 +104,7 @@ class Branches:
 
     def _steps(self, events: DataFrame, side: Side) -> DataFrame:
         """The events with what the row steps add and say of them."""
-        stepped = with_row_steps(events, side.steps, only=~F.col(HEARTBEAT))
+        stepped = with_row_steps(events, side.steps, only=~F.col(HEARTBEAT), lookups=self._lookups)
         if (session := self.operator.gap) is None:
             return stepped
         gap = F.when(F.col(FATE).isNull() & ~F.col(HEARTBEAT), F.expr(windows.gap_of_event(session)))

@@ -1,15 +1,18 @@
 """What happens to each event before it meets a step that remembers events."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import FATE
-from spark_jobs.spec import Select, Table, Where
+from spark_jobs.spec import Enrich, Select, Table, Where
 from spark_jobs.spec.steps import StepSpec
 
-FILTERED, WITHHELD = "filtered", "withheld"
+FILTERED, WITHHELD, UNMATCHED, QUARANTINED = "filtered", "withheld", "unmatched", "quarantined"
+
+_FATE_OF_MISSING = {"null": None, "drop": UNMATCHED, "quarantine": QUARANTINED}
+_FOUND, _LOOKUP = "__found", "__lookup_"
 
 
 def project(bronze: DataFrame, table: Table, keep: Iterable[str]) -> DataFrame:
@@ -20,7 +23,12 @@ def project(bronze: DataFrame, table: Table, keep: Iterable[str]) -> DataFrame:
 
 
 def with_row_steps(
-    rows: DataFrame, steps: Iterable[StepSpec], *, only: Column | None = None, removed: str = FILTERED
+    rows: DataFrame,
+    steps: Iterable[StepSpec],
+    *,
+    only: Column | None = None,
+    removed: str = FILTERED,
+    lookups: Mapping[str, DataFrame] | None = None,
 ) -> DataFrame:
     """Adds the columns of every `Select`, and `FATE`: what removes a row; null where nothing does.
 
@@ -32,6 +40,7 @@ def with_row_steps(
         only: where nothing removes them afterwards: rows of which this is not true, and those that a `Where` before a
             `Select` removes, have null in its columns; an expression may raise an error on what was to be removed.
         removed: the fate of what a `Where` removes.
+        lookups: table -> its rows, for `Enrich`; each key once.
     """
     has_fate = False
     for step in steps:
@@ -46,4 +55,21 @@ def with_row_steps(
                 fate = F.when(~F.coalesce(F.expr(step.condition), F.lit(False)), F.lit(removed))
                 rows = rows.withColumn(FATE, F.coalesce(F.col(FATE), fate) if has_fate else fate)
                 has_fate = True
+            case Enrich():
+                rows = _enriched(rows, step, (lookups or {})[step.table])
+                if (fate_of_missing := _FATE_OF_MISSING[step.missing]) is not None:
+                    fate = F.when(F.col(_FOUND).isNull(), F.lit(fate_of_missing))
+                    rows = rows.withColumn(FATE, F.coalesce(F.col(FATE), fate) if has_fate else fate)
+                    has_fate = True
+                rows = rows.drop(_FOUND)
     return rows if has_fate else rows.withColumn(FATE, F.lit(None).cast("string"))
+
+
+def _enriched(rows: DataFrame, step: Enrich, table: DataFrame) -> DataFrame:
+    """The rows with the columns of an `Enrich`, and `_FOUND`: null where the table does not have the key."""
+    keys = [F.col(f"`{name}`").alias(f"{_LOOKUP}{name}") for name in step.on]
+    new = [F.col(f"`{column}`").alias(name) for name, column in step.columns.items()]
+    found = table.select(*keys, *new, F.lit(True).alias(_FOUND))
+    equal = " AND ".join(f"`{name}` = `{_LOOKUP}{name}`" for name in step.on)
+    joined = rows.join(F.broadcast(found), F.expr(equal), "left")
+    return joined.drop(*(f"{_LOOKUP}{name}" for name in step.on))

@@ -104,8 +104,43 @@ class Bronze:
         rows = self.spark.read.schema(schema).parquet(*(f"{self.lake.table_path(name)}/{path}" for path in held))
         return self._read(index, rows).join(only, INGEST_SEQ)
 
+    def beside(self, verdicts: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """What is said of some events, each beside the event itself.
+
+        Args:
+            verdicts: rows with `SOURCE` and the event's number.
+            columns: of the table that they go to; what no source of these events has is null.
+        """
+        parts = []
+        for index in sorted(pc.unique(verdicts[SOURCE]).to_pylist()):
+            mine = verdicts.filter(pc.equal(verdicts[SOURCE], index)).drop_columns([SOURCE])
+            parts.append(_beside(self.few(index, sorted(mine[INGEST_SEQ].to_pylist())), mine))
+        found = pa.concat_tables(parts, promote_options="permissive")
+        for name in (name for name in columns if name not in found.column_names):
+            found = found.append_column(name, pa.nulls(found.num_rows))
+        return found
+
+    def beside_many(self, verdicts: DataFrame, columns: Sequence[str]) -> DataFrame:
+        """As `beside`, for more events than fit in memory."""
+        numbers = verdicts.select(SOURCE, INGEST_SEQ).toArrow()
+        parts = []
+        for index in sorted(pc.unique(numbers[SOURCE]).to_pylist()):
+            seqs = sorted(numbers.filter(pc.equal(numbers[SOURCE], index))[INGEST_SEQ].to_pylist())
+            parts.append(self.many(index, seqs, verdicts.where(f"{SOURCE} = {index}").drop(SOURCE)))
+        found = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
+        return found.withColumns({name: F.lit(None) for name in columns if name not in found.columns})
+
     def _read(self, index: int, rows: DataFrame) -> DataFrame:
         return project(rows, self.tables[index], EVENT_COLUMNS).drop(HEARTBEAT)
+
+
+QUARANTINE = "reason STRING, detail STRING, _epoch INT, _batch_id BIGINT"
+
+
+def quarantine_schema(sources: Sequence[DataFrame]) -> StructType:
+    """The columns of a pipeline's `<table>__quarantine`: the event as the pipeline reads it, and why it is there."""
+    kept = {field.name: field for source in sources for field in source.schema if field.name != HEARTBEAT}
+    return StructType([*kept.values(), *schema_of(QUARANTINE)])
 
 
 class LateRows:
@@ -141,39 +176,16 @@ class LateRows:
         if events <= FEW:
             verdicts = judged.toArrow()
             groups = pc.count_distinct(pc.list_flatten(verdicts[_GROUPS])).as_py()
-            content = self._with_events(verdicts.drop_columns([_GROUPS]))
+            content = self._bronze.beside(verdicts.drop_columns([_GROUPS]), self._columns)
             pairs = content.num_rows
             if self._verdict.in_windows:
                 pairs = pc.sum(pc.list_value_length(content["missed_windows"])).as_py()
             return content, self._counted(content.num_rows, pairs, groups)
-        kept = self._with_many_events(judged.drop(_GROUPS)).persist()
+        kept = self._bronze.beside_many(judged.drop(_GROUPS), self._columns).persist()
         missed = "sum(size(missed_windows))" if self._verdict.in_windows else "count(*)"
         count, pairs = kept.selectExpr("count(*)", missed).collect()[0]
         groups = judged.selectExpr(f"explode({_GROUPS}) AS hash").distinct().count()
         return kept, self._counted(count, pairs, groups)
-
-    def _with_events(self, verdicts: pa.Table) -> pa.Table:
-        parts = []
-        for index in sorted(pc.unique(verdicts[SOURCE]).to_pylist()):
-            mine = verdicts.filter(pc.equal(verdicts[SOURCE], index)).drop_columns([SOURCE])
-            parts.append(_beside(self._bronze.few(index, sorted(mine[INGEST_SEQ].to_pylist())), mine))
-        found = pa.concat_tables(parts, promote_options="permissive")
-        for name in self._missing(found.column_names):
-            found = found.append_column(name, pa.nulls(found.num_rows))
-        return found
-
-    def _with_many_events(self, verdicts: DataFrame) -> DataFrame:
-        numbers = verdicts.select(SOURCE, INGEST_SEQ).toArrow()
-        parts = []
-        for index in sorted(pc.unique(numbers[SOURCE]).to_pylist()):
-            seqs = sorted(numbers.filter(pc.equal(numbers[SOURCE], index))[INGEST_SEQ].to_pylist())
-            parts.append(self._bronze.many(index, seqs, verdicts.where(f"{SOURCE} = {index}").drop(SOURCE)))
-        found = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
-        return found.withColumns({name: F.lit(None) for name in self._missing(found.columns)})
-
-    def _missing(self, found: Sequence[str]) -> list[str]:
-        """Columns of a side of which no event was late."""
-        return [name for name in self._columns if name not in found]
 
     def _side_of_source(self) -> str:
         names = [side.name for side in self._plan.sides for _ in side.tables]

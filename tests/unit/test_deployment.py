@@ -368,5 +368,5 @@ def test_with_sources_brings_the_ingests_first() -> None:
 
 
 def test_with_sources_names_the_table_that_nobody_writes() -> None:
-    with pytest.raises(DefinitionError, match=r"no registered ingest writes bronze\.x"):
+    with pytest.raises(DefinitionError, match=r"no registered definition writes bronze\.x"):
         with_sources([a_pipeline(source=Table("bronze.x"))])

@@ -10,7 +10,7 @@ from typing import ClassVar
 from spark_jobs.plan.equations import BY_FATE, Equation, Holding
 from spark_jobs.plan.tables import TableRef, beside
 from spark_jobs.plan.verdicts import Never, Verdict
-from spark_jobs.spec import Late, Pipeline, Session, Table, Where
+from spark_jobs.spec import Enrich, Late, Pipeline, Session, Table, Where
 from spark_jobs.spec.steps import StepSpec
 
 
@@ -156,6 +156,16 @@ class Operator(ABC):
         return TableRef(beside(self.pipeline.sink.table, "late"), "late")
 
     @property
+    def sets_aside(self) -> bool:
+        """Whether events that a step cannot use have a table."""
+        return any(isinstance(step, Enrich) and step.missing == "quarantine" for step in self.pipeline.row_steps)
+
+    @property
+    def quarantine(self) -> TableRef:
+        """Where they are kept."""
+        return TableRef(beside(self.pipeline.sink.table, "quarantine"), "quarantine")
+
+    @property
     def groups(self) -> TableRef:
         """Every group of an `update` sink."""
         if not self.keeps_groups:
@@ -167,7 +177,8 @@ class Operator(ABC):
         """All that it writes, the result last: what has the result has all of them."""
         groups = (self.groups,) if self.keeps_groups else ()
         late = (self.late,) if self.keeps_late else ()
-        return (*late, *groups, self.result)
+        quarantine = (self.quarantine,) if self.sets_aside else ()
+        return (*quarantine, *late, *groups, self.result)
 
     @property
     def equations(self) -> tuple[Equation, ...]:
@@ -177,13 +188,17 @@ class Operator(ABC):
     @property
     def holdings(self) -> tuple[Holding, ...]:
         """What its tables must hold, by the ledger."""
+        quarantine: tuple[Holding, ...] = ()
+        if self.sets_aside:
+            said = "set aside"
+            quarantine = (Holding("quarantine", self.quarantine, "count(*)", ("quarantined",), said, of_epoch=True),)
         if not self.keeps_late:
-            return ()
+            return quarantine
         if self.verdict.in_windows:
             measure, terms, said = "sum(len(missed_windows))", ("pairs_late",), "pairs judged"
         else:
             measure, terms, said = "count(*)", ("late",), "events judged"
-        return (Holding("late", self.late, measure, terms, said, of_epoch=True),)
+        return (*quarantine, Holding("late", self.late, measure, terms, said, of_epoch=True))
 
     @property
     def open_in_result(self) -> tuple[str, TableRef, bool] | None:

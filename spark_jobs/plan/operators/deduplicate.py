@@ -127,7 +127,10 @@ class Deduplicated(Operator):
         if self.groups_after is None:
             rows = Holding("rows", self.result, "count(*)", ("rows",), "let through", whole_table=True)
             return (rows, *super().holdings)
-        return (*(each for each in self.after.holdings if each.table.role != "late"), *super().holdings)
+        return (
+            *(each for each in self.after.holdings if each.table.role not in ("late", "quarantine")),
+            *super().holdings,
+        )
 
     @property
     def open_in_result(self) -> tuple[str, TableRef, bool] | None:

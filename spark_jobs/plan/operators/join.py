@@ -95,7 +95,7 @@ class Joined(Operator):
     @property
     def equations(self) -> tuple[Equation, ...]:
         """By fate, of both sides together and of each; each row is a match, or an event without one."""
-        fates = ("on_time", "late", "filtered", "timeless")
+        fates = ("on_time", "late", "filtered", "unmatched", "quarantined", "timeless")
         by_side = (
             Equation(f"{side.name} events", f"{side.name}_read", tuple(f"{side.name}_{fate}" for fate in fates))
             for side in self.sides

@@ -7,17 +7,19 @@ from pydantic import Field
 from spark_jobs.spec.steps.aggregate import Aggregate
 from spark_jobs.spec.steps.base import RESULT_COLUMNS, Columns, StepSpec
 from spark_jobs.spec.steps.deduplicate import Deduplicate
+from spark_jobs.spec.steps.enrich import Enrich
 from spark_jobs.spec.steps.join import Join
 from spark_jobs.spec.steps.rows import Select, Where
 from spark_jobs.spec.steps.top_n import TopN
 
-Step = Annotated[Where | Select | Deduplicate | Aggregate | Join | TopN, Field(discriminator="kind")]
+Step = Annotated[Where | Select | Enrich | Deduplicate | Aggregate | Join | TopN, Field(discriminator="kind")]
 
 __all__ = [
     "RESULT_COLUMNS",
     "Aggregate",
     "Columns",
     "Deduplicate",
+    "Enrich",
     "Join",
     "Select",
     "Step",

@@ -39,6 +39,10 @@ class StepSpec(Spec):
         """Tables that it reads beside the pipeline's source."""
         return ()
 
+    def lookups(self) -> Iterable[str]:
+        """Names of tables of which it takes the newest version in each batch."""
+        return ()
+
     def adds(self) -> Iterable[str]:
         """Columns that it adds to those that are there."""
         return ()

@@ -1,0 +1,98 @@
+"""Tables in which a pipeline looks columns up: each plan takes one version of each, and is made again for a newer one.
+
+Spark makes a streaming plan once and keeps it. So the version is part of the plan: a batch that is to run while a newer
+version has other rows ends the query before it has done anything, and the same batch runs in the new plan. A batch of
+which a table has a part already is run with the version that this part was made with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.lake import Lake, tables
+from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.history import actions_at
+from spark_jobs.spec import Enrich
+
+
+class LookupMovedError(Exception):
+    """A table has a newer version than the plan: no fault, the query starts again."""
+
+
+class RepeatedKeyError(TidemarkError):
+    """A table in which columns are looked up has a key more than once: an event would become several."""
+
+
+@dataclass
+class Lookups:
+    """The versions that a plan takes.
+
+    Attributes:
+        spark: the session.
+        lake: where.
+        pipeline: whose plan it is.
+        steps: that look columns up.
+        versions: table -> version of the plan.
+    """
+
+    spark: SparkSession
+    lake: Lake
+    pipeline: str
+    steps: Sequence[Enrich]
+    versions: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def take(self, versions: dict[str, int]) -> dict[str, DataFrame]:
+        """Takes a version of each table, the newest where none is given.
+
+        Raises:
+            MissingTableError: if one does not exist.
+            RepeatedKeyError: if one has a key twice.
+        """
+        frames = {}
+        for step in self.steps:
+            if not tables.exists(self.lake, step.table):
+                raise MissingTableError(
+                    f"pipeline `{self.pipeline}` looks columns up in {step.table}, which does not exist in "
+                    f"{self.lake.uri}. Nothing was started. Run the pipeline that fills it first."
+                )
+            opened = tables.open_table(self.lake, step.table)
+            version = versions.get(step.table, opened.version())
+            self._refuse_repeated_keys(step, version)
+            self.versions[step.table] = self._seen[step.table] = version
+            reader = self.spark.read.format("delta").option("versionAsOf", version)
+            frames[step.table] = reader.load(self.lake.table_path(step.table))
+        return frames
+
+    def moved(self) -> bool:
+        """Whether a table has other rows by now; commits that change none, as those of a ledger, do not count."""
+        return any(self._has_moved(step.table) for step in self.steps)
+
+    def _has_moved(self, table: str) -> bool:
+        while (actions := actions_at(self.lake, table, self._seen[table] + 1)) is not None:
+            changes = (action.get("add") or action.get("remove") for action in actions)
+            if any(change and change.get("dataChange", True) for change in changes):
+                return True
+            self._seen[table] += 1
+        return False
+
+    def _refuse_repeated_keys(self, step: Enrich, version: int) -> None:
+        keys = tables.open_table(self.lake, step.table, version=version).to_pyarrow_dataset()
+        names = ", ".join(f'"{name}"' for name in step.on)
+        present = " AND ".join(f'"{name}" IS NOT NULL' for name in step.on)
+        with duckdb.connect() as connection:
+            connection.register("lookup", keys)
+            found = connection.execute(
+                f"SELECT {names} FROM lookup WHERE {present} GROUP BY ALL HAVING count(*) > 1 LIMIT 1"
+            ).fetchone()
+        if found is not None:
+            shown = ", ".join(f"{name} = {value!r}" for name, value in zip(step.on, found, strict=True))
+            raise RepeatedKeyError(
+                f"pipeline `{self.pipeline}`: {step.table} has more than one row with {shown} (version {version}): "
+                "each event with this key would become several. Nothing was written. Leave one row of each key in the "
+                "table, or look up by more columns."
+            )

@@ -1,0 +1,21 @@
+"""Each customer as known now: the newest change. Other pipelines look it up."""
+
+from spark_jobs.spec import Aggregate, Pipeline, Sink, Table
+
+customer_directory = Pipeline(
+    name="customer_directory",
+    source=Table("bronze.customers"),
+    steps=(
+        Aggregate(
+            by=("customer_id",),
+            measures={
+                "name": "max_by(name, changed_at)",
+                "country": "max_by(country, changed_at)",
+                "segment": "max_by(segment, changed_at)",
+                "changed_at": "max(changed_at)",
+            },
+        ),
+    ),
+    sink=Sink("silver.customers", mode="update"),
+    trigger_interval="5 seconds",
+)

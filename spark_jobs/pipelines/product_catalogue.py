@@ -1,0 +1,21 @@
+"""Each product as it is now: its newest change. Other pipelines look it up."""
+
+from spark_jobs.spec import Aggregate, Pipeline, Sink, Table
+
+product_catalogue = Pipeline(
+    name="product_catalogue",
+    source=Table("bronze.products"),
+    steps=(
+        Aggregate(
+            by=("product_id",),
+            measures={
+                "name": "max_by(name, changed_at)",
+                "category": "max_by(category, changed_at)",
+                "unit_price": "max_by(unit_price, changed_at)",
+                "changed_at": "max(changed_at)",
+            },
+        ),
+    ),
+    sink=Sink("silver.products", mode="update"),
+    trigger_interval="5 seconds",
+)

@@ -1,0 +1,20 @@
+"""Units and revenue by category over the last 15 minutes, every 5: categories are looked up, and change."""
+
+from spark_jobs.spec import Aggregate, Enrich, Hopping, Pipeline, Sink, Table, Watermark
+
+rolling_sales = Pipeline(
+    name="rolling_sales",
+    source=Table("bronze.sales"),
+    event_time="sold_at",
+    watermark=Watermark(delay="2 minutes"),
+    steps=(
+        Enrich("silver.products", on=("product_id",), columns={"category": "category"}),
+        Aggregate(
+            window=Hopping("15 minutes", "5 minutes"),
+            by=("category",),
+            measures={"units": "sum(quantity)", "revenue": "sum(quantity * unit_price)"},
+        ),
+    ),
+    sink=Sink("gold.rolling_sales"),
+    trigger_interval="5 seconds",
+)

@@ -1,0 +1,27 @@
+"""Orders that somebody must pay, with the customer: their count and sum by customer and minute."""
+
+from spark_jobs.spec import Aggregate, Enrich, Pipeline, Select, Sink, Table, Tumbling, Watermark, Where
+
+valid_orders = Pipeline(
+    name="valid_orders",
+    source=Table("bronze.orders"),
+    event_time="ordered_at",
+    watermark=Watermark(delay="10 minutes"),
+    steps=(
+        Where("amount > 0"),
+        Select({"large": "amount >= 100"}),
+        Enrich(
+            "silver.customers",
+            on=("customer_id",),
+            columns={"country": "country", "segment": "segment"},
+            missing="quarantine",
+        ),
+        Aggregate(
+            window=Tumbling("1 minute"),
+            by=("customer_id", "country", "segment"),
+            measures={"orders": "count(*)", "large_orders": "count_if(large)", "amount": "sum(amount)"},
+        ),
+    ),
+    sink=Sink("gold.valid_orders"),
+    trigger_interval="5 seconds",
+)
