@@ -39,6 +39,9 @@ from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.late import FEW, Bronze, LateRows, late_schema, quarantine_schema
 from spark_jobs.transforms.results import REVISED, with_revision
 
+NO_SUCH_KEY = "no such key"
+"""Why an event is set aside that an `Enrich` finds nothing for."""
+
 
 class PipelineQuery(Query[Pipeline]):
     """Reads bronze, writes results, keeps what came too late for them and accounts for every event."""
@@ -255,6 +258,10 @@ class PipelineQuery(Query[Pipeline]):
         terms = account.terms_of_events(self.logical, verdict, bounds.late_watermark_ms)
         observed = Observed(batch, terms)
         set_aside = account.SET_ASIDE if operator.sets_aside else "false"
+        # Not of measures: sums of floating-point numbers may differ in their last digits.
+        hashes = {"result": _hash(is_result, operator.content), "late": _hash(is_late, (SEQ, SOURCE))}
+        if operator.sets_aside:
+            hashes["quarantine"] = _hash(set_aside, (SEQ, SOURCE))
         kept = observed.rows.where(f"{is_result} OR {is_late} OR {set_aside}").persist()
         try:
             sums = {name: f"{sql} AS {name}" for name, sql in operator.result_terms.items()}
@@ -265,9 +272,7 @@ class PipelineQuery(Query[Pipeline]):
                     f"count(CASE WHEN {is_late} THEN 1 END) AS late_events",
                     f"sum(CASE WHEN {is_late} THEN {verdict.late_pairs(bounds.late_watermark_ms)} END) AS pairs_late",
                     *sums.values(),
-                    # Not the measures: sums of floating-point numbers may differ in their last digits.
-                    *digest_sql(_hash(is_result, operator.content), prefix="result"),
-                    *digest_sql(_hash(is_late, (SEQ, SOURCE)), prefix="late"),
+                    *chain.from_iterable(digest_sql(hashed, prefix=role) for role, hashed in hashes.items()),
                 )
                 .collect()[0]
                 .asDict()
@@ -276,7 +281,7 @@ class PipelineQuery(Query[Pipeline]):
             state = state_figures(self.query)
             content = {
                 role: digest([(figures[f"{role}_xor"], figures[f"{role}_sum"])] if figures[f"{role}_sum"] else ())
-                for role in ("result", "late", "quarantine")
+                for role in hashes
             }
             if repeated := max(observed.repeated_tasks, state.repeated_tasks):
                 raise RepeatedTasksError(
@@ -323,6 +328,7 @@ class PipelineQuery(Query[Pipeline]):
             reads=versions_read(self.definition, self._starts, bounds.begins, bounds.sources)
             | {table: (version, version) for table, version in self.looked_up.items()},
             terms=terms,
+            reasons={NO_SUCH_KEY: terms["quarantined"]} if terms.get("quarantined") else {},
             sources=bounds.sources,
         )
         if entry.late_events != kept["late_events"]:
@@ -451,14 +457,14 @@ class PipelineQuery(Query[Pipeline]):
         why = rows.selectExpr(
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
-            "'no such key' AS reason",
+            f"'{NO_SUCH_KEY}' AS reason",
             f"'{names} has no row with its key' AS detail",
             f"{self.epoch.number} AS _epoch",
             f"{batch_id}L AS _batch_id",
         )
         columns = self._schemas["quarantine"].names
         found = bronze.beside(why.toArrow(), columns) if events <= FEW else bronze.beside_many(why, columns).persist()
-        reasons = {"no such key": events}
+        reasons = {NO_SUCH_KEY: events}
         stamp = self.stamp("quarantine", batch_id, events, content=content, reasons=reasons)
         try:
             self.writer("quarantine", self.branches.operator.quarantine.name).append(found, stamp)

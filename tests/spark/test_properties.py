@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -245,6 +245,22 @@ def _assert_tables(
     assert sorted(kept) == sorted(expected.late_pairs)
 
 
+# Whatever the random streams hold, this one has each kind of verdict.
+EVERY_KIND: tuple[list[model.Batch], dict[str, Shape]] = (
+    [
+        [model.Event("e0", "a", START + 20_000), model.Event("e1", "a", START + 19_000, 0)],
+        [model.Event("e2", "b", START + 21_000)],
+        [model.Event("e3", "a", START + 18_000), model.Event("e4", "b", START + 1_000)],
+        [model.Heartbeat(START + 60_000)],
+    ],
+    {
+        "final": Shape(Hopping("10 seconds", "5 seconds"), 0, filters=True),
+        "early": Shape(Tumbling("5 seconds"), 0, grace_ms=5_000, late=Late.UPDATE, mode="update"),
+        "visits": Shape(Session("1 second"), 0),
+    },
+)
+
+
 def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -256,10 +272,11 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
         derandomize=True,
         database=None,
         deadline=None,
-        phases=(Phase.generate,),
+        phases=(Phase.explicit, Phase.generate),
         suppress_health_check=list(HealthCheck),
     )
     @given(streams(), shapes())
+    @example(*EVERY_KIND)
     def holds(batches: list[model.Batch], chosen: dict[str, Shape]) -> None:
         lake = Lake(str(tmp_path_factory.mktemp("lake")))
         write(lake, batches)
