@@ -136,12 +136,20 @@ def ledger(lake: Lake, pipeline: Definition) -> list[tuple[int, LedgerEntry]]:
     return ledger_rows(lake, pipeline.sink.table, pipeline.name, epoch.number)
 
 
-def assert_balanced(lake: Lake, pipeline: Pipeline) -> None:
-    """Every equation of the ledger holds."""
+def _checks(lake: Lake, pipeline: Pipeline) -> list[tuple[bool, str]]:
     epoch = current_epoch(lake, pipeline.name)
     assert epoch is not None
-    checks = audit.checks(lake, pipeline, epoch.number, ledger(lake, pipeline))
-    assert [text for holds, text in checks if not holds] == []
+    return audit.checks(lake, pipeline, epoch.number, ledger(lake, pipeline))
+
+
+def told(lake: Lake, pipeline: Pipeline) -> list[str]:
+    """What `tidemark ledger` says of each equation."""
+    return [text for _, text in _checks(lake, pipeline)]
+
+
+def assert_balanced(lake: Lake, pipeline: Pipeline) -> None:
+    """Every equation of the ledger holds."""
+    assert [text for holds, text in _checks(lake, pipeline) if not holds] == []
 
 
 def comparable(found: Iterable[Mapping[str, Any]], *, without: Iterable[str] = ()) -> list[tuple[Any, ...]]:

@@ -213,6 +213,20 @@ def test_what_a_filter_behind_the_join_takes_out_is_counted(spark: SparkSession,
     lakes.assert_balanced(lake, definition)
 
 
+def test_a_copy_of_an_event_is_an_event_and_nothing_is_open_in_the_end(spark: SparkSession, lake: Lake) -> None:
+    orders, payments = lakes.Bronze(lake, "bronze.orders", LEFT, "t"), lakes.Bronze(lake, "bronze.payments", RIGHT, "u")
+    order, payment = {"k": "a", "v": 1, "t": lakes.at(START)}, {"k": "a", "paid": 1, "u": lakes.at(START)}
+    orders.append([order, order, {**order, "k": "b"}], ids=["o", "o", "b"])
+    payments.append([payment, payment], ids=["p", "p"])
+    for bronze in (orders, payments):
+        bronze.heartbeat(START + FAR * MINUTE)
+    definition = pipeline("full")
+    lakes.run(spark, lake, definition)
+    assert Counter(row["_side"] for row in lakes.rows(lake, "gold.paid")) == {"both": 4, "left": 1}
+    told = [text for text in lakes.told(lake, definition) if "open" in text]
+    assert [text.rsplit(", ", 1)[1] for text in told] == ["left open 0", "right open 0"]
+
+
 def test_a_column_that_both_sides_have_is_refused_before_anything_is_written(spark: SparkSession, lake: Lake) -> None:
     lakes.Bronze(lake, "bronze.orders", LEFT, "t").append([{"k": "a", "v": 1, "t": lakes.at(START)}])
     doubled = {**RIGHT, "v": pa.int64()}

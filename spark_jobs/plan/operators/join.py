@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from spark_jobs.plan.columns import EVENT_ID, OTHER, SIDE
+from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, OTHER, SIDE
 from spark_jobs.plan.equations import Equation, Holding
 from spark_jobs.plan.operators.base import Operator, Replay, Side
 from spark_jobs.plan.verdicts import EventTime, Verdict
@@ -90,7 +90,7 @@ class Joined(Operator):
     def result_terms(self) -> Mapping[str, str]:
         """Matches, and events without one."""
         terms = {"matches": f"count(CASE WHEN {SIDE} = '{BOTH}' THEN 1 END)"}
-        return terms | {f"{side}_unmatched": f"count(CASE WHEN {SIDE} = '{side}' THEN 1 END)" for side in self.outer}
+        return terms | {f"{side}_alone": f"count(CASE WHEN {SIDE} = '{side}' THEN 1 END)" for side in self.outer}
 
     @property
     def equations(self) -> tuple[Equation, ...]:
@@ -100,20 +100,22 @@ class Joined(Operator):
             Equation(f"{side.name} events", f"{side.name}_read", tuple(f"{side.name}_{fate}" for fate in fates))
             for side in self.sides
         )
-        unmatched = (f"{side}_unmatched" for side in self.outer)
-        return (*super().equations, *by_side, Equation("rows", "produced", ("matches", *unmatched)))
+        alone = (f"{side}_alone" for side in self.outer)
+        return (*super().equations, *by_side, Equation("rows", "produced", ("matches", *alone)))
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
         """Each event of a side is in the result, waits for the other side, or has waited in vain unseen."""
         held = [Holding("rows", self.result, "count(*)", ("rows",), "written", whole_table=True)]
-        for side, column in ((LEFT, EVENT_ID), (RIGHT, f"{OTHER}{EVENT_ID}")):
+        for side, prefix in ((LEFT, ""), (RIGHT, OTHER)):
+            # By its number: a copy of an event has its id, and is an event.
+            number, event = f"{prefix}{INGEST_SEQ}", f"{prefix}{EVENT_ID}"
             rest = f"{side}_open" if side in self.outer and not self.withholds else f"{side}_open_or_not_written"
             held.append(
                 Holding(
                     f"{side} events",
                     self.result,
-                    f"count(DISTINCT {column})",
+                    f"count(DISTINCT ({number}, {event})) FILTER (WHERE {number} IS NOT NULL)",
                     (f"{side}_on_time",),
                     "on time",
                     whole_table=True,
