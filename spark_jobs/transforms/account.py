@@ -15,7 +15,7 @@ PASSED = f"({EVENT} AND {FATE} IS NULL AND {TIME} IS NOT NULL)"
 HEARTBEATS = f"({SOURCE} IS NOT NULL AND {SEQ} IS NULL)"
 
 
-SET_ASIDE = f"({EVENT} AND {FATE} = '{QUARANTINED}')"
+SET_ASIDE = f"({EVENT} AND {FATE} = {QUARANTINED})"
 """Which narrow rows are those of events that a step could not use."""
 
 
@@ -28,9 +28,9 @@ def terms_of_events(plan: LogicalPlan, verdict: Verdict, late_watermark_ms: int)
     """The terms of the ledger that are counted over every event of the batch."""
     conditions: dict[str, str] = {
         "read": EVENT,
-        "filtered": f"{EVENT} AND {FATE} = '{FILTERED}'",
-        "unmatched": f"{EVENT} AND {FATE} = '{UNMATCHED}'",
-        "quarantined": f"{EVENT} AND {FATE} = '{QUARANTINED}'",
+        "filtered": f"{EVENT} AND {FATE} = {FILTERED}",
+        "unmatched": f"{EVENT} AND {FATE} = {UNMATCHED}",
+        "quarantined": f"{EVENT} AND {FATE} = {QUARANTINED}",
         "timeless": f"{EVENT} AND {FATE} IS NULL AND {TIME} IS NULL",
         "heartbeats": HEARTBEATS,
         "on_time": PASSED,

@@ -9,10 +9,15 @@ from spark_jobs.plan.columns import FATE
 from spark_jobs.spec import Enrich, Select, Table, Where
 from spark_jobs.spec.steps import StepSpec
 
-FILTERED, WITHHELD, UNMATCHED, QUARANTINED = "filtered", "withheld", "unmatched", "quarantined"
+FILTERED, WITHHELD, UNMATCHED, QUARANTINED = 1, 2, 3, 4
+"""What `FATE` may be, as a byte: a text would cost the counting pass a tenth more."""
 
 _FATE_OF_MISSING = {"null": None, "drop": UNMATCHED, "quarantine": QUARANTINED}
 _FOUND, _LOOKUP = "__found", "__lookup_"
+
+
+def _byte(fate: int | None) -> Column:
+    return F.lit(fate).cast("tinyint")
 
 
 def project(bronze: DataFrame, table: Table, keep: Iterable[str]) -> DataFrame:
@@ -27,7 +32,7 @@ def with_row_steps(
     steps: Iterable[StepSpec],
     *,
     only: Column | None = None,
-    removed: str = FILTERED,
+    removed: int = FILTERED,
     lookups: Mapping[str, DataFrame] | None = None,
 ) -> DataFrame:
     """Adds the columns of every `Select`, and `FATE`: what removes a row; null where nothing does.
@@ -52,17 +57,17 @@ def with_row_steps(
                     given = {name: F.when(only & passed, column) for name, column in given.items()}
                 rows = rows.withColumns(given)
             case Where():
-                fate = F.when(~F.coalesce(F.expr(step.condition), F.lit(False)), F.lit(removed))
+                fate = F.when(~F.coalesce(F.expr(step.condition), F.lit(False)), _byte(removed))
                 rows = rows.withColumn(FATE, F.coalesce(F.col(FATE), fate) if has_fate else fate)
                 has_fate = True
             case Enrich():
                 rows = _enriched(rows, step, (lookups or {})[step.table])
                 if (fate_of_missing := _FATE_OF_MISSING[step.missing]) is not None:
-                    fate = F.when(F.col(_FOUND).isNull(), F.lit(fate_of_missing))
+                    fate = F.when(F.col(_FOUND).isNull(), _byte(fate_of_missing))
                     rows = rows.withColumn(FATE, F.coalesce(F.col(FATE), fate) if has_fate else fate)
                     has_fate = True
                 rows = rows.drop(_FOUND)
-    return rows if has_fate else rows.withColumn(FATE, F.lit(None).cast("string"))
+    return rows if has_fate else rows.withColumn(FATE, _byte(None))
 
 
 def _enriched(rows: DataFrame, step: Enrich, table: DataFrame) -> DataFrame:
