@@ -88,7 +88,7 @@ def prepare(rows: int, columns: int, rows_per_file: int) -> Path:
         disorder=LATENESS,
         truth=False,
     )
-    spark = build_session(Lake(str(root.absolute())).made(), settings=SETTINGS)
+    spark = build_session(Lake(str(root.absolute())).ensure_exists(), settings=SETTINGS)
     seq = 0
     for path in sorted((root / "landing" / "sales").glob("*.parquet")):
         sales = spark.read.parquet(str(path)).coalesce(1)

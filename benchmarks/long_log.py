@@ -34,10 +34,10 @@ ROUNDS = 5
 
 
 def prepare(commits: int) -> Lake:
-    """A lake whose one table has so many commits of one row each; made anew."""
+    """A lake whose one table has so many commits of one row each; made again."""
     folder = CACHE / str(commits)
     shutil.rmtree(folder, ignore_errors=True)
-    lake = Lake(str(folder.absolute())).made()
+    lake = Lake(str(folder.absolute())).ensure_exists()
     rows = pa.table({"k": ["a"], "n": pa.array([1], pa.int64())})
     open_or_create(lake, TABLE, Schema.from_arrow(rows.schema))
     writer(lake).append(rows, stamp(0))

@@ -36,7 +36,7 @@ assert len(look(Lake(sys.argv[1]), now=datetime.now(UTC)).reports) == int(sys.ar
 
 def deployed(folder: Path, count: int) -> Lake:
     """A lake on which so many pipelines run, each with a table of its own that has had many commits."""
-    lake, now = Lake(str(folder)).made(), datetime.now(UTC)
+    lake, now = Lake(str(folder)).ensure_exists(), datetime.now(UTC)
     names = [f"pipeline_{number}" for number in range(count)]
     definitions: list[Pipeline] = [
         a_pipeline(name=name, source=Table("bronze.sales"), sink=Sink(f"gold.{name}")) for name in names

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
 from tidemark_dags.forms import left_out, pipelines_field
-from tidemark_dags.tasks import fail, tell, this_lake, told
+from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
 
 from spark_jobs.pipelines import problems, resolve, with_sources
 
@@ -17,7 +17,7 @@ Runs pipelines, or brings those that run to the definition in `spark_jobs/pipeli
 **The form**
 - *Pipelines*: one or more of the registered ones.
 - *With sources*: also the ingests that fill the tables which they read.
-- *Wait*: how long until the first progress; if it takes longer the run fails, and the order stands.
+- *Wait*: how long until the first progress; if it takes longer the run fails, and the order remains.
 
 **What to look at**
 - The log of `plan`: what will happen to each pipeline, job by job, and each field that has changed. Nothing is ordered
@@ -56,7 +56,7 @@ look at [Monitor streams](/dags/monitor_streams). To end them: [Stop streams](/d
             type="number",
             exclusiveMinimum=0,
             title="Wait (minutes)",
-            description="Until the first progress. Longer, and the run fails; the order stands.",
+            description="Until the first progress. Longer, and the run fails; the order remains.",
         ),
     },
 )
@@ -70,14 +70,14 @@ def deploy_streams() -> None:
         from spark_jobs.control.deployment_text import as_text
 
         for problem in problems():
-            tell(f"left out: {problem.told}", logging.WARNING)
-        with told():
+            log(f"left out: {problem.message}", logging.WARNING)
+        with reporting_errors():
             params, lake = get_current_context()["params"], this_lake()
             definitions = resolve(params["pipelines"])
             if params["with_sources"]:
                 definitions = with_sources(definitions)
             planned = deployment.plan(lake, definitions)
-        tell(as_text(planned))
+        log(as_text(planned))
         if planned.blocked:
             raise fail("\n".join([*map(deployment.refusal, planned.blocked), "Nothing was ordered."]))
         return planned.model_dump(mode="json")
@@ -87,12 +87,12 @@ def deploy_streams() -> None:
         """Writes the orders of the plan, unless somebody has changed something meanwhile."""
         from spark_jobs.control.deployment import Plan, execute
 
-        with told():
+        with reporting_errors():
             run_id = get_current_context()["run_id"]
             ordered = execute(this_lake(), Plan.model_validate(planned), by=f"deploy_streams run {run_id}")
         for each in ordered:
             change = "ordered" if each.changed else "unchanged"
-            tell(f"{each.pipeline}: {change} (generation {each.generation}, job {each.job})")
+            log(f"{each.pipeline}: {change} (generation {each.generation}, job {each.job})")
         return [each.model_dump(mode="json") for each in ordered]
 
     @task
@@ -101,9 +101,9 @@ def deploy_streams() -> None:
         from spark_jobs.control.awaiting import await_running
         from spark_jobs.control.orders import Ordered
 
-        with told():
+        with reporting_errors():
             timeout = timedelta(minutes=get_current_context()["params"]["wait_minutes"])
-            await_running(this_lake(), [Ordered(**each) for each in ordered], timeout=timeout, tell=tell)
+            await_running(this_lake(), [Ordered(**each) for each in ordered], timeout=timeout, tell=log)
 
     await_progress(deploy(plan()))  # type: ignore[arg-type]  # tasks give references to their results
 

@@ -1,12 +1,12 @@
-"""Watch the streams: look at all pipelines, report each, tell of breaches, emit asset events."""
+"""Watch the streams: look at all pipelines, report each, notify of breaches, emit asset events."""
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import CronTriggerTimetable, dag, get_current_context, task
 from tidemark_dags.assets import MOVED, table_asset
-from tidemark_dags.notifiers import notify_lake_away, notify_lake_back, notify_of
-from tidemark_dags.tasks import fail, tell, this_lake, told
+from tidemark_dags.notifiers import notify_lake_back, notify_lake_unreachable, notify_of
+from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
 
 if TYPE_CHECKING:
     from spark_jobs.control.monitor import Report
@@ -16,12 +16,12 @@ Looks at every deployed pipeline once a minute, without Spark.
 
 - **`look`** reads the drivers' signs of life and the tables' logs, writes `ops/alerts`, calls the notifiers once when a
   breach begins and once when it clears, and emits an asset event for each table that moved. Red: the lake is gone, or
-  cannot be read and written; that is told in the same way, and nothing else can be said meanwhile.
+  cannot be read and written; that is reported in the same way, and nothing else can be said meanwhile.
 - **`report`** has a row for each pipeline. Red: a limit of that pipeline is broken; its log says what is wrong, since
   when, the figures, and what to do. A muted alert is shown there, and is not red.
 
-The limits are `alerts=Alerts(...)` of each pipeline. Who is told, besides this page: the Airflow variable
-`tidemark_notifiers` (see `docs/operating.md`). Whether *this* monitor has stopped is told by a rule in Prometheus.
+The limits are `alerts=Alerts(...)` of each pipeline. Who is notified, besides this page: the Airflow variable
+`tidemark_notifiers` (see `docs/operating.md`). Whether *this* monitor has stopped is reported by a rule in Prometheus.
 """
 
 
@@ -41,7 +41,7 @@ The limits are `alerts=Alerts(...)` of each pipeline. Who is told, besides this 
 def monitor_streams() -> None:
     """One look, then a report for each pipeline."""
 
-    # Airflow or the lake may be away for a moment, and a look that did not take place is no alert.
+    # Airflow or the lake may be unreachable for a moment, and a look that did not take place is no alert.
     @task(outlets=[MOVED], retries=1, retry_delay=timedelta(seconds=5))
     def look(*, outlet_events: Any = None) -> list[dict[str, Any]]:
         """Looks at all pipelines in one process."""
@@ -49,39 +49,39 @@ def monitor_streams() -> None:
         from spark_jobs.lake.errors import LakeUnavailableError
 
         context, now = get_current_context(), datetime.now(UTC)
-        with told():
+        with reporting_errors():
             lake = this_lake()
             try:
                 seen = monitor.look(lake, now=now)
             except LakeUnavailableError as error:
                 if context["ti"].try_number > context["ti"].max_tries:
-                    notify_lake_away(lake.uri, str(error), now, context)
+                    notify_lake_unreachable(lake.uri, str(error), now, context)
                 raise
         for move in seen.moves:
             extra = {"version": move.version, "rows": move.rows, "watermark": _as_text(move.watermark)}
             outlet_events[MOVED].add(table_asset(move.table), extra=extra)
         if not seen.reports:
-            tell("Nothing is deployed. Deploy something: Deploy streams, Trigger.")
+            log("Nothing is deployed. Deploy something: Deploy streams, Trigger.")
         for each in seen.reports:
-            tell(f"{_state(each):<8} {each.pipeline}: {each.summary}")
+            log(f"{_state(each):<8} {each.pipeline}: {each.summary}")
         for move in seen.moves:
-            tell(f"moved    {move.table}: version {move.version}, {move.rows:,} rows")
+            log(f"moved    {move.table}: version {move.version}, {move.rows:,} rows")
         notify_lake_back(lake.uri, now, context)
-        with told():
+        with reporting_errors():
             notify_of(lake, seen, context)
         return [each.model_dump(mode="json") for each in seen.reports]
 
     @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}")
     def report(report: dict[str, Any]) -> None:
         """Red where a limit of this pipeline is broken."""
-        tell(report["summary"])
-        told_breaches = "\n\n".join(report["breaches"])
-        if report["healthy"] or not told_breaches:
+        log(report["summary"])
+        breaches = "\n\n".join(report["breaches"])
+        if report["healthy"] or not breaches:
             return
         if report["muted"]:
-            tell(f"muted:\n{told_breaches}")
+            log(f"muted:\n{breaches}")
             return
-        raise fail(told_breaches)
+        raise fail(breaches)
 
     report.expand(report=look())
 

@@ -5,17 +5,17 @@ from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
 from tidemark_dags.forms import left_out, pipelines_field
-from tidemark_dags.tasks import tell, this_lake, told
+from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 DOC = """
 Ends pipelines: each finishes the batch that it is in. Nothing is lost, and its tables stay as they are.
-Deployed again, it goes on where it stopped.
+Deployed again, it continues where it stopped.
 
 **The form**
 - *Pipelines*: one or more. One that is no longer in `spark_jobs/pipelines/` can be named in the JSON of the form.
-- *Wait*: how long until they have ended; if it takes longer the run fails, and the order stands.
+- *Wait*: how long until they have ended; if it takes longer the run fails, and the order remains.
 
-Other pipelines of the same job go on. When the last one of a job is stopped, its driver ends.
+Other pipelines of the same job continue. When the last one of a job is stopped, its driver ends.
 A driver that does not end by itself is killed by the supervisor after two minutes; the next start repairs what it left.
 """
 
@@ -31,14 +31,14 @@ A driver that does not end by itself is killed by the supervisor after two minut
     default_args={"retries": 0},
     params={
         "pipelines": pipelines_field(
-            description="What is to stop. Readers of a stopped ingest go on and wait.", only_registered=False
+            description="What is to stop. Readers of a stopped ingest keep running and wait.", only_registered=False
         ),
         "wait_minutes": Param(
             3,
             type="number",
             exclusiveMinimum=0,
             title="Wait (minutes)",
-            description="Until they have ended. Longer, and the run fails; the order stands.",
+            description="Until they have ended. Longer, and the run fails; the order remains.",
         ),
     },
 )
@@ -50,13 +50,13 @@ def stop_streams() -> None:
         """Writes the order."""
         from spark_jobs.control import orders
 
-        with told():
+        with reporting_errors():
             context = get_current_context()
             ordered = orders.stop(
                 this_lake(), context["params"]["pipelines"], by=f"stop_streams run {context['run_id']}"
             )
         for each in ordered:
-            tell(f"{each.pipeline}: {'is to stop' if each.changed else 'was stopped already'} (job {each.job})")
+            log(f"{each.pipeline}: {'is to stop' if each.changed else 'was stopped already'} (job {each.job})")
         return [each.model_dump(mode="json") for each in ordered]
 
     @task
@@ -65,10 +65,10 @@ def stop_streams() -> None:
         from spark_jobs.control import awaiting
         from spark_jobs.control.orders import Ordered
 
-        with told():
+        with reporting_errors():
             timeout = timedelta(minutes=get_current_context()["params"]["wait_minutes"])
             awaiting.await_stopped(this_lake(), [Ordered(**each) for each in ordered], timeout=timeout)
-        tell("Stopped: " + ", ".join(each["pipeline"] for each in ordered))
+        log("Stopped: " + ", ".join(each["pipeline"] for each in ordered))
 
     await_stopped(stop())  # type: ignore[arg-type]  # tasks give references to their results
 

@@ -2,7 +2,7 @@
 
 from airflow.sdk import dag, task
 from tidemark_dags.assets import table_asset
-from tidemark_dags.tasks import tell, this_lake, told
+from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 DOC = """
 A sample: a DAG that runs when `gold.top_products` has moved, because its `schedule` is that table's asset.
@@ -37,14 +37,14 @@ def top_products_report() -> None:
         """Logs the newest closed hour."""
         from spark_jobs.lake import query
 
-        with told():
+        with reporting_errors():
             _, rows = query.run(this_lake(), _NEWEST_HOUR)
         if not rows:
-            tell("No hour is closed yet.")
+            log("No hour is closed yet.")
             return
-        tell(f"Top products of the hour from {rows[0][0]} UTC; all of them final")
+        log(f"Top products of the hour from {rows[0][0]} UTC; all of them final")
         for _, rank, product, units, revenue in rows:
-            tell(f"{rank:>4}  {product}  {units:>7,} units  {revenue:>12,}")
+            log(f"{rank:>4}  {product}  {units:>7,} units  {revenue:>12,}")
 
     report()
 

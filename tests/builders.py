@@ -63,7 +63,7 @@ def a_stamp(batch_id=0, **fields):
 
 
 def a_lake(folder: Path) -> Lake:
-    return Lake.parse(str(folder)).made()
+    return Lake.parse(str(folder)).ensure_exists()
 
 
 def write(lake: Lake, table: str, columns: dict | pa.Table, *, stamp: Stamp | str | None = None, mode="append"):

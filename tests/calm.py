@@ -32,7 +32,9 @@ class CalmRun:
 
 def calm_run(spark: SparkSession, folder: Path) -> CalmRun:
     """Runs the ingest, keeps its bronze table, then lets the pipelines read all of it and close their windows."""
-    run = CalmRun(folder / "landing", Lake(str(folder / "bronze")).made(), Lake(str(folder / "calm")).made())
+    run = CalmRun(
+        folder / "landing", Lake(str(folder / "bronze")).ensure_exists(), Lake(str(folder / "calm")).ensure_exists()
+    )
     kills.simulate(run.landing, files=FILES, rows_per_file=300)
     kills.put_input(run.lake, run.landing)
     lakes.run_all(spark, run.lake, [pipelines.ingest_sales], close=False)

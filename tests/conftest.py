@@ -24,7 +24,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     # Here: most tests that need no session need not import PySpark either.
     from spark_jobs.spark.session import build_session
 
-    lake = Lake(str(tmp_path_factory.mktemp("session"))).made()
+    lake = Lake(str(tmp_path_factory.mktemp("session"))).ensure_exists()
     session = build_session(lake, settings=Settings(master="local[2]"))
     # Batches of a few rows: to compile each plan takes longer than to interpret it. Drivers that run in a process of
     # their own, as those that are killed, compile as they do for users.
@@ -46,4 +46,4 @@ def calm(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "Ca
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "lake")).made()
+    return Lake(str(tmp_path / "lake")).ensure_exists()

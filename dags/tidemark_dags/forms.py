@@ -29,5 +29,5 @@ def pipelines_field(*, description: str, only_registered: bool) -> Param:
 
 def left_out() -> str:
     """What cannot be chosen because its file cannot be loaded, in Markdown; '' where all can."""
-    told = "".join(f"\n- {problem.told}" for problem in problems())
-    return f"\n\n**Left out until it is fixed** (what runs goes on):\n{told}\n" if told else ""
+    messages = "".join(f"\n- {problem.message}" for problem in problems())
+    return f"\n\n**Left out until it is fixed** (running pipelines continue):\n{messages}\n" if messages else ""

@@ -1,4 +1,4 @@
-"""Who is told when a breach begins and when it clears: the task's log, and what the Airflow variable names.
+"""Who is notified when a breach begins and when it clears: the task's log, and what the Airflow variable names.
 
 `tidemark_notifiers` is a JSON list such as
 `[{"kind": "webhook", "conn_id": "tidemark_webhook", "endpoint": "alerts"}, {"kind": "email", "to": ["a@b.example"]}]`.
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidemark_dags.tasks import tell
+from tidemark_dags.tasks import log
 
 if TYPE_CHECKING:
     from spark_jobs.control.monitor import Look
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 VARIABLE = "tidemark_notifiers"
 
-AWAY = "tidemark_lake_away_since"
-"""The Airflow variable that says since when the lake is away: what concerns the lake cannot be noted in the lake."""
+UNREACHABLE_SINCE = "tidemark_lake_unreachable_since"
+"""The Airflow variable that says since when the lake is unreachable: that cannot be noted in the lake itself."""
 
-_MORE = "More: docs/runbook.md#lake-away"
+_MORE = "More: docs/runbook.md#lake-unreachable"
 
 _TIMEOUT_S = 10
 _ALL_S = 45
@@ -35,9 +35,9 @@ class _Notifier(Protocol):
 
 
 def notify_of(lake: "Lake", seen: "Look", context: Any) -> None:
-    """Tells what a look has found, and notes it as told; what nobody took is given again by the next look.
+    """Notifies of what a look has found, and marks it as reported; what nobody accepted is in the next look again.
 
-    So is what nobody could be told because this ended in between.
+    So is what was not delivered because this ended in between.
 
     Args:
         lake: at which it looked.
@@ -48,47 +48,47 @@ def notify_of(lake: "Lake", seen: "Look", context: Any) -> None:
 
     taken = notify([change.model_dump(mode="json") for change in seen.changes], context)
     changes = tuple(change for change, is_taken in zip(seen.changes, taken, strict=True) if is_taken)
-    monitor.told(lake, seen.model_copy(update={"changes": changes}))
+    monitor.mark_reported(lake, seen.model_copy(update={"changes": changes}))
 
 
 def notify(changes: Sequence[Mapping[str, Any]], context: Any) -> list[bool]:
-    """Tells each change once to everybody; one who cannot be reached is told of in the log, and nothing fails.
+    """Sends each change once to everybody; a notifier that fails is logged, and nothing else fails.
 
-    All are told side by side, within 45 seconds: one that does not answer keeps neither the others nor the monitor.
+    All are notified side by side, within 45 seconds: one that does not answer keeps neither the others nor the monitor.
 
     Args:
         changes: breaches that began or have cleared: `pipeline`, `job`, `kind`, `began`, `at`, `message`.
         context: of the task.
 
     Returns:
-        Of each change, whether somebody took it, or nobody is to be told: else it is to be told again.
+        Of each change, whether somebody accepted it, or nobody is to be notified: else it is to be sent again.
     """
     for change in changes:
-        tell(_title(change), logging.WARNING if change["began"] else logging.INFO)
-        tell(change["message"])
+        log(_title(change), logging.WARNING if change["began"] else logging.INFO)
+        log(change["message"])
     if not changes:
         return []
     try:
         configured = _configured()
     except ValueError as error:
-        tell(
-            f"variable {VARIABLE}: {error}. Nobody was told. Mend it: what lasts until then is told then.",
+        log(
+            f"variable {VARIABLE}: {error}. Nobody was notified. Fix it: alerts that last until then are sent then.",
             logging.ERROR,
         )
         return [False] * len(changes)
-    telling = [_Telling(place, settings, changes, context) for place, settings in enumerate(configured)]
-    for each in telling:
+    deliveries = [_Delivery(place, settings, changes, context) for place, settings in enumerate(configured)]
+    for each in deliveries:
         each.start()
     deadline = time.monotonic() + _ALL_S
-    for each in telling:
+    for each in deliveries:
         each.join(max(0.0, deadline - time.monotonic()))
         if each.is_alive():
             each.missed(f"{each.left} of {len(changes)} changes", f"no answer within {_ALL_S} s")
-    return [not telling or any(place in each.taken for each in telling) for place in range(len(changes))]
+    return [not deliveries or any(place in each.taken for each in deliveries) for place in range(len(changes))]
 
 
-class _Telling(threading.Thread):
-    """One notifier with all that it is to tell."""
+class _Delivery(threading.Thread):
+    """One notifier with all that it is to send."""
 
     def __init__(self, place: int, settings: Any, changes: Sequence[Mapping[str, Any]], context: Any) -> None:
         super().__init__(name=f"notifier {place}", daemon=True)
@@ -106,17 +106,17 @@ class _Telling(threading.Thread):
             self.left -= 1
 
     def missed(self, what: str, why: str) -> None:
-        """Says in the log what was not told."""
+        """Says in the log what was not delivered."""
         name = self._settings.get("kind") if isinstance(self._settings, Mapping) else self._settings
-        tell(
-            f"variable {VARIABLE}, entry {self._place} ({name}): {what} could not be told ({why}). The alert stands; "
-            "see the other tasks of this run.",
+        log(
+            f"variable {VARIABLE}, entry {self._place} ({name}): {what} could not be delivered ({why}). The alert "
+            "remains; see the other tasks of this run.",
             logging.ERROR,
         )
 
 
-def notify_lake_away(lake: str, said: str, at: datetime, context: Any) -> None:
-    """Tells, once, that the monitor cannot use the lake.
+def notify_lake_unreachable(lake: str, said: str, at: datetime, context: Any) -> None:
+    """Reports, once, that the monitor cannot use the lake.
 
     Args:
         lake: its address.
@@ -126,25 +126,25 @@ def notify_lake_away(lake: str, said: str, at: datetime, context: Any) -> None:
     """
     from airflow.sdk import Variable
 
-    if Variable.get(AWAY, default=None) is not None:
+    if Variable.get(UNREACHABLE_SINCE, default=None) is not None:
         return
     if all(notify([_lake_change(began=True, at=at, since=at.isoformat(), said=f"{said}\n{_MORE}")], context)):
-        Variable.set(AWAY, at.isoformat(), description=f"since when {lake} cannot be used")
+        Variable.set(UNREACHABLE_SINCE, at.isoformat(), description=f"since when {lake} cannot be used")
 
 
 def notify_lake_back(lake: str, at: datetime, context: Any) -> None:
-    """Tells, once, that the monitor can use the lake again, if it could not before."""
+    """Reports, once, that the monitor can use the lake again, if it could not before."""
     from airflow.sdk import Variable
 
-    since = Variable.get(AWAY, default=None)
+    since = Variable.get(UNREACHABLE_SINCE, default=None)
     if since is not None:
         said = f"cleared: lake {lake} can be used again"
         if all(notify([_lake_change(began=False, at=at, since=since, said=said)], context)):
-            Variable.delete(AWAY)
+            Variable.delete(UNREACHABLE_SINCE)
 
 
 def _lake_change(*, began: bool, at: datetime, since: str, said: str) -> dict[str, Any]:
-    every = {"pipeline": "every pipeline", "job": "", "kind": "lake-away", "muted": False}
+    every = {"pipeline": "every pipeline", "job": "", "kind": "lake-unreachable", "muted": False}
     return {**every, "began": began, "at": at.isoformat(), "since": since, "message": said}
 
 

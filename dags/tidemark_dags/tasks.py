@@ -1,4 +1,4 @@
-"""Inside a task: the lake, and how people are told what happened."""
+"""Inside a task: the lake, and how its log says what happened."""
 
 import logging
 import textwrap
@@ -23,7 +23,7 @@ def this_lake() -> "Lake":
     return Lake.parse(Settings().lake)
 
 
-def tell(text: str, level: int = logging.INFO) -> None:
+def log(text: str, level: int = logging.INFO) -> None:
     """Writes a text to the task's log in lines that the page shows whole; it escapes line breaks, and wraps nothing."""
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
@@ -37,12 +37,12 @@ def fail(text: str) -> SystemExit:
     Airflow prints thirty lines of traceback below any other exception. These tasks have no retries, which is what
     AirflowFailException would forbid.
     """
-    tell(text, logging.ERROR)
+    log(text, logging.ERROR)
     return SystemExit(1)
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def reporting_errors() -> Iterator[None]:
     """Errors that Tidemark raises on purpose fail the task with their text; any other keeps its traceback."""
     from spark_jobs.spec.errors import TidemarkError
 

@@ -47,15 +47,15 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 
 def main() -> None:
     """Runs the command line."""
-    code = run_told()
+    code = run_reporting_errors()
     sys.stdout.flush()
     sys.stderr.flush()
     # Native threads of DuckDB and Arrow may outlive the interpreter that they call into; a normal exit can crash then.
     os._exit(code)
 
 
-def run_told() -> int:
-    """Runs the command; errors that Tidemark raises on purpose, or foresees, are told without a traceback.
+def run_reporting_errors() -> int:
+    """Runs the command; errors that Tidemark raises on purpose, or foresees, are shown without a traceback.
 
     Returns:
         The exit code.
@@ -65,10 +65,10 @@ def run_told() -> int:
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else 1
     except Exception as error:
-        told = shown(error)
-        if not told:
+        errors = shown(error)
+        if not errors:
             raise
-        for each in told:
+        for each in errors:
             complain(str(each))
-        return told[0].exit_code
+        return errors[0].exit_code
     return 0

@@ -42,7 +42,7 @@ def one(name: str) -> Definition:
 def warn_of_problems() -> None:
     """Tells what is left out of the registered pipelines, and why."""
     for problem in problems():
-        warn(f"{problem.told}. What it defines is left out; the other pipelines are not concerned.")
+        warn(f"{problem.message}. What it defines is left out; the other pipelines are not affected.")
 
 
 def pointed_at(definitions: Sequence[Definition], source: str) -> list[Definition]:

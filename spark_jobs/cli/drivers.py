@@ -36,7 +36,7 @@ def supervise(
     if metrics_port is not None:
         os.environ["TIDEMARK_METRICS_PORT"] = str(metrics_port)
     with two_signals() as (end, leave):
-        streams.supervise(lake_of(lake).made(), Settings(), end=end, leave=leave)
+        streams.supervise(lake_of(lake).ensure_exists(), Settings(), end=end, leave=leave)
 
 
 def drive(

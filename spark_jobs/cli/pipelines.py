@@ -19,4 +19,4 @@ def pipelines() -> None:
         rows.append((definition.name, definition.kind, reads, definition.sink.table, definition.sink.mode, when))
     out.print(reports.rows_table(("name", "kind", "reads", "writes", "mode", "late events"), rows))
     if problems():
-        raise DefinitionError("\n       ".join(problem.told for problem in problems()))
+        raise DefinitionError("\n       ".join(problem.message for problem in problems()))

@@ -46,7 +46,7 @@ def run(
     if idle_after and until_caught_up:
         raise DefinitionError("--idle-after waits for input; with --until-caught-up say --close, which closes at once")
     idle = _idle(idle_after, definitions) if idle_after else None
-    where = lake_of(lake).made()
+    where = lake_of(lake).ensure_exists()
     refuse_deployed(where, [definition.name for definition in definitions])
     with interruptible() as stop:
         failed = run_pipelines(

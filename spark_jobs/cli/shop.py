@@ -71,7 +71,7 @@ def demo(
     from spark_jobs.console.demo import PIPELINES, demonstrate
     from spark_jobs.control.awaiting import refuse_deployed
 
-    where = lake_of(lake).made()
+    where = lake_of(lake).ensure_exists()
     warn_of_problems()
     refuse_deployed(where, PIPELINES)
     with interruptible() as stop:

@@ -66,10 +66,10 @@ def deploy(
 
     timeout = duration("--wait", wait)
     definitions = _wanted(names, with_sources=with_sources)
-    where = lake_of(lake).made()
+    where = lake_of(lake).ensure_exists()
     ordered = execute(where, _planned(where, definitions, names, lake), by=_person())
     for each in ordered:
-        told = f"generation {each.generation} ordered" if each.changed else "runs so already, left alone"
+        told = f"generation {each.generation} ordered" if each.changed else "already runs this way, nothing to do"
         say(f"{each.pipeline}: {told} (job {each.job})")
     if timeout:
         awaiting.await_running(where, ordered, timeout=timeout, tell=say)
@@ -96,7 +96,7 @@ def status(
         bool, typer.Option("--machine", help="Also what `tidemark up` has started on this machine.")
     ] = False,
 ) -> None:
-    """Show what is deployed, what runs and how it fares; exit with 1 where something is not as ordered."""
+    """Show what is deployed, what runs and its state; exit with 1 where something is not as ordered."""
     if machine:
         from spark_jobs.console import laptop
 

@@ -393,7 +393,7 @@ def _conflicts_explained(writer: TableWriter, stamp: Stamp) -> Iterator[None]:
         if "ConcurrentTransactionException" in str(error) or _SAME_TRANSACTION in str(error):
             raise ConcurrentDriverError(
                 f"pipeline `{writer.pipeline}`: another driver committed batch {stamp.batch_id} to {writer.table} at "
-                "the same moment. This driver stops; the other goes on. Nothing was written twice."
+                "the same moment. This driver stops; the other one continues. Nothing was written twice."
             ) from error
         raise
 

@@ -171,9 +171,9 @@ def refuse_lost(spark: SparkSession, error: BaseException | None = None) -> None
     """
     if why := why_ended(spark):
         raise SessionLostError(
-            f"Spark has ended in this process ({why}), most often for want of memory: of its own heap, which has "
+            f"Spark has ended in this process ({why}), usually out of memory: of its own heap, which has "
             f"{Settings().driver_memory} (TIDEMARK_DRIVER_MEMORY), or of the host. Every batch that was committed is "
-            f"whole. Spark's log: {_log_file()}. Mend that, then run the same command again."
+            f"whole. Spark's log: {_log_file()}. Fix that, then run the same command again."
         ) from error
 
 

@@ -93,9 +93,7 @@ class _SupervisorCollector(Collector):
             "tidemark_supervisor_active", "1 where it holds the lease.", value=int(supervisor.active)
         )
         up = GaugeMetricFamily("tidemark_driver_up", "1 where the job's driver lives.", labels=("job",))
-        restarts = CounterMetricFamily(
-            "tidemark_driver_restarts", "Ends of drivers that nobody asked for.", labels=("job",)
-        )
+        restarts = CounterMetricFamily("tidemark_driver_restarts", "Unplanned driver exits.", labels=("job",))
         for job, alive in supervisor.alive.items():
             up.add_metric((job,), int(alive))
             restarts.add_metric((job,), supervisor.restarts.get(job, 0))
@@ -236,7 +234,7 @@ def _figures(now: JobNow, name: str, *, at: datetime, clock: str) -> tuple[str, 
 def _print_troubles(out: Console, job: str, now: JobNow) -> None:
     status = now.status
     if status is not None and status.state in ("failed", "backing_off"):
-        told = status.last_end.told if status.last_end else f"exit code {status.exit_code}"
+        told = status.last_end.cause_in_words if status.last_end else f"exit code {status.exit_code}"
         out.print(Text(f"\njob {job}: its driver ended {len(status.ends)} times, last with {told}"), soft_wrap=True)
         if status.last_end:
             out.print(Text(f"its log: {status.last_end.where}; its last lines:"), soft_wrap=True)

@@ -20,7 +20,7 @@ TABLE = "ops.alerts"
 _TIME = pa.timestamp("us", tz="UTC")
 _SCHEMA = pa.schema(
     [
-        ("told_at", _TIME),  # `at` is a word of SQL
+        ("reported_at", _TIME),  # `at` is a word of SQL
         ("job", pa.string()),
         ("pipeline", pa.string()),
         ("kind", pa.string()),
@@ -59,11 +59,11 @@ class Change(BaseModel):
 
 
 class Entry(BaseModel):
-    """A breach that is open, or whose end nobody has been told yet.
+    """A breach that is open, or whose end is not reported yet.
 
     Attributes:
         change: how it began.
-        told: whether its begin has been told.
+        told: whether its begin has been reported.
         cleared_at: when it ended; None: it goes on.
     """
 
@@ -115,7 +115,7 @@ def after(before: Open, now: Mapping[tuple[str, str], Change], *, at: datetime) 
         entry = known.get(key)
         if entry is None or entry.cleared_at is not None:
             changed.append(change)
-        # One whose end could not be told before it came back goes on for whoever was told of its begin.
+        # One that came back before its end was reported goes on for whoever was notified of its begin.
         entries.append(entry.model_copy(update={"cleared_at": None}) if entry else Entry(change=change))
     for key, entry in known.items():
         if key in now:
@@ -128,15 +128,15 @@ def after(before: Open, now: Mapping[tuple[str, str], Change], *, at: datetime) 
     return Open(entries=tuple(entries)), tuple(changed)
 
 
-def to_tell(state: Open, *, muted: Iterable[str]) -> tuple[Change, ...]:
-    """What nobody has been told yet. A mute puts off the begin of a breach; the end of one that was told is told."""
+def to_report(state: Open, *, muted: Iterable[str]) -> tuple[Change, ...]:
+    """What is not reported yet. A mute puts off the begin of a breach; an end is reported if the begin was."""
     quiet = set(muted)
     begun = [e.change for e in state.entries if e.cleared_at is None and not e.told and e.change.pipeline not in quiet]
     return (*begun, *(entry.cleared for entry in state.entries if entry.cleared_at is not None))
 
 
-def told(state: Open, changes: Iterable[Change]) -> Open:
-    """The same after these have been told."""
+def mark_reported(state: Open, changes: Iterable[Change]) -> Open:
+    """The same after these have been reported."""
     keys = {(change.pipeline, change.kind) for change in changes}
     left = (e for e in state.entries if e.cleared_at is None or e.key not in keys)
     return Open(entries=tuple(e.model_copy(update={"told": True}) if e.key in keys else e for e in left))
@@ -148,7 +148,7 @@ def record(lake: Lake, changes: Sequence[Change]) -> None:
         rows = [
             {
                 **change.model_dump(include={"job", "pipeline", "kind", "since", "message", "muted"}),
-                "told_at": change.at,
+                "reported_at": change.at,
                 "event": "began" if change.began else "cleared",
             }
             for change in changes

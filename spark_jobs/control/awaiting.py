@@ -1,4 +1,4 @@
-"""Waits for what was ordered, and tells what went wrong instead."""
+"""Waits for what was ordered, and says what went wrong instead."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -122,7 +122,7 @@ def await_stopped(
         if datetime.now(UTC) > deadline:
             names = ", ".join(each.pipeline for each in running)
             raise DeployError(
-                f"{names}: still running {_span(timeout)} after the order to stop. The order stands. See "
+                f"{names}: still running {_span(timeout)} after the order to stop. The order remains. See "
                 "`tidemark status`, and whether a supervisor runs: `tidemark supervise`."
             )
         sleep(_LOOK_EVERY_S)
@@ -149,8 +149,8 @@ def _refuse_failed_driver(lake: Lake, job: str, now: JobNow, ordered: Iterable[O
         said = "\n".join(f"    {line}" for line in found.last_lines)
         raise DeployError(
             f"{names}: the driver of job {job} has ended {len(found.ends)} times and is not started again, last with "
-            f"{found.last_end.told if found.last_end else f'exit code {found.exit_code}'}. It said last:\n{said}\nMend "
-            "that, then deploy again."
+            f"{found.last_end.cause_in_words if found.last_end else f'exit code {found.exit_code}'}. "
+            f"It said last:\n{said}\nFix that, then deploy again."
         )
 
 
@@ -161,23 +161,23 @@ def _refuse_absent_supervisor(lake: Lake, since: datetime) -> None:
     active = active_supervisor(lake)
     if active is None or now - active[1] > GONE:
         raise DeployError(
-            f"no supervisor watches {lake.uri}: nothing starts drivers there. The order stands and is followed as soon "
-            "as one does. Start it: `make up`, or `tidemark supervise`."
+            f"no supervisor watches {lake.uri}: nothing starts drivers there. The order remains and is followed as "
+            "soon as one does. Start it: `make up`, or `tidemark supervise`."
         )
 
 
 def _overdue(lake: Lake, waiting: Iterable[Ordered], timeout: timedelta) -> str:
-    told = []
+    lines = []
     for each in waiting:
         now = job_now(lake, each.job)
         seen = now.pipeline(each.pipeline)
         if seen is not None and seen.generation >= each.generation:
-            told.append(f"{each.pipeline}: {seen.state}" + (f": {seen.error}" if seen.error else ""))
+            lines.append(f"{each.pipeline}: {seen.state}" + (f": {seen.error}" if seen.error else ""))
         else:
             state = now.status.state if now.status else "not seen by any supervisor"
             said = "".join(f"\n    {line}" for line in now.status.last_lines) if now.status else ""
-            told.append(f"{each.pipeline}: its driver is {state}{said}")
-    return f"no progress within {_span(timeout)}; the order stands. " + "\n".join(told)
+            lines.append(f"{each.pipeline}: its driver is {state}{said}")
+    return f"no progress within {_span(timeout)}; the order remains. " + "\n".join(lines)
 
 
 def _span(timeout: timedelta) -> str:

@@ -34,12 +34,12 @@ def cause_of_end(*, killed: str | None, ending: str | None, exit_code: int | Non
         return _cut(ending)
     if exit_code is not None and exit_code < 0:
         return how_it_ended(exit_code)
-    told = [line for line in lines if line.startswith("error:")]
-    if told:
-        return _cut(told[-1].removeprefix("error:"))
+    errors = [line for line in lines if line.startswith("error:")]
+    if errors:
+        return _cut(errors[-1].removeprefix("error:"))
     if exit_code is None:
-        return "nobody saw how, and it left no word, as where its host fails or a process is killed"
-    return f"it said last: {_cut(lines[-1])}" if lines else "it left no word"
+        return "exit code not known and no output: its host may have failed, or its process was killed"
+    return f"it said last: {_cut(lines[-1])}" if lines else "it wrote no output"
 
 
 def how_it_ended(exit_code: int) -> str:

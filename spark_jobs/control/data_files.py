@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
-from spark_jobs.lake.files import data_files, gone, told
+from spark_jobs.lake.files import data_files, describe_missing, gone
 from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.lake.reset import tables_of
@@ -67,16 +67,16 @@ def missing(lake: Lake, definitions: Iterable[Definition]) -> Mapping[str, tuple
         wanted, last = _turn(files[table], before.after.get(table, ""), share=share)
         budget -= len(wanted)
         known = [path for path in before.gone.get(table, ()) if path in set(files[table])]
-        away = gone(lake, table, list(dict.fromkeys((*files[table][:NEWEST], *known, *wanted))))
-        if away:
+        missing = gone(lake, table, list(dict.fromkeys((*files[table][:NEWEST], *known, *wanted))))
+        if missing:
             # Meanwhile another writer may have put others in their place, and removed them.
             opened[table].update_incremental()
-            away = tuple(sorted(set(away) & set(data_files(opened[table]))))
+            missing = tuple(sorted(set(missing) & set(data_files(opened[table]))))
         if last:
             after[table] = last
-        if away:
+        if missing:
             # So many are asked for again, to tell when they are back; of more the others have their turn.
-            lost[table], found[table] = away[:NEWEST], told(table, opened[table].version(), away)
+            lost[table], found[table] = missing[:NEWEST], describe_missing(table, opened[table].version(), missing)
     turns = _Turns(after=after, gone=lost)
     if turns != before:
         _keep(record, number, turns)

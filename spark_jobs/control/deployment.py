@@ -192,7 +192,7 @@ def _changed(
         since = changes(last.parsed(), definition) if last else judged
     except DefinitionError:  # of another version of Tidemark
         since = judged
-    begun = f"epoch {epoch.number} began with it as it is" if epoch else "no checkpoint has begun with it as it was"
+    begun = f"epoch {epoch.number} began with its new value" if epoch else "no checkpoint uses its old value"
     safe = (c if c.verdict is Verdict.SAFE else replace(c, verdict=Verdict.SAFE, why=begun) for c in since)
     return (*blocking.values(), *(change for change in safe if change.field not in blocking))
 
@@ -213,7 +213,7 @@ def _action(
     if failed == here.generation:
         return Action.RESTART, "it had failed"
     if here.defines(definition):
-        return Action.UNCHANGED, "runs so already"
+        return Action.UNCHANGED, "already runs this way"
     fields = ", ".join(change.field for change in changed)
     return Action.RESTART, f"changed: {fields}" if fields else "columns or measures stand in another order"
 
@@ -244,7 +244,7 @@ def execute(lake: Lake, plan: Plan, *, by: str) -> tuple[Ordered, ...]:
     Raises:
         CheckpointError: if a pipeline needs a new epoch or is refused; then nothing is ordered.
         StalePlanError: if something else would become of a pipeline by now than the plan says, as where somebody has
-            deployed or stopped it since. It is not planned anew: nobody has seen that plan.
+            deployed or stopped it since. It is not planned again: nobody has seen that plan.
     """
     if plan.blocked:
         raise CheckpointError("\n".join([*map(refusal, plan.blocked), "Nothing was ordered."]))
@@ -264,7 +264,7 @@ def execute(lake: Lake, plan: Plan, *, by: str) -> tuple[Ordered, ...]:
 
 
 def deploy_again(lake: Lake, *, by: str) -> tuple[Ordered, ...]:
-    """Orders anew what has failed for good, with the definitions with which it was deployed.
+    """Orders again what has failed for good, with the definitions with which it was deployed.
 
     Raises:
         CheckpointError: as `execute`.
@@ -285,9 +285,9 @@ def refusal(step: Step) -> str:
     stop = "".join(f"`{command}`, " for command in step.commands[:-2])
     reset, deploy = step.commands[-2:]
     return (
-        f"{told} What runs goes on as it was deployed. Put the definition back, or begin a new epoch: {stop}`{reset}` "
-        "(or with `--keep-tables`: results so far stay, and it reads its source again from the start), "
-        f"`{deploy}`."
+        f"{told} Running pipelines continue as they were deployed. Put the definition back, or begin a new epoch: "
+        f"{stop}`{reset}` (or with `--keep-tables`: results so far stay, and it reads its source again from the "
+        f"start), `{deploy}`."
     )
 
 
@@ -299,14 +299,14 @@ def _refuse_stale(lake: Lake, plan: Plan, now: Iterable[Step]) -> None:
         before = planned[step.pipeline]
         # What runs by now as it was to run is no contradiction: another deploy, or this one a moment ago, was first.
         if step.action is not Action.UNCHANGED and _essence(step) != _essence(before):
-            raise _stale(step.pipeline, f"{_told(before)}, and by now it would be {_told(step)}", [])
+            raise _stale(step.pipeline, f"{_in_words(before)}, and by now it would be {_in_words(step)}", [])
 
 
 def _essence(step: Step) -> tuple[object, ...]:
     return step.action, step.job, step.generation, step.leaves
 
 
-def _told(step: Step) -> str:
+def _in_words(step: Step) -> str:
     generation = f", generation {step.generation}" if step.generation else ""
     return f"`{step.action}` ({step.why}{generation})"
 

@@ -36,4 +36,4 @@ def _summary(plan: Plan) -> str:
     if not plan.blocked:
         return f"{told}."
     names = ", ".join(step.pipeline for step in plan.blocked)
-    return f"{told}. Nothing can be deployed together with {names}; what runs goes on."
+    return f"{told}. Nothing can be deployed together with {names}; running pipelines continue."

@@ -212,7 +212,7 @@ def _unsupervised(seen: Seen) -> Iterator[Breach]:
     if seen.supervised_at is not None and not seen.supervised:
         what = (
             f"No supervisor watches it: the last one has been silent for {span(seen.now - seen.supervised_at)}. A "
-            "driver that runs goes on; one that ends or hangs stays so."
+            "running driver continues; one that ends or hangs is not restarted."
         )
         yield Breach("no-supervisor", what, seen.supervised_at, start)
     elif (seen.status is None or not seen.taken) and seen.now - ordered > START:
@@ -227,7 +227,7 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         given_up = pipeline.state == "failed"
         again = "is not started again until it is deployed" if given_up else "is being tried again"
         kind = "checkpoint-failing" if _of_the_checkpoint(pipeline) else "not-running"
-        remedy = f"mend what it says, {f'then deploy `{name}` again' if given_up else 'if it does not pass by itself'}"
+        remedy = f"fix what it says, {f'then deploy `{name}` again' if given_up else 'if it does not pass by itself'}"
         yield Breach(kind, f"It does not run: it {again}. {pipeline.error}", pipeline.since, remedy)
     elif status is None or not seen.taken:
         return  # what it did before is of no account; `no-supervisor` tells if that lasts
@@ -240,7 +240,7 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         again = "" if status.state == "backing_off" else " and is not started again until something is deployed"
         # A driver that died is back in a second; if it dies again and again, `restarts` tells.
         patience = {"failed": timedelta(0), "backing_off": STALE, "stopped": START}[status.state]
-        # Also where it lies ahead: then a clock goes wrong, and nobody knows how long it has been so.
+        # Also where it lies ahead: then a clock goes wrong, and nobody knows how long it has been wrong.
         if abs(seen.now - max(status.since, ordered)) >= patience:
             what = f"Its driver has ended{code}{again}.{said}"
             yield Breach("not-running", what, status.since, f"{see}, then deploy `{name}` again")
@@ -253,7 +253,7 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         )
         yield Breach("not-running", f"Its driver {what}.", since, remedy)
     elif pipeline is None or pipeline.progressed_at is None:
-        # A driver that was started again begins anew, and its first batch may take as long as any.
+        # A driver that was started again begins from its checkpoint, and its first batch may take as long as any.
         began = max(ordered, status.since, seen.pulse.started_at if seen.pulse else ordered)
         silence = seen.definition.alerts.max_silence
         if silence is not None and seen.now - began > max(START, silence):
@@ -376,7 +376,7 @@ def _restarts(seen: Seen) -> Iterator[Breach]:
         cause, log = _last_cause(seen)
         told = f"It has been restarted {_times(times)} within the hour; the limit is {limit}.{cause}"
         name = seen.definition.name
-        remedy = f"mend that{log}. Then `tidemark deploy {name}`, or `tidemark acknowledge {name}` where it runs well"
+        remedy = f"fix that{log}. Then `tidemark deploy {name}`, or `tidemark acknowledge {name}` where it runs well"
         yield Breach("restarts", told, times[0], remedy)
 
 
@@ -393,7 +393,7 @@ def _last_cause(seen: Seen) -> tuple[str, str]:
         return f" It failed last at {failed[-1]:%H:%M:%S} UTC: {seen.pipeline.error}", log
     if end is not None:
         return (
-            f" Its driver (term {end.term}) ended last at {end.at:%H:%M:%S} UTC with {end.told}.",
+            f" Its driver (term {end.term}) ended last at {end.at:%H:%M:%S} UTC with {end.cause_in_words}.",
             f"; the log of the driver that ended: {end.where}",
         )
     return "", ""

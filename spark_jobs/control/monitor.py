@@ -40,7 +40,7 @@ _COMMITS_CHECKED = 100
 """Of a source, at each look: a batch that has read more of them at once is left to `tidemark ledger`."""
 
 _GAP = timedelta(seconds=150)
-"""Between two looks, of which there is one each minute: the lake or the monitor was away."""
+"""Between two looks, of which there is one each minute: the lake was unreachable, or the monitor down."""
 
 
 class Report(BaseModel):
@@ -89,8 +89,8 @@ class Look(BaseModel):
     Attributes:
         at: when.
         reports: one for each deployed pipeline, by name.
-        moves: tables with a new version since the look that was told last.
-        changes: what nobody has been told yet, see `told`: breaches that began or cleared; not those that are muted.
+        moves: tables with a new version since the look that was reported last.
+        changes: what is not reported yet, see `mark_reported`: breaches that began or cleared, not muted ones.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -108,7 +108,7 @@ class _Versions(Persisted):
 
 
 def look(lake: Lake, *, now: datetime) -> Look:
-    """Looks at every deployed pipeline and records breaches that began or cleared; see `told`.
+    """Looks at every deployed pipeline and records breaches that began or cleared; see `mark_reported`.
 
     Args:
         lake: where.
@@ -123,8 +123,8 @@ def look(lake: Lake, *, now: datetime) -> Look:
         return _look(lake, now=now)
     except (BaseError, DeltaError, OSError) as error:
         raise LakeUnavailableError(
-            f"lake {lake.uri}: {trouble(lake) or first_line(error)}. Nothing was recorded at this look, and nobody is "
-            "told of single pipelines. Mend that: streams and this monitor go on by themselves."
+            f"lake {lake.uri}: {trouble(lake) or first_line(error)}. Nothing was recorded at this look, and no "
+            "single pipeline is reported. Fix that: streams and this monitor continue by themselves."
         ) from error
 
 
@@ -137,14 +137,14 @@ def _refuse_bare(lake: Lake) -> None:
         )
 
 
-def told(lake: Lake, seen: Look) -> None:
-    """Notes that whoever is to be told of what a look has found has been, and that the monitor lives.
+def mark_reported(lake: Lake, seen: Look) -> None:
+    """Marks what a look has found as reported, and notes that the monitor lives.
 
     Until then each further look gives the same changes and moves again.
     """
     known = alert_log.records(lake)
     number, before = known.newest()
-    after = alert_log.told(before or Open(), seen.changes)
+    after = alert_log.mark_reported(before or Open(), seen.changes)
     if after != before:
         known.append(number + 1, after)
     if seen.moves:
@@ -212,25 +212,25 @@ def _look(lake: Lake, *, now: datetime) -> Look:
     try:
         alert_log.record(lake, changed)
     except (LakeUnavailableError, DeltaError) as error:
-        # Its history is less than that people are told; a lake that takes no writes at all ends the look below.
+        # Its history matters less than that people are notified; a lake that takes no writes ends the look below.
         log.warning("%d changes are missing in %s: %s", len(changed), alert_log.TABLE, first_line(error))
     if after != (before or Open()):
         known.append(number + 1, after)
-    # Where not even this can be written, the lake is away, and nothing of it can be noted as told.
+    # Where not even this can be written, the lake is unreachable, and nothing can be marked as reported.
     marks.mark_begin(lake, at=now)
     return Look(
         at=now,
         reports=tuple(sorted(reports, key=lambda report: report.pipeline)),
         moves=_moves(lake, definitions),
-        changes=alert_log.to_tell(after, muted=quiet),
+        changes=alert_log.to_report(after, muted=quiet),
     )
 
 
 def _supervised_at(lake: Lake, *, now: datetime) -> datetime | None:
     """When a supervisor gave its last sign of life.
 
-    Where the lake was away there was none for as long, and the supervisor comes back within half a minute of the lake:
-    one that lived at the look before such a gap has until the next look.
+    Where the lake was unreachable there was none for as long, and the supervisor comes back within half a minute of
+    the lake: one that lived at the look before such a gap has until the next look.
     """
     renewed, looked = last_renewal(lake), marks.last_begin(lake)
     if renewed is None or looked is None or now - looked <= _GAP or looked - renewed > GONE:

@@ -26,7 +26,7 @@ DRAINED = "drained"
 
 
 class Figures(BaseModel):
-    """How a pipeline fares. Rates and shares are of the last ten minutes of this driver; None: not known (yet).
+    """Figures of a pipeline. Rates and shares are of the last ten minutes of this driver; None: not known (yet).
 
     Attributes:
         batch_id: the newest committed batch.
@@ -92,7 +92,7 @@ class PipelinePulse(BaseModel):
         error_kind: class of that error.
         failures: times at which it failed, within the last hour.
         next_try_at: `retrying`: when it starts again.
-        figures: how it fares.
+        figures: of it, as measured last.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -124,7 +124,7 @@ class Pulse(Persisted):
         log: its log file, on its host.
         spark_silent_s: for how long Spark has not answered the driver, by the driver's clock that only grows.
         ending: why it is about to exit; None while it goes on.
-        pipelines: name -> how it fares.
+        pipelines: name -> its state.
     """
 
     job: str

@@ -15,7 +15,7 @@ DRAIN = timedelta(minutes=2)
 
 BUDGET = 5
 """A driver that ends so often within `WINDOW` is not started again until somebody orders something, or another
-supervisor, which may have more memory or a mended environment, is the active one."""
+supervisor, which may have more memory or a fixed environment, is the active one."""
 
 WINDOW = timedelta(minutes=10)
 
@@ -92,7 +92,7 @@ def _without_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status
         return None, before
     # One that lies ahead was noted by a clock that goes wrong: it would put off the next start by as much.
     recent = [end for end in before.ends if timedelta(0) <= seen.now - end < WINDOW]
-    # A lake that is away comes back, however long it takes.
+    # A lake that is unreachable comes back, however long it takes.
     if len(recent) >= BUDGET and before.exit_code != LakeUnavailableError.exit_code:
         return None, _become(before, "failed", seen)
     if recent:
@@ -104,7 +104,7 @@ def _without_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status
 
 
 def _with_end(seen: Seen, before: Status) -> Status:
-    """Remembers that a driver has ended, once: an end that nobody asked for counts against the budget."""
+    """Remembers that a driver has ended, once: an unplanned end counts against the budget."""
     if before.state not in ("starting", "running", "draining"):
         return before
     asked_for = seen.drained or before.state == "draining"

@@ -14,7 +14,7 @@ DriverState = Literal["starting", "running", "draining", "backing_off", "failed"
 
 
 class End(BaseModel):
-    """An end of a driver that nobody asked for.
+    """An unplanned end of a driver.
 
     Attributes:
         at: when its supervisor saw it.
@@ -35,7 +35,7 @@ class End(BaseModel):
     log: str | None
 
     @property
-    def told(self) -> str:
+    def cause_in_words(self) -> str:
         """Exit code and cause, for a person."""
         return f"exit code {'not known' if self.exit_code is None else self.exit_code}: {self.cause}"
 

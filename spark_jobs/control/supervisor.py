@@ -64,7 +64,7 @@ class Supervisor:
         now: the time.
         host: how the host calls itself.
         active: whether it holds the lease, by its last look.
-        restarts: job -> ends of its drivers that nobody asked for.
+        restarts: job -> unplanned ends of its drivers.
         alive: job that is to run -> whether its driver lives.
     """
 
@@ -105,7 +105,7 @@ class Supervisor:
                 if failed:
                     self.say(f"the lake {self.lake.uri} can be used again")
                 failed, told = 0, ""
-            except Exception as error:  # noqa: BLE001 (a lake that is away comes back; drivers run on meanwhile)
+            except Exception as error:  # noqa: BLE001 (a lake that is unreachable comes back; drivers run on meanwhile)
                 failed = min(failed + 1, 5)
                 why = trouble(self.lake) or f"{type(error).__name__}: {first_line(error)}"
                 if why != told:
@@ -246,7 +246,7 @@ class Supervisor:
         elif beat is None:
             return
         elif beat.host != self.host:
-            self.say(f"{job}: its driver on {beat.host} is told to end, by a term that nobody drives: {why}")
+            self.say(f"{job}: its driver on {beat.host} is asked to stop, by a newer term: {why}")
             self._take_term(job, beat.term + 1)
         elif self._is_driver(beat):
             self.say(f"{job}: its driver is killed: {why}")
@@ -258,8 +258,8 @@ class Supervisor:
 
     def _tell(self, job: str, before: Status, after: Status) -> None:
         if len(after.ends) > len(before.ends):
-            told = f" with {after.last_end.told}" if after.last_end else ""
-            self.say(f"{job}: its driver ended{told}" + "".join(f"\n    {line}" for line in after.last_lines[-4:]))
+            cause = f" with {after.last_end.cause_in_words}" if after.last_end else ""
+            self.say(f"{job}: its driver ended{cause}" + "".join(f"\n    {line}" for line in after.last_lines[-4:]))
         if after.state != before.state and after.state in ("failed", "stopped", "draining"):
             self.say(f"{job}: {_IN_WORDS[after.state]}")
 
@@ -282,7 +282,7 @@ class Supervisor:
             time.sleep(0.1)
 
     def _drivers_here(self) -> Mapping[str, Pulse]:
-        """By what the last look has seen: the lake may be away by now."""
+        """By what the last look has seen: the lake may be unreachable by now."""
         found = {}
         for job, watched in self._watched.items():
             beat, mine = watched.beat, watched.launched

@@ -53,7 +53,7 @@ def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: st
     if _has(text, _FENCED) or (_has(text, _BEGUN_BY_ANOTHER) and _is_whole(lake, pipeline)):
         return ConcurrentDriverError(
             f"pipeline `{pipeline}`: another driver runs on its checkpoint {lake.path(checkpoint)} and planned the "
-            "next batch first. This driver has stopped; the other goes on. Nothing was written twice."
+            "next batch first. This driver has stopped; the other one continues. Nothing was written twice."
         )
     reason = "no space is left on its disk, or on that of Spark's temporary files" if _has(text, _FULL) else None
     reason = reason or trouble(lake)
@@ -67,7 +67,7 @@ def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: st
         )
     if reason is not None:
         return LakeUnavailableError(
-            f"pipeline `{pipeline}`: the lake {lake.uri}: {reason} ({root_cause(error)}). {_WHOLE} Mend that, then run "
+            f"pipeline `{pipeline}`: the lake {lake.uri}: {reason} ({root_cause(error)}). {_WHOLE} Fix that, then run "
             "the same command again."
         )
     cause = root_cause(error)

@@ -33,7 +33,7 @@ _UNREADABLE = (
     "PATH_NOT_FOUND",  # listed, and removed before it was read
 )
 
-# What keeps a file from being read though nothing is wrong with it: the stream stops, and reads it once that is mended.
+# What keeps a file from being read though nothing is wrong with it: the stream stops, and reads it once that is fixed.
 _NOT_THE_FILES_FAULT = (
     "AccessDenied",
     "AccessControlException",

@@ -200,7 +200,7 @@ class IngestQuery(Query[Ingest]):
         """Bronze and its quarantine."""
         table = self.definition.sink.table
         columns = schema_of(f"{schema_ddl(self.definition)}, {METADATA}")
-        # Else Spark would refuse them in the first batch, when the mended rules are a changed definition.
+        # Else Spark would refuse them in the first batch, when the fixed rules are a changed definition.
         self.spark.createDataFrame([], columns).select(*(broken(rule) for rule in self.definition.all_rules)).schema  # noqa: B018
         # Readers without a JVM are not given the statistics of columns that stand behind a struct.
         bronze = StructType(sorted(columns, key=lambda field: isinstance(field.dataType, StructType)))
@@ -430,7 +430,7 @@ class IngestQuery(Query[Ingest]):
                     f"pipeline `{self.name}`: {count} rows of batch {batch_id} break {rule.name}, which stops the "
                     "stream",
                     str(example[0]) if example else "",
-                    "Nothing of this batch was written. Mend the input, or let the rule quarantine such rows, then "
+                    "Nothing of this batch was written. Fix the input, or let the rule quarantine such rows, then "
                     "start the stream again.",
                 )
 

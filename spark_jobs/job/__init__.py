@@ -1,1 +1,1 @@
-"""A deployed job: the driver that follows the orders in the lake, tells how it fares, and stops where it is fenced."""
+"""A deployed job: the driver that follows the orders in the lake, reports its state, and stops where it is fenced."""

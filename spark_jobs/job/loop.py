@@ -145,7 +145,7 @@ class JobDriver:
         self._looked_at: float | None = None
         self._lock = threading.Lock()
         self._over: list[Gauges] = []
-        self._away = False
+        self._unreachable = False
         self.alive_at = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
@@ -161,7 +161,7 @@ class JobDriver:
             self._look_at_the_lake()
             due = steps(self._wanted, self._slots(), now=datetime.now(UTC), ending=stop.is_set())
             for step in due:
-                if not (self._away and step.action == "start"):
+                if not (self._unreachable and step.action == "start"):
                     self._take(step.action, step.pipeline)
             self._driver.end_drained()
             self._driver.look()
@@ -177,7 +177,7 @@ class JobDriver:
             stop.wait(_LOOK_EVERY_S) if not stop.is_set() else time.sleep(_LOOK_EVERY_S / 4)
 
     def pipelines(self) -> dict[str, PipelinePulse]:
-        """How each pipeline fares, with the figures that were measured last; asks nobody. Beside `run`."""
+        """The state of each pipeline, with the figures that were measured last; asks nobody. Beside `run`."""
         return {
             name: PipelinePulse(
                 generation=each.generation,
@@ -199,7 +199,7 @@ class JobDriver:
             why_ended(self._spark)
 
     def measure(self) -> None:
-        """Measures how each pipeline fares: asks sources and the lake, for as long as they need to answer.
+        """Measures each pipeline: asks sources and the lake, for as long as they need to answer.
 
         Called beside `run`, always from the same thread.
         """
@@ -223,7 +223,7 @@ class JobDriver:
             return dict(self._running)
 
     def _look_at_the_lake(self) -> None:
-        """Whether this driver may go on, and what is wanted; while the lake is away, what was wanted last."""
+        """Whether this driver may go on, and what is wanted; while the lake is unreachable, what was wanted last."""
         try:
             self._fence.check()
             self._read_orders()
@@ -231,13 +231,13 @@ class JobDriver:
             raise
         except Exception:
             # The streams notice by themselves, and are tried again until the lake is back.
-            if not self._away:
+            if not self._unreachable:
                 log.warning(
                     "the lake %s cannot be looked at; what was ordered last stands", self._lake.uri, exc_info=True
                 )
-            self._away = True
+            self._unreachable = True
         else:
-            self._away = False
+            self._unreachable = False
 
     def _read_orders(self) -> None:
         if self._looked_at is None or time.monotonic() - self._looked_at >= _ORDERS_EVERY_S:
@@ -300,7 +300,7 @@ class JobDriver:
         error = self._lost_lake() or error
         each.failures = [*(at for at in each.failures if now - at < _REMEMBERED), now]
         each.error, each.error_kind = error.without_values, type(error).__name__
-        # Of the errors, only the unknown ones are judged by that; a lake that is away is not asked.
+        # Of the errors, only the unknown ones are judged by that; a lake that is unreachable is not asked.
         unknown = isinstance(error, StoppedError)
         progressed = each.progressed_at is not None or (unknown and has_committed(self._lake, name))
         again = after_failure(error, each.failures, now=now, progressed=progressed)

@@ -51,7 +51,7 @@ class Heart(threading.Thread):
         self._measuring = threading.Thread(target=self._measure, name="figures", daemon=True)
         self._asking = threading.Thread(target=self._ask, name="spark", daemon=True)
         self._answered_at = time.monotonic()
-        self._away = False
+        self._unreachable = False
         self.driver: JobDriver | None = None
         self.newest = Pulse(
             job=job,
@@ -118,12 +118,12 @@ class Heart(threading.Thread):
                 self._fence.check_now()
             pulse.beat(self._lake, self.newest)
         except Exception:
-            # The lake is away; the streams notice by themselves. Told once, not every two seconds.
-            if not self._away:
+            # The lake is unreachable; the streams notice by themselves. Told once, not every two seconds.
+            if not self._unreachable:
                 log.warning("no sign of life can be written to %s", self._lake.uri, exc_info=True)
-            self._away = True
+            self._unreachable = True
         else:
-            self._away = False
+            self._unreachable = False
 
 
 class Recorder(threading.Thread):

@@ -84,10 +84,15 @@ def _source_check(
     return [
         (
             held == read,
-            f"source: {names} holds {held:,} rows between the first and the last offset, {read:,} were read "
-            f"({totals['read']:,} events, {totals['heartbeats']:,} heartbeats)",
+            f"source: {names} holds {_counted(held, 'row')} between the first and the last offset, "
+            f"{read:,} {'was' if read == 1 else 'were'} read "
+            f"({_counted(totals['read'], 'event')}, {_counted(totals['heartbeats'], 'heartbeat')})",
         )
     ]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def open_pairs(lake: Lake, definition: Pipeline, epoch: int, rows: list[tuple[int, LedgerEntry]]) -> int | None:

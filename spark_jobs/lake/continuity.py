@@ -16,8 +16,8 @@ from spark_jobs.spec import Definition
 
 RESTORE_OR_RESET = (
     "Bring back what is missing, as it was after the table's newest batch; or begin a new epoch, which reads the "
-    "source again from its start: `tidemark reset {pipeline} --empty-tables` computes the tables anew (what the source "
-    "does not hold any more is lost), `--keep-tables` keeps their rows (what it still holds comes twice)."
+    "source again from its start: `tidemark reset {pipeline} --empty-tables` computes the tables again (what the "
+    "source does not hold any more is lost), `--keep-tables` keeps their rows (what it still holds comes twice)."
 )
 
 

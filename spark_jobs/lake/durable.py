@@ -29,7 +29,7 @@ def create_object(lake: Lake, path: str, content: bytes) -> None:
     if lake.on_s3:
         lake.store.put(path, content, mode="create")
         return
-    lake.store  # noqa: B018 (refuses a lake whose folder is gone, which would be made anew)
+    lake.store  # noqa: B018 (refuses a lake whose folder is gone, which would be made again)
     final = Path(lake.uri) / path
     final.parent.mkdir(parents=True, exist_ok=True)
     # So named it stands in no listing of objects, also where its writer died.

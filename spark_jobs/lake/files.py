@@ -62,7 +62,7 @@ def missing_files(lake: Lake, table: str, opened: DeltaTable) -> tuple[str, ...]
     return gone(lake, table, [path for path in data_files(opened) if path not in names])
 
 
-def told(table: str, version: int, missing: Sequence[str]) -> str:
+def describe_missing(table: str, version: int, missing: Sequence[str]) -> str:
     """What is missing, in words: the table, the version, the files."""
     more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
     files = "data file is gone" if len(missing) == 1 else "data files are gone"
@@ -77,8 +77,8 @@ def refuse_missing(lake: Lake, table: str, opened: DeltaTable) -> None:
     """
     if missing := missing_files(lake, table, opened):
         raise MissingFilesError(
-            f"{told(table, opened.version(), missing)}. Nothing was changed. Bring it back from a copy of the lake, or "
-            "have the table computed again: docs/runbook.md#data-file-missing."
+            f"{describe_missing(table, opened.version(), missing)}. Nothing was changed. Bring it back from a copy of "
+            "the lake, or have the table computed again: docs/runbook.md#data-file-missing."
         )
 
 

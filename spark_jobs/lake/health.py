@@ -11,7 +11,7 @@ _FULL_BYTES = 64 * 1024
 
 
 def refuse_vanished(lake: Lake) -> None:
-    """Refuses to write into a folder lake that is gone: the store would make the folder anew, and nobody would notice.
+    """Refuses to write into a folder lake that is gone: the store would make the folder again, and nobody would notice.
 
     Raises:
         LakeUnavailableError: if the folder is not there.

@@ -91,7 +91,7 @@ class Lake:
             )
         return LocalStore(self.uri)
 
-    def made(self) -> Self:
+    def ensure_exists(self) -> Self:
         """The lake itself, whose folder is there from now on: for what begins a lake, never for what looks at one.
 
         Raises:

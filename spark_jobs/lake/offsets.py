@@ -113,7 +113,7 @@ def read_by_batch(
                 f"{found.emptied_at:%Y-%m-%d %H:%M:%S} UTC (version {found.emptied_in}). Events that it has counted "
                 "are gone from there, and would be counted twice where they come again. Nothing of this batch was "
                 "written. "
-                f"Begin anew with what is there now: tidemark reset {pipeline.name} --empty-tables"
+                f"Begin again with what is there now: tidemark reset {pipeline.name} --empty-tables"
             )
         total = None if total is None or found.rows is None else total + found.rows
     return Read(total)

@@ -79,8 +79,8 @@ def open_or_create(lake: Lake, table: str, schema: Schema, properties: Mapping[s
             # A long log is slow to open.
             configuration={"delta.checkpointInterval": str(CHECKPOINT_INTERVAL), **(properties or {})},
             storage_options=options,
-            # Who comes second at the same moment would otherwise make the table anew in its next version, under another
-            # id, which stops those that read it or append to it.
+            # Who comes second at the same moment would otherwise make the table again in its next version, under
+            # another id, which stops those that read it or append to it.
             commit_properties=CommitProperties(max_commit_retries=0),
         )
     except CommitFailedError:

@@ -81,7 +81,7 @@ def withdraw(lake: Lake, *, pipeline: str, table: str, epoch: int) -> None:
 
 
 def published(lake: Lake) -> Mapping[str, datetime]:
-    """Pipeline -> its published watermark; one that has begun anew has none yet."""
+    """Pipeline -> its published watermark; one that has begun again has none yet."""
     try:
         table = open_table(lake, TABLE)
     except MissingTableError:

@@ -21,11 +21,11 @@ class Problem:
     """What keeps definitions of this folder from being registered; the others are.
 
     Attributes:
-        told: the file, the line and the error, or what two definitions both claim.
+        message: the file, the line and the error, or what two definitions both claim.
         names: of the pipelines that are left out for it; none where a file cannot be loaded.
     """
 
-    told: str
+    message: str
     names: frozenset[str] = frozenset()
 
 
@@ -48,8 +48,8 @@ class UnknownPipelineError(TidemarkError, LookupError):
 
 
 def _left_out(problems: Iterable[Problem]) -> str:
-    told = "; ".join(problem.told for problem in problems)
-    return f" Left out until it is fixed: {told}." if told else ""
+    messages = "; ".join(problem.message for problem in problems)
+    return f" Left out until it is fixed: {messages}." if messages else ""
 
 
 def _definitions(module: ModuleType) -> tuple[Definition, ...]:
@@ -111,7 +111,7 @@ def registered_readers(skipped: Callable[[str], None]) -> tuple[Pipeline, ...]:
     loaded = _load(_files())
     for problem in loaded.problems:
         if not problem.names:
-            skipped(problem.told)
+            skipped(problem.message)
     return tuple(each for each in (*loaded.definitions.values(), *loaded.clashing) if isinstance(each, Pipeline))
 
 
@@ -241,7 +241,7 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
                 raise UnknownPipelineError(one, found)
             resolved += [found[one]] if one else found.values()
         elif clash := next((problem for problem in problems() if name in problem.names), None):
-            raise DefinitionError(f"{clash.told}. Nothing was done.")
+            raise DefinitionError(f"{clash.message}. Nothing was done.")
         else:
             raise UnknownPipelineError(name, registry(), problems())
     _refuse_taken_tables(resolved)

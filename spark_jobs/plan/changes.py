@@ -63,8 +63,12 @@ def changes(before: Definition, after: Definition) -> tuple[Change, ...]:
         after: which is to run on it.
     """
     if before.kind != after.kind:
-        return (Change("kind", Verdict.REFUSED, f"it was an {before.kind}; give the {after.kind} a name of its own"),)
+        return (Change("kind", Verdict.REFUSED, f"it was {_a(before.kind)}; give the {after.kind} a name of its own"),)
     return tuple(_differences(before, after))
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def needs_new_epoch(before: Definition, after: Definition) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 They are computed in whole milliseconds since 1970 by arithmetic, not by Spark's `window()`, so that the
 late split costs one comparison an event; `tests/spark/test_grid.py` holds both against each other.
 
-They are SQL texts over the name of the event-time column: made anew for each batch, a text costs one call to the JVM
+They are SQL texts over the name of the event-time column: made again for each batch, a text costs one call to the JVM
 and the same expression put together from columns costs dozens.
 """
 

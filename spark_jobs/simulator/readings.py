@@ -84,16 +84,16 @@ def _readings_of(machine: str, shop: Shop, start_ms: int) -> Iterator[Event]:
 
 
 class _Wear:
-    """By how many standard deviations a machine is off: none for hours, then more and more, until it is mended."""
+    """By how many standard deviations a machine is off: none for hours, then more and more, until it is fixed."""
 
     def __init__(self, dice: random.Random, start_ms: int) -> None:
         self._dice = dice
-        self._mended_ms = start_ms
+        self._fixed_ms = start_ms
         self._next()
 
     def at(self, time_ms: int) -> float:
         """The drift at an instant; ask in order of time."""
-        while time_ms >= self._mended_ms:
+        while time_ms >= self._fixed_ms:
             self._next()
         if time_ms < self._begins_ms:
             return 0.0
@@ -101,10 +101,10 @@ class _Wear:
 
     def _next(self) -> None:
         draw = self._dice.random
-        self._begins_ms = self._mended_ms + 30 * _MINUTE_MS + int(self._dice.expovariate(1 / (6 * 60)) * _MINUTE_MS)
+        self._begins_ms = self._fixed_ms + 30 * _MINUTE_MS + int(self._dice.expovariate(1 / (6 * 60)) * _MINUTE_MS)
         self._rises_ms = (4 + 8 * draw()) * _MINUTE_MS
         self._most = 12 + 6 * draw()
-        self._mended_ms = self._begins_ms + int(self._rises_ms + (5 + 10 * draw()) * _MINUTE_MS)
+        self._fixed_ms = self._begins_ms + int(self._rises_ms + (5 + 10 * draw()) * _MINUTE_MS)
 
 
 def _between(bounds: tuple[float, float], place: float) -> float:

@@ -66,7 +66,7 @@ def _describe(model: type[BaseModel], fields: dict[str, Any], error: ValidationE
     details = error.errors()
     for detail in details:
         if detail["type"] == "too_short" and any(detail["loc"] == other["loc"][:-1] for other in details):
-            continue  # pydantic counts only the items that are valid; what is wrong with the others is told
+            continue  # pydantic counts only the items that are valid; the errors of the others are shown
         place = ".".join(str(part) for part in detail["loc"])
         message = detail["msg"].removeprefix("Value error, ")
         match detail["type"]:
@@ -81,6 +81,8 @@ def _describe(model: type[BaseModel], fields: dict[str, Any], error: ValidationE
                 message = (
                     f"expected a tuple, got {detail['input']!r}: a tuple of one needs a comma, ({detail['input']!r},)"
                 )
+            case "too_short" if detail["ctx"]["min_length"] == 1:
+                message = f"expected at least one, got {detail['input']!r}"
             case _:
                 message = f"{message[0].lower()}{message[1:]}, got {detail['input']!r}"
         lines.append(f"{subject}: {place}: {message}" if place else f"{subject}: {message}")

@@ -86,7 +86,7 @@ def open_archive(form: int, folder: Path) -> Lake:
 
 def write(spark: SparkSession, folder: Path) -> None:
     """Makes a lake with three batches of everything, and archives it as the newest form."""
-    lake = Lake(str(folder / "lake")).made()
+    lake = Lake(str(folder / "lake")).ensure_exists()
     for batch in range(3):
         fill(lake, batch)
     for pipeline in pipelines():

@@ -21,13 +21,13 @@ def main(arguments: Sequence[str]) -> int:
     passed = failed = 0
     shown: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
-        spark = build_session(Lake(folder).made(), settings=Settings(master="local[2]", shuffle_partitions=1))
+        spark = build_session(Lake(folder).ensure_exists(), settings=Settings(master="local[2]", shuffle_partitions=1))
         for number, case in enumerate(read(Path(arguments[0]))):
             if not case.built:
                 _say(f"not built: {case.kind}  ({case.id})")
                 continue
             try:
-                differences = run_case(spark, Lake(f"{folder}/{number}").made(), case)
+                differences = run_case(spark, Lake(f"{folder}/{number}").ensure_exists(), case)
             except Exception as error:  # noqa: BLE001
                 failed += 1
                 _say(f"FAILED  {case.id}: {type(error).__name__}: {error}")

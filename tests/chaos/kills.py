@@ -303,7 +303,7 @@ def lakes_of(kind: str, root: Path) -> Iterator[tuple[Any, dict[str, str]]]:
     """A function that gives a fresh lake by its name, with its input in place, and the driver's environment."""
     root.mkdir(parents=True, exist_ok=True)
     if kind == "folder":
-        yield lambda name: Lake(str(root / name)).made(), {}
+        yield lambda name: Lake(str(root / name)).ensure_exists(), {}
         return
     with start_minio(root / "minio") as minio:
         minio.create_bucket("chaos")
@@ -357,7 +357,10 @@ def main() -> int:
             lake = lake_named(f"round-{seed}")
             put_input(lake, landing)
             calm_by = partial(
-                run_calm_by, landing=landing, lake=Lake(str(run_folder / f"calm-{seed}")).made(), environment={}
+                run_calm_by,
+                landing=landing,
+                lake=Lake(str(run_folder / f"calm-{seed}")).ensure_exists(),
+                environment={},
             )
             most = min(16, options.kills - made)
             result = run_killed(lake, environment, expected, seed=seed, most_kills=most, calm_by=calm_by)

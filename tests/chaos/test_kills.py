@@ -36,7 +36,7 @@ def test_tables_after_kills_equal_those_of_a_calm_run(
     with kills.lakes_of(kind, tmp_path / kind) as (lake_named, environment):
         lake = lake_named("killed")
         kills.put_input(lake, calm.landing)
-        own = Lake(str(tmp_path / "calm")).made()
+        own = Lake(str(tmp_path / "calm")).ensure_exists()
         result = kills.run_killed(
             lake,
             environment,

@@ -25,7 +25,7 @@ from spark_jobs.control import orders, status, terms
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.launchers import LocalProcess
-from spark_jobs.control.monitor import Report, look, told
+from spark_jobs.control.monitor import Report, look, mark_reported
 from spark_jobs.control.pulse import PipelinePulse
 from spark_jobs.job import loop, process, steps
 from spark_jobs.job.loop import Fence, JobDriver
@@ -132,7 +132,7 @@ class Stage:
 
     def look(self) -> None:
         seen = look(self.lake, now=datetime.now(UTC))
-        told(self.lake, seen)
+        mark_reported(self.lake, seen)
         self.told += seen.changes
         self.reports = {report.pipeline: report for report in seen.reports}
 
@@ -156,7 +156,7 @@ class Stage:
     def logged(self, name: str) -> dict[str, list[str]]:
         """The same from `ops.alerts`."""
         found: dict[str, list[str]] = {}
-        for row in sorted(lakes.rows(self.lake, "ops.alerts"), key=lambda row: row["told_at"]):
+        for row in sorted(lakes.rows(self.lake, "ops.alerts"), key=lambda row: row["reported_at"]):
             if row["pipeline"] == name:
                 found.setdefault(row["kind"], []).append(row["event"])
         return found
@@ -172,7 +172,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(Lake(str(tmp_path_factory.mktemp("alerts") / "lake")).made())
+    stage = Stage(Lake(str(tmp_path_factory.mktemp("alerts") / "lake")).ensure_exists())
     with pytest.MonkeyPatch.context() as patch:
         # What a driver says is waited for here some fifty times.
         patch.setattr(process, "PULSE_EVERY_S", 0.25)
@@ -335,7 +335,7 @@ def test_a_damaged_checkpoint_is_told_with_its_restarts_until_it_is_whole_again(
     assert [row["units"] for row in lakes.rows(stage.lake, "gold.damaged")] == [20]
 
 
-def test_a_pipeline_that_does_not_fit_its_source_is_told_until_it_is_mended(stage: Stage) -> None:
+def test_a_pipeline_that_does_not_fit_its_source_is_told_until_it_is_fixed(stage: Stage) -> None:
     bronze(stage, "unfit", sales(10, datetime.now(UTC)))
     stage.deploy(totals("unfit", by="customer_id"))
     stage.until_told("unfit", "not-running", began=True)
@@ -347,7 +347,7 @@ def test_a_pipeline_that_does_not_fit_its_source_is_told_until_it_is_mended(stag
     stage.stop("unfit")
 
 
-def test_a_ledger_that_does_not_balance_is_told_until_the_results_are_computed_anew(stage: Stage) -> None:
+def test_a_ledger_that_does_not_balance_is_told_until_the_results_are_computed_again(stage: Stage) -> None:
     table = bronze(stage, "forged", sales(10, datetime.now(UTC)))
     wanted = totals("forged")
     stage.deploy(wanted)
@@ -370,13 +370,13 @@ def test_a_ledger_that_does_not_balance_is_told_until_the_results_are_computed_a
 
 
 def test_an_order_that_nobody_takes_is_told_until_a_supervisor_does(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake")).made()
+    lake = Lake(str(tmp_path / "lake")).ensure_exists()
     deploy(lake, [a_pipeline()])
     assert look(lake, now=datetime.now(UTC)).changes == ()
     later = datetime.now(UTC) + timedelta(minutes=3)
     began = look(lake, now=later)
     assert [(change.kind, change.began) for change in began.changes] == [("no-supervisor", True)]
-    told(lake, began)
+    mark_reported(lake, began)
     assert look(lake, now=later).changes == ()
 
     # What it starts here is no driver: that is of no account to whether somebody has taken the order.

@@ -179,7 +179,7 @@ def counted(lake: Lake, reader: Pipeline) -> dict[str, int]:
 def test_tables_are_those_of_an_undisturbed_run_after_the_master_was_restarted_and_a_worker_was_killed(
     calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake, logs, readers = Lake(str(tmp_path / "lake")).made(), tmp_path / "logs", READERS[:1]
+    lake, logs, readers = Lake(str(tmp_path / "lake")).ensure_exists(), tmp_path / "logs", READERS[:1]
     streams.copy_bronze(calm.bronze, lake)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", "1g")

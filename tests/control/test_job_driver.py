@@ -26,7 +26,7 @@ def test_orders_that_cannot_be_read_at_first_are_not_taken_for_none(
     def fail_at_first() -> tuple[int, Desired | None]:
         looks.append(None)
         if len(looks) == 1:
-            raise OSError("the lake is away")
+            raise OSError("the lake is unreachable")
         return read()
 
     monkeypatch.setattr(driver._orders, "newest", fail_at_first)

@@ -14,7 +14,7 @@ from spark_jobs.control import health, orders, reconcile, terms
 from spark_jobs.control import supervisor as control_supervisor
 from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
 from spark_jobs.control.launchers import Launched, LocalProcess
-from spark_jobs.control.monitor import Report, look, told
+from spark_jobs.control.monitor import Report, look, mark_reported
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Sink
 from tests.calm import CalmRun
@@ -28,7 +28,7 @@ NAMES = sorted(reader.name for reader in TWO)
 def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_were_killed(
     calm: CalmRun, spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake, logs = Lake(str(tmp_path / "lake")).made(), tmp_path / "logs"
+    lake, logs = Lake(str(tmp_path / "lake")).ensure_exists(), tmp_path / "logs"
     streams.copy_bronze(calm.bronze, lake)
     with launching(WatchedLauncher()) as launcher:
         first = supervisor(lake, logs, launcher)
@@ -44,7 +44,7 @@ def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_
         assert told_of == [(name, kind, True) for name in NAMES for kind in both]
         dead = [change.message for change in silent.changes if change.kind == "not-running"]
         assert all("no sign of life" in message for message in dead)
-        told(lake, silent)
+        mark_reported(lake, silent)
         until(lambda: (found := beat(lake)) and found.term == 2 and len(found.pipelines) == len(NAMES), first)
         heard = [change for change in look(lake, now=datetime.now(UTC)).changes if change.kind == "not-running"]
         assert sorted((c.pipeline, c.began) for c in heard) == [(name, False) for name in NAMES]
@@ -94,7 +94,7 @@ def java_of(launched: Launched) -> psutil.Process:
 def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(
     calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = Lake(str(tmp_path / "lake")).made()
+    lake = Lake(str(tmp_path / "lake")).ensure_exists()
     streams.copy_bronze(calm.bronze, lake)
     broken = READERS[0].model_copy(update={"name": "broken", "event_time": "shipped_at", "sink": Sink("gold.broken")})
     totals = READERS[2]
@@ -119,7 +119,7 @@ def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(
         assert failed_generations(lake) == {"broken": 1}
         until(lambda: (found := beat(lake)) and found.pipelines[totals.name].figures.read, watching)
 
-        # Spark hangs while Python lives on: the monitor tells so, the supervisor ends both and starts them anew.
+        # Spark hangs while Python lives on: the monitor tells so, the supervisor ends both and starts them again.
         assert reports(lake)[totals.name].healthy
         with monkeypatch.context() as patch:
             patch.setattr(health, "STALE", timedelta(seconds=4))
@@ -135,15 +135,15 @@ def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(
         assert (end.term, end.exit_code, end.log) == (2, -signal.SIGKILL, str(launcher.launched[1].log))
         assert "its supervisor ended it: Spark has not answered" in end.cause
 
-        # Mended under the same name, it runs in the same driver.
-        mended = broken.model_copy(update={"event_time": "sold_at"})
-        await_running(lake, deploy(lake, [mended]), timeout=streams.PATIENCE, sleep=once_more)
+        # Fixed under the same name, it runs in the same driver.
+        fixed = broken.model_copy(update={"event_time": "sold_at"})
+        await_running(lake, deploy(lake, [fixed]), timeout=streams.PATIENCE, sleep=once_more)
         assert terms.records(lake, JOB).newest_number() == 3
         until(lambda: reports(lake)[totals.name].healthy, watching)
 
 
 def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake")).made()
+    lake = Lake(str(tmp_path / "lake")).ensure_exists()
     streams.copy_bronze(calm.bronze, lake)
     clock = streams.Clock()
     with launching(WatchedLauncher(environment={"TIDEMARK_DRIVER_MEMORY": "2 parsecs"})) as launcher:
@@ -165,9 +165,9 @@ def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_
 
         assert failed_generations(lake) == {READERS[2].name: 1}
 
-        # Another supervisor, whose environment may have been mended, tries it again.
+        # Another supervisor, whose environment may have been fixed, tries it again.
         sleeper = LocalProcess((sys.executable, "-c", "import time; time.sleep(600)"))
         watching._lease.release()
-        with launching(WatchedLauncher(sleeper)) as mended:
-            supervisor(lake, tmp_path / "logs", mended, now=clock.now).look()
-            assert len(mended.launched) == 1
+        with launching(WatchedLauncher(sleeper)) as fixed:
+            supervisor(lake, tmp_path / "logs", fixed, now=clock.now).look()
+            assert len(fixed.launched) == 1

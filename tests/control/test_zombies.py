@@ -32,7 +32,7 @@ TABLE, VERSION = "gold.top_products", "4"
 @contextmanager
 def a_lake(kind: str, folder: Path, spark: SparkSession) -> Iterator[Lake]:
     if kind == "folder":
-        yield Lake(str(folder / "lake")).made()
+        yield Lake(str(folder / "lake")).ensure_exists()
         return
     if minio_binary() is None:
         leave_out("no minio binary: `make setup-tests` builds one where Go is installed")

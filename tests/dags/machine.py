@@ -149,7 +149,7 @@ def machine(folder: Path, *, notifiers: list[Mapping[str, Any]], connections: Ma
         for name, value in settings.items():
             patch.setenv(name, value)
         os.chdir(folder)
-        this = Machine(folder, Lake(str(folder / "lake")).made())
+        this = Machine(folder, Lake(str(folder / "lake")).ensure_exists())
         try:
             this.sell("sales", rows=3600, hours_ago=36)
             this.said = this.up()

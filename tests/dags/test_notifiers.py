@@ -52,7 +52,7 @@ def test_a_notifier_that_does_not_answer_keeps_neither_the_others_nor_the_monito
             assert not telling.is_alive()
             assert taken == [True, True, True]
             assert [body["pipeline"] for _, body in there.received] == ["a", "b", "c"]
-            assert "entry 0 (webhook): 3 of 3 changes could not be told (no answer within 3 s)" in " ".join(said)
+            assert "entry 0 (webhook): 3 of 3 changes could not be delivered (no answer within 3 s)" in " ".join(said)
         for left in threading.enumerate():
             if left.name.startswith("notifier"):
                 left.join(timeout=60)
@@ -90,7 +90,7 @@ def test_a_breach_that_nobody_took_is_told_at_the_next_look_and_then_no_more(
     monkeypatch.setenv(
         "AIRFLOW_VAR_TIDEMARK_NOTIFIERS", '[{"kind": "webhook", "conn_id": "ops", "endpoint": "alerts"}]'
     )
-    lake, now = Lake(str(tmp_path / "lake")).made(), datetime.now(UTC)
+    lake, now = Lake(str(tmp_path / "lake")).ensure_exists(), datetime.now(UTC)
     deploy(lake, [registry()["shop_totals"]])
 
     def look(minutes: int) -> None:

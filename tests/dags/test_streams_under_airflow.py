@@ -201,10 +201,12 @@ def test_a_notifier_that_cannot_be_reached_hides_nothing(here: Machine) -> None:
     logs = [here.ended("monitor_streams", run["dag_run_id"]).log("look") for run in runs if run["state"] == "failed"]
     telling = [log for log in logs if "ALERT ingest_clicks: not-running" in log]
     assert len(telling) == 1
-    assert "entry 0 (webhook): 'ALERT ingest_clicks: not-running' could not be told" in telling[0]
+    assert "entry 0 (webhook): 'ALERT ingest_clicks: not-running' could not be delivered" in telling[0]
 
 
-def test_a_lake_that_is_away_is_told_once_and_streams_go_on_when_it_is_back(here: Machine, receiver: Receiver) -> None:
+def test_a_lake_that_is_unreachable_is_told_once_and_streams_go_on_when_it_is_back(
+    here: Machine, receiver: Receiver
+) -> None:
     """As when its disk is not mounted: an empty folder is in its place."""
     driver = here.pulse()
     assert driver is not None
@@ -216,7 +218,7 @@ def test_a_lake_that_is_away_is_told_once_and_streams_go_on_when_it_is_back(here
         run = here.run("monitor_streams")
         assert run.state == "failed"
         assert "is its disk mounted?" in run.log("look")
-    assert receiver.of("every pipeline") == [("/alerts", "lake-away", "began")]
+    assert receiver.of("every pipeline") == [("/alerts", "lake-unreachable", "began")]
     # Pieces of the batch that was on its way may be there, but nothing that begins a lake or commits that batch.
     telling = {"_control", "_delta_log", "commits"}
     begun = [path for path in place.rglob("*") if path.is_file() and telling & set(path.parts)]
@@ -229,7 +231,10 @@ def test_a_lake_that_is_away_is_told_once_and_streams_go_on_when_it_is_back(here
     until(lambda: _running_since(here, driver.term - 1, at=back), 150, "progress of all streams")
     run = here.run("monitor_streams")
     assert run.rows("report").keys() == {*DEMO, "ingest_clicks"}
-    assert receiver.of("every pipeline") == [("/alerts", "lake-away", "began"), ("/alerts", "lake-away", "cleared")]
+    assert receiver.of("every pipeline") == [
+        ("/alerts", "lake-unreachable", "began"),
+        ("/alerts", "lake-unreachable", "cleared"),
+    ]
     assert here.pulse().pid == driver.pid  # type: ignore[union-attr]
     read = _read(here, "shop_totals")
     until(lambda: _read(here, "shop_totals") > read, 120, "further events in the ledger")

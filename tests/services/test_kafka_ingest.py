@@ -102,7 +102,7 @@ def reason_of(row: TruthRow) -> str | None:
 def test_every_message_is_accounted_for_and_added_partitions_are_read(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    lake, definition = Lake(str(tmp_path / "lake")).made(), an_ingest(broker)
+    lake, definition = Lake(str(tmp_path / "lake")).ensure_exists(), an_ingest(broker)
     broker.create_topic(TOPIC, partitions=2)
     shop = Shop(
         seed=7,
@@ -212,7 +212,7 @@ def test_kafkas_own_tools_see_how_far_a_deployed_ingest_is(broker: Broker, lake:
 
 
 def test_what_a_transaction_took_back_is_no_event(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake")).made()
+    lake = Lake(str(tmp_path / "lake")).ensure_exists()
     broker.create_topic("shop.transactions")
     source = Kafka("shop.transactions", bootstrap_servers=broker.bootstrap_servers)
     definition = an_ingest(broker).model_copy(update={"source": source})
@@ -237,7 +237,7 @@ def test_what_a_transaction_took_back_is_no_event(spark: SparkSession, broker: B
 def test_a_topic_that_was_made_again_under_its_name_is_not_read_on(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    lake, topic = Lake(str(tmp_path / "lake")).made(), "shop.again"
+    lake, topic = Lake(str(tmp_path / "lake")).ensure_exists(), "shop.again"
     definition = an_ingest(broker).model_copy(
         update={"source": Kafka(topic, bootstrap_servers=broker.bootstrap_servers)}
     )

@@ -98,7 +98,7 @@ def test_what_the_simulator_writes_with_its_credentials_an_ingest_reads_with_its
     simulate(broker)
 
     become(monkeypatch, broker, "streams", STREAMS_PASSWORD)
-    lake = Lake(str(tmp_path / "lake")).made()
+    lake = Lake(str(tmp_path / "lake")).ensure_exists()
     for outcome in Driver(spark, lake, [an_ingest()]).run_until_caught_up(close=False).values():
         assert outcome.error is None
 
@@ -115,7 +115,9 @@ def test_a_wrong_password_is_told_with_what_to_set_and_without_the_password(
 ) -> None:
     become(monkeypatch, broker, "streams", "the-wrong-one")
 
-    outcome = Driver(spark, Lake(str(tmp_path / "lake")).made(), [an_ingest()]).run_until_caught_up(close=False)
+    outcome = Driver(spark, Lake(str(tmp_path / "lake")).ensure_exists(), [an_ingest()]).run_until_caught_up(
+        close=False
+    )
 
     error = outcome["ingest_sales"].error
     assert isinstance(error, KafkaSettingsError)
@@ -157,7 +159,7 @@ def test_who_may_not_tell_kafkas_tools_of_the_lag_knows_it_all_the_same(
     assert send("clicks") is None
     become(monkeypatch, broker, "streams", STREAMS_PASSWORD)
     definition = an_ingest().model_copy(update={"source": Kafka("clicks")})
-    meter = LagMeter(Lake(str(tmp_path / "lake")).made(), definition, "_checkpoints/ingest_sales/epoch-1")
+    meter = LagMeter(Lake(str(tmp_path / "lake")).ensure_exists(), definition, "_checkpoints/ingest_sales/epoch-1")
     monkeypatch.setattr(LagMeter, "_group", "somebody-else")
     begin = {str(partition): 0 for partition in range(setup_users.PARTITIONS)}
     lag = meter.measure({"KafkaV2[Subscribe[clicks]]": json.dumps({"clicks": begin})})

@@ -21,7 +21,7 @@ from infra.minio.setup_users import MinioSetupError, setup_users
 from spark_jobs.control import mutes, orders, terms
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.marks import last_look
-from spark_jobs.control.monitor import look, told
+from spark_jobs.control.monitor import look, mark_reported
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.errors import LakeUnavailableError
 from tests.builders import a_pipeline
@@ -166,7 +166,7 @@ def test_airflow_declares_and_reports_with_what_it_may_write(minio: Minio, monke
     deploy(lake, [a_pipeline()])
     mutes.mute(lake, [a_pipeline().name], until=now + timedelta(hours=1))
     for later in (timedelta(minutes=3), timedelta(minutes=4)):
-        told(lake, look(lake, now=now + later))
+        mark_reported(lake, look(lake, now=now + later))
     with pytest.raises(PermissionDeniedError):
         Lease(lake, host="h", pid=1, clock=lambda: 0.0)._renew(1)
     term = terms.Term(host="h", supervisor="h/1", begun_at=now)

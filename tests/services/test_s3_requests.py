@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import obstore
 import pytest
 
-from spark_jobs.cli import run_told
+from spark_jobs.cli import run_reporting_errors
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, first_line
 
@@ -75,7 +75,7 @@ class TestAddress:
     def test_what_is_no_address_is_told(self, monkeypatch, capsys, address):
         set_all(monkeypatch, {**KEYS, "AWS_ENDPOINT_URL": address})
         monkeypatch.setattr(sys, "argv", ["tidemark", "status", "--lake", "s3a://bucket/shop"])
-        assert run_told() == 1
+        assert run_reporting_errors() == 1
         told = capsys.readouterr().err
         assert told.startswith("error: AWS_ENDPOINT_URL: expected http://host:port or https://host, got ")
         assert repr(address) in told

@@ -48,7 +48,7 @@ def test_the_cases_of_other_engines_end_as_they_say_or_differ_for_a_named_reason
     problems = {}
     for number, found in enumerate(cases):
         try:
-            run_case(spark, Lake(str(tmp_path / str(number))).made(), found)
+            run_case(spark, Lake(str(tmp_path / str(number))).ensure_exists(), found)
         except AssertionError as error:
             problems[found.id] = str(error)
     assert problems == {}

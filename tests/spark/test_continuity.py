@@ -115,7 +115,7 @@ def test_an_ingest_whose_checkpoint_or_bronze_lost_batches_reads_nothing_and_say
     assert kept(lake) == ["a1", "a2", "b3", "c4"]
 
 
-def test_a_batch_that_was_planned_anew_is_not_taken_for_the_one_that_the_table_has(
+def test_a_batch_that_was_planned_again_is_not_taken_for_the_one_that_the_table_has(
     spark: SparkSession, lake: Lake, landing: Path
 ) -> None:
     # The older copy of the checkpoint ends just before the batch that the table has: numbers alone tell nothing.

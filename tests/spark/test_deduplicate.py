@@ -138,7 +138,7 @@ EVENTS = st.builds(
 def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, batches: list[list[Event]]
 ) -> None:
-    lake = Lake(str(tmp_path_factory.mktemp("lake"))).made()
+    lake = Lake(str(tmp_path_factory.mktemp("lake"))).ensure_exists()
     assert_ends_as_the_rules_say(spark, lake, batches)
 
 

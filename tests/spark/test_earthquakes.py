@@ -135,7 +135,7 @@ def earthquakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
         "dropped": daily_quakes("dropped", delay="1 hour", late=Late.DROP),
         "updated": daily_quakes("updated", mode="update", delay="1 hour", grace="23 hours", late=Late.UPDATE),
     }
-    lake = Lake(str(folder / "lake")).made()
+    lake = Lake(str(folder / "lake")).ensure_exists()
     run(spark, lake, [ingest, *pipelines.values()])
     return Earthquakes([parsed[index] for index in order], lake, pipelines)
 

@@ -110,7 +110,7 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     found = {}
     for mode in ("append", "update"):
         folder, definition = tmp_path_factory.mktemp(mode), a_pipeline(mode)
-        lake = Lake(str(folder / "lake")).made()
+        lake = Lake(str(folder / "lake")).ensure_exists()
         columns = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
         bronze = lakes.Bronze(lake, "bronze.sales", columns, "t")
         land(bronze, (1, 7, 13))
@@ -149,7 +149,7 @@ def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(
 ) -> None:
     calm = undisturbed[mode]
     shutil.copytree(calm.before, tmp_path / "lake")
-    lake, definition = Lake(str(tmp_path / "lake")).made(), a_pipeline(mode)
+    lake, definition = Lake(str(tmp_path / "lake")).ensure_exists(), a_pipeline(mode)
     reached = failing_at(point, calm.batch_id, times)
 
     for _ in range(times):
@@ -167,7 +167,7 @@ def test_a_batch_whose_tasks_were_counted_twice_writes_nothing_and_runs_again(
 ) -> None:
     calm = undisturbed[mode]
     shutil.copytree(calm.before, tmp_path / "lake")
-    lake, definition = Lake(str(tmp_path / "lake")).made(), a_pipeline(mode)
+    lake, definition = Lake(str(tmp_path / "lake")).ensure_exists(), a_pipeline(mode)
     before = contents(lake, definition)
     with monkeypatch.context() as patched:
         # As when a worker was lost: tests/spark/test_observed.py provokes it.
@@ -199,7 +199,7 @@ def test_the_tables_are_the_same_whichever_way_a_batch_is_written(
 ) -> None:
     calm = undisturbed["update"]
     shutil.copytree(calm.before, tmp_path / "lake")
-    lake, definition = Lake(str(tmp_path / "lake")).made(), a_pipeline("update")
+    lake, definition = Lake(str(tmp_path / "lake")).ensure_exists(), a_pipeline("update")
     for module in modules:
         monkeypatch.setattr(module, bound, 0)
     lakes.run(spark, lake, definition)
@@ -233,7 +233,7 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ingested(spark: SparkSession, landing: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The tables of an ingest that did not fail."""
-    lake, definition = Lake(str(tmp_path_factory.mktemp("calm"))).made(), an_ingest(landing)
+    lake, definition = Lake(str(tmp_path_factory.mktemp("calm"))).ensure_exists(), an_ingest(landing)
     IngestQuery(spark, lake, definition).start(until_caught_up=True).awaitTermination()
     tables = contents(lake, definition)
     assert [len(rows) for rows in tables.values()] == [4, 8]
@@ -277,7 +277,7 @@ class _LookedBefore(IngestQuery):
 def test_after_a_take_over_no_number_of_bronze_is_given_twice(
     spark: SparkSession, tmp_path: Path, landing: Path
 ) -> None:
-    lake, definition = Lake(str(tmp_path / "lake")).made(), an_ingest(landing)
+    lake, definition = Lake(str(tmp_path / "lake")).ensure_exists(), an_ingest(landing)
     replaced = IngestQuery(spark, lake, definition, reached=failing_at("result_committed", 1, 1))
     with pytest.raises(Exception, match="result_committed"):
         replaced.start(until_caught_up=True).awaitTermination()

@@ -62,7 +62,7 @@ def write(path: Path, content: str | bytes, order: int = 0) -> None:
 @pytest.mark.parametrize(
     ("condition", "told"), [("lenght(k) = 3", "lenght"), ("v", "DATATYPE_MISMATCH"), ("nothing > 1", "nothing")]
 )
-def test_a_rule_that_spark_refuses_leaves_no_checkpoint_that_refuses_the_mended_one(
+def test_a_rule_that_spark_refuses_leaves_no_checkpoint_that_refuses_the_fixed_one(
     spark: SparkSession, lake: Lake, tmp_path: Path, condition: str, told: str
 ) -> None:
     write(tmp_path / "in/1.json", '{"k": "a", "v": 1, ' + T + "}\n")
@@ -899,7 +899,7 @@ def test_a_row_for_which_a_rule_cannot_be_computed_stops_nothing(
     assert_books_balance(lake, definition, read=len(verdicts))
 
 
-def test_a_rule_that_must_hold_stops_the_stream_and_nothing_is_written_until_the_input_is_mended(
+def test_a_rule_that_must_hold_stops_the_stream_and_nothing_is_written_until_the_input_is_fixed(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     landing = tmp_path / "landing"

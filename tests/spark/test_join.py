@@ -180,7 +180,7 @@ SIDES = st.lists(EVENTS, min_size=1, max_size=6)
 def test_every_event_of_random_streams_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, batches: list[Batch], how: str
 ) -> None:
-    lake = Lake(str(tmp_path_factory.mktemp("lake"))).made()
+    lake = Lake(str(tmp_path_factory.mktemp("lake"))).ensure_exists()
     bronze_of(lake, batches)
     definition = pipeline(how)
     lakes.run(spark, lake, definition)

@@ -107,7 +107,7 @@ def test_a_folder_called_like_a_column_and_a_value_changes_no_column(
     ranking = pipeline(Tumbling("5 minutes"), mode="update")
     measures = Aggregate(window=Tumbling("5 minutes"), by=("store",), measures={"total": "sum(v)"})
     definition = ranking.model_copy(update={"steps": (measures, TopN(2, order_by="total DESC, store"))})
-    lake = Lake(str(tmp_path / "store=berlin" / "v=77" / "window_end=2020-01-01" / "region=north")).made()
+    lake = Lake(str(tmp_path / "store=berlin" / "v=77" / "window_end=2020-01-01" / "region=north")).ensure_exists()
     bronze = lakes.Bronze(lake, "bronze.clicks", columns, "t")
     for minutes in ({"paris": 1, "rome": 2}, {"rome": 7}, {"oslo": 8}, {"oslo": 3}):
         bronze.append(
@@ -217,12 +217,12 @@ def test_a_time_that_poisons_the_watermark_is_made_null_where_the_table_is_read(
 
     plausible = {"k": "k", "v": "v", "t": "CASE WHEN t < timestamp'2027-01-01 00:00:00' THEN t END"}
     source = definition.tables[0].model_copy(update={"select": plausible})
-    mended = definition.model_copy(update={"name": "mended", "source": source, "sink": Sink("gold.mended")})
-    lakes.run(spark, lake, mended)
-    assert lakes.rows(lake, "gold.mended__late") == []
-    assert sum(row["timeless"] for _, row in lakes.ledger(lake, mended)) == 1
-    assert sum(row["on_time"] for _, row in lakes.ledger(lake, mended)) == 4
-    lakes.assert_balanced(lake, mended)
+    fixed = definition.model_copy(update={"name": "fixed", "source": source, "sink": Sink("gold.fixed")})
+    lakes.run(spark, lake, fixed)
+    assert lakes.rows(lake, "gold.fixed__late") == []
+    assert sum(row["timeless"] for _, row in lakes.ledger(lake, fixed)) == 1
+    assert sum(row["on_time"] for _, row in lakes.ledger(lake, fixed)) == 4
+    lakes.assert_balanced(lake, fixed)
 
 
 @pytest.mark.parametrize("mode", ["append", "update"])

@@ -66,7 +66,7 @@ def test_the_daily_top_ten_products_equal_duckdbs(spark: SparkSession, tmp_path:
         )
         for mode in ("append", "update")
     )
-    lake = Lake(str(tmp_path / "lake")).made()
+    lake = Lake(str(tmp_path / "lake")).ensure_exists()
     run(spark, lake, [ingest, final, live])
 
     expected = connection.execute(

@@ -1,4 +1,4 @@
-"""Beginning anew: a reset pipeline computes its tables again, and nothing of its old life is counted."""
+"""Beginning again: a reset pipeline computes its tables again, and nothing of its old life is counted."""
 
 from datetime import timedelta
 from pathlib import Path

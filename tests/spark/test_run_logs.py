@@ -138,4 +138,4 @@ def test_a_run_whose_spark_dies_says_why_it_may_have(lake: Lake, tmp_path: Path,
     assert "of its own heap, which has 1g (TIDEMARK_DRIVER_MEMORY)" in said
     assert "Traceback" not in said
     if dies is DIES_IN_THE_MIDST_OF_A_CALL:
-        assert "Traceback" in Path(said.split("Spark's log: ")[1].split(". Mend")[0]).read_text()
+        assert "Traceback" in Path(said.split("Spark's log: ")[1].split(". Fix")[0]).read_text()

@@ -29,7 +29,7 @@ def cause(*, killed=None, ending=None, exit_code=1, lines=()):
         ({"exit_code": -15}, "it was ended by SIGTERM"),
         ({"lines": ("error: no jars. Run `make setup`.", "a word of Java's")}, "no jars. Run `make setup`."),
         ({"lines": ("Traceback (most recent call last):", "KeyError: 'x'")}, "it said last: KeyError: 'x'"),
-        ({"ending": DRAINED, "lines": (), "exit_code": 1}, "it left no word"),
+        ({"ending": DRAINED, "lines": (), "exit_code": 1}, "it wrote no output"),
     ],
 )
 def test_the_cause_is_told_and_not_what_followed_from_it(left, expected):
@@ -37,7 +37,7 @@ def test_the_cause_is_told_and_not_what_followed_from_it(left, expected):
 
 
 def test_an_end_that_nobody_saw_is_not_explained_by_the_last_line_that_happens_to_be_there():
-    assert cause(exit_code=None, lines=("2026-03-01 INFO batch 3",)).startswith("nobody saw how")
+    assert cause(exit_code=None, lines=("2026-03-01 INFO batch 3",)).startswith("exit code not known")
 
 
 def test_a_very_long_word_is_cut():

@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError
 from typer.testing import CliRunner
 
 import spark_jobs.pipelines
-from spark_jobs.cli import app, run_told
+from spark_jobs.cli import app, run_reporting_errors
 from spark_jobs.cli.errors import shown
 from spark_jobs.control import mutes, orders, status, terms
 from spark_jobs.control.acknowledgements import acknowledged
@@ -109,7 +109,7 @@ def test_a_setting_that_is_none_is_told_by_the_name_of_its_variable(
     monkeypatch.setenv("TIDEMARK_METRICS_PORT", "70000")
     monkeypatch.setenv("TIDEMARK_SHUFFLE_PARTITIONS", "")
     monkeypatch.setattr(sys, "argv", ["tidemark", "status", "--lake", deployed.uri, "--machine"])
-    assert run_told() == 1
+    assert run_reporting_errors() == 1
     told = capsys.readouterr().err
     assert "error: TIDEMARK_METRICS_PORT: Input should be less than or equal to 65000, got '70000'" in told
     assert "error: TIDEMARK_SHUFFLE_PARTITIONS: " in told
@@ -172,7 +172,7 @@ class TestABrokenFileAmongThePipelines:
     def tidemark(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
         def run(*arguments: str) -> tuple[int, str, str]:
             monkeypatch.setattr(sys, "argv", ["tidemark", *arguments])
-            code = run_told()
+            code = run_reporting_errors()
             told = capsys.readouterr()
             return code, told.out, told.err
 

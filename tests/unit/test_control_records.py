@@ -10,7 +10,7 @@ from spark_jobs.control import alert_log, mutes, orders, status, terms
 from spark_jobs.control.alert_log import Change
 from spark_jobs.control.lease import LEASE_S, Lease, active_supervisor
 from spark_jobs.control.marks import last_look
-from spark_jobs.control.monitor import look, told
+from spark_jobs.control.monitor import look, mark_reported
 from spark_jobs.control.orders import NotDeployedError
 from spark_jobs.control.terms import FencedError
 from spark_jobs.job.loop import Fence
@@ -91,7 +91,7 @@ def test_leases_of_long_ago_leave_nothing_behind(tmp_path):
     assert len(list((tmp_path / "_control/_supervisor/renewals").iterdir())) <= 2
 
 
-def test_a_lake_that_vanishes_is_told_and_is_not_made_anew(tmp_path):
+def test_a_lake_that_vanishes_is_told_and_is_not_made_again(tmp_path):
     lake, clock = a_lake(tmp_path / "lake"), Clock()
     deploy(lake, [a_pipeline()])
     records, lease = orders.records(lake, "streams"), Lease(lake, host="a", pid=1, clock=clock)
@@ -241,11 +241,11 @@ def history(*minutes, confirmed=True):
         at = NOW + timedelta(minutes=minute)
         now = {("top", "late-share"): a_change(at=at)} if breached else {}
         state, changed = alert_log.after(state, now, at=at)
-        telling = alert_log.to_tell(state, muted=["top"] if muted else [])
+        telling = alert_log.to_report(state, muted=["top"] if muted else [])
         recorded.append([change.began for change in changed])
         told.append([change.began for change in telling])
         if confirmed:
-            state = alert_log.told(state, telling)
+            state = alert_log.mark_reported(state, telling)
     return recorded, told
 
 
@@ -287,7 +287,7 @@ def test_a_breach_keeps_the_time_since_when_it_is(tmp_path):
         found = look(lake, now=first + timedelta(minutes=minutes))
         (text,) = found.reports[0].breaches
         assert text.splitlines()[1] == f"Since {first:%Y-%m-%d %H:%M:%S} UTC ({ago})."
-        told(lake, found)
+        mark_reported(lake, found)
     assert found.changes == ()
 
 
@@ -316,7 +316,7 @@ def test_a_monitor_lives_and_a_table_has_moved_only_once_that_was_told(tmp_path)
         found = look(lake, now=NOW)
         assert [(move.table, move.version, move.rows) for move in found.moves] == [("gold.hourly_sales", 0, 2)]
         assert last_look(lake) is None
-    told(lake, found)
+    mark_reported(lake, found)
     assert look(lake, now=NOW).moves == ()
     assert last_look(lake) == NOW
 
@@ -337,23 +337,23 @@ def test_a_supervisor_that_is_gone_is_told_within_two_looks_and_one_that_comes_b
     def renewed(at):
         (tmp_path / "_control/_supervisor/renewals/000001.json").write_text(f'{{"sequence": 1, "at": "{at}"}}')
 
-    def told_at(minutes):
+    def reported_at(minutes):
         seen = look(lake, now=began + timedelta(minutes=minutes))
-        told(lake, seen)
+        mark_reported(lake, seen)
         return [(change.kind, change.began) for change in seen.changes]
 
     assert Lease(lake, host="a", pid=1).hold()
     status.records(lake, "streams").append(1, status.Status(job="streams", state="running", since=began, order=1))
-    assert told_at(0) == []
-    assert told_at(1.5) == [("no-supervisor", True)]
+    assert reported_at(0) == []
+    assert reported_at(1.5) == [("no-supervisor", True)]
     renewed(began + timedelta(minutes=2))
-    assert told_at(2.5) == [("no-supervisor", False)]
+    assert reported_at(2.5) == [("no-supervisor", False)]
 
     # Nobody could look, nor the supervisor renew, for an hour; it does so only after the first look.
-    assert told_at(60) == []
+    assert reported_at(60) == []
     renewed(began + timedelta(minutes=60.2))
-    assert told_at(61) == []
-    assert told_at(62) == [("no-supervisor", True)]
+    assert reported_at(61) == []
+    assert reported_at(62) == [("no-supervisor", True)]
 
     # It had been gone before.
-    assert told_at(90) == []
+    assert reported_at(90) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_jobs.cli import run_told
+from spark_jobs.cli import run_reporting_errors
 from spark_jobs.control import data_files, monitor
 from spark_jobs.lake import Lake, files
 from spark_jobs.lake.checkpoints import open_epoch
@@ -50,7 +50,7 @@ class Watch:
     def look(self) -> None:
         self.at += timedelta(minutes=1)
         seen = monitor.look(self.lake, now=self.at)
-        monitor.told(self.lake, seen)
+        monitor.mark_reported(self.lake, seen)
         self.told += [(c.pipeline, c.began, c.message) for c in seen.changes if c.kind == "data-file-missing"]
 
 
@@ -178,7 +178,7 @@ def test_a_command_that_needs_it_names_the_table_and_the_file(
     )
     arguments = [part.format(file=file) for part in command]
     monkeypatch.setattr(sys, "argv", ["tidemark", *arguments, "--lake", lake.uri])
-    assert run_told() == 75
+    assert run_reporting_errors() == 75
     told = capsys.readouterr().err
     assert f"table {table}, version 0: 1 data file is gone: {lost.name}" in told
     assert "docs/runbook.md#data-file-missing" in told

@@ -65,7 +65,7 @@ class TestWhatBecomesOfAPipeline:
         assert decide(SALES, Found()) == a_step(Action.START, "for the first time", generation=1)
 
     def test_what_runs_so_already_is_unchanged(self) -> None:
-        expected = a_step(Action.UNCHANGED, "runs so already", generation=3)
+        expected = a_step(Action.UNCHANGED, "already runs this way", generation=3)
         assert decide(SALES, found(("streams", order()), begun=epoch())) == expected
 
     def test_what_was_stopped_starts_again(self) -> None:
@@ -93,14 +93,14 @@ class TestWhatBecomesOfAPipeline:
 
     def test_what_changed_before_any_checkpoint_began_is_safe(self) -> None:
         step = decide(COUNTED_OTHERWISE, found(("streams", order())))
-        safe = Change("steps", Verdict.SAFE, "no checkpoint has begun with it as it was")
+        safe = Change("steps", Verdict.SAFE, "no checkpoint uses its old value")
         assert (step.action, step.changes) == (Action.RESTART, (safe,))
 
     def test_what_a_reset_has_made_room_for_is_safe(self) -> None:
         """Stopped and reset, with the definition as it is now."""
         known = found(("streams", order(state="stopped")), begun=epoch(COUNTED_OTHERWISE))
         step = decide(COUNTED_OTHERWISE, known)
-        assert (step.action, step.changes[0].why) == (Action.START, "epoch 2 began with it as it is")
+        assert (step.action, step.changes[0].why) == (Action.START, "epoch 2 began with its new value")
 
     def test_another_kind_of_the_same_name_is_refused(self) -> None:
         ingest = an_ingest(name=SALES.name)
@@ -161,7 +161,7 @@ class TestWhatAPersonSees:
             == """\
 On LAKE:
 job streams:
-  unchanged          ingest_sales  runs so already
+  unchanged          ingest_sales  already runs this way
   restart            hourly_sales  changed: trigger_interval, alerts
       trigger_interval  safe  how often batches start is no part of what they hold
       alerts            safe  they are looked at from outside
@@ -178,7 +178,7 @@ job nightly:
       job  safe  the checkpoint goes with the pipeline to another driver
   start              fresh         for the first time
 1 start, 1 restart, 1 move, 1 unchanged, 1 needs a new epoch, 1 refused. Nothing can be deployed together with \
-shop_totals, payments; what runs goes on."""
+shop_totals, payments; running pipelines continue."""
         )
 
     def test_a_plan_of_nothing_says_so(self, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ class TestAStalePlan:
         return lake
 
     @pytest.mark.parametrize("meanwhile", [stops, deploys_another, begins_another_epoch, moves_it])
-    def test_is_refused_and_not_planned_anew(self, lake: Lake, meanwhile: Callable[[Lake], None]) -> None:
+    def test_is_refused_and_not_planned_again(self, lake: Lake, meanwhile: Callable[[Lake], None]) -> None:
         planned = plan(lake, [an_ingest(), a_pipeline(trigger_interval="10 seconds")])
         meanwhile(lake)
         before = orders.all_desired(lake)

@@ -164,8 +164,8 @@ def test_only_what_was_given_up_is_to_be_deployed_again():
         state: examine(seen(pipeline={"state": state, "error": "disk full"}))[0].text(now=NOW)
         for state in ("failed", "retrying")
     }
-    assert "What to do: mend what it says, then deploy `hourly_sales` again\n" in told["failed"]
-    assert "What to do: mend what it says, if it does not pass by itself\n" in told["retrying"]
+    assert "What to do: fix what it says, then deploy `hourly_sales` again\n" in told["failed"]
+    assert "What to do: fix what it says, if it does not pass by itself\n" in told["retrying"]
 
 
 def test_another_driver_on_the_checkpoint_is_no_failure_of_the_checkpoint():

@@ -125,10 +125,10 @@ class TestStore:
         with pytest.raises(LakeUnavailableError, match=r"there is no such folder.*TIDEMARK_LAKE.*mounted"):
             _ = lake.store
         assert not (tmp_path / "new").exists()
-        lake.made().store.put("ops/note.json", b"{}")
+        lake.ensure_exists().store.put("ops/note.json", b"{}")
         assert Path(lake.uri, "ops", "note.json").read_bytes() == b"{}"
 
     def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(self, tmp_path):
         (tmp_path / "file").write_text("no folder")
         with pytest.raises(LakeUnavailableError, match=r"cannot be made.*Nothing was written.*TIDEMARK_LAKE"):
-            Lake.parse(str(tmp_path / "file" / "lake")).made()
+            Lake.parse(str(tmp_path / "file" / "lake")).ensure_exists()

@@ -38,7 +38,7 @@ def test_a_driver_that_has_just_started_counts_from_its_start():
     assert (meter.recent.read, meter.recent.late) == (100, 5)
 
 
-def test_a_query_that_was_started_again_counts_anew():
+def test_a_query_that_was_started_again_counts_again():
     meter = Meter()
     meter.take(Counts(read=1000, batches=10), now=NOW)
     meter.take(Counts(read=20, batches=1), now=minutes(1))

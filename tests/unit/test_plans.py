@@ -1,6 +1,6 @@
 """What each registered pipeline means, as a person reads it: one golden file each, in `tests/unit/plans`.
 
-After a change that is meant, `python -m tests.unit.test_plans` writes them anew; read what has changed.
+After a change that is meant, `python -m tests.unit.test_plans` writes them again; read what has changed.
 """
 
 from pathlib import Path

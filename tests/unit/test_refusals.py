@@ -235,7 +235,7 @@ def selected_columns_that_differ_in_case_only():
     Table("bronze.sales", select={"a": "x", "A": "y"})
 
 
-@refused("Table `bronze.sales`: select: ", "at least 1")
+@refused("Table `bronze.sales`: select: ", "expected at least one, got ")
 def nothing_selected():
     Table("bronze.sales", select={})
 
@@ -268,7 +268,7 @@ def a_union_of_names():
 # --- ingest ---
 
 
-@refused("Ingest `ingest_sales`: columns: ", "at least 1")
+@refused("Ingest `ingest_sales`: columns: ", "expected at least one, got ")
 def no_columns():
     an_ingest(columns={})
 
@@ -396,7 +396,7 @@ def a_text_instead_of_values():
     OneOf("payment", "card")
 
 
-@refused("OneOf: values: ", "at least 1")
+@refused("OneOf: values: ", "expected at least one, got ")
 def one_of_nothing():
     OneOf("payment", ())
 
@@ -479,7 +479,7 @@ def a_condition_that_is_a_number():
     Where("quantity * 2")
 
 
-@refused("Select: columns: ", "at least 1")
+@refused("Select: columns: ", "expected at least one, got ")
 def a_select_of_nothing():
     Select({})
 
@@ -587,7 +587,7 @@ def a_sink_that_is_only_a_name():
     a_pipeline(sink="gold.sales")
 
 
-@refused("steps: ", "at least 1")
+@refused("steps: ", "expected at least one, got ")
 def no_steps():
     a_pipeline(steps=())
 

@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_loaded_concerns_its_own_pipelines_only(registered
     folder = registered(broken_two=text, added_two=a_total("added"))
     assert set(registry()) == {*before, "added"}
     assert [each.name for each in resolve(["top_products", "added"])] == ["top_products", "added"]
-    assert [each.told.startswith(f"file {folder / 'broken_two.py'}, {told}") for each in problems()] == [True]
+    assert [each.message.startswith(f"file {folder / 'broken_two.py'}, {told}") for each in problems()] == [True]
     with pytest.raises(
         UnknownPipelineError, match=r"pipeline `mine`: .*Left out until it is fixed: file .*broken_two\.py"
     ):

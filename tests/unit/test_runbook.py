@@ -45,7 +45,7 @@ def test_the_kinds_are_found_in_the_source() -> None:
     assert len(kinds()) >= 16
 
 
-@pytest.mark.parametrize("kind", sorted({*kinds(), "monitor-stopped", "lake-away"}))
+@pytest.mark.parametrize("kind", sorted({*kinds(), "monitor-stopped", "lake-unreachable"}))
 def test_every_alert_has_its_paragraph(kind: str) -> None:
     assert HEADINGS.count(kind) == 1
 

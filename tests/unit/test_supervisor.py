@@ -54,7 +54,7 @@ def test_a_driver_on_another_host_that_does_not_end_is_fenced(tmp_path):
     with pytest.raises(FencedError):
         Fence(lake, JOB, 1).check_now()
     assert terms.records(lake, JOB).newest_number() == 2
-    assert len([line for line in said if "its driver on there is told to end" in line]) == 1
+    assert len([line for line in said if "its driver on there is asked to stop" in line]) == 1
 
 
 def test_a_job_whose_records_cannot_be_read_keeps_no_other_one_from_its_driver(tmp_path):

@@ -308,7 +308,7 @@ class TestRowsByValue:
         assert sorted(found.column("text").to_pylist()) == ["row 27", "row 3", "row 4"]
 
     def test_a_folder_called_like_a_column_and_a_value_changes_none(self, tmp_path):
-        lake = Lake(str(tmp_path / "text=berlin" / "other=1")).made()
+        lake = Lake(str(tmp_path / "text=berlin" / "other=1")).ensure_exists()
         write(lake, "bronze.sales", {"seq": pa.array([1, 2], pa.int64()), "text": ["one", "two"]})
         found = tables.rows_holding(lake, "bronze.sales", "seq", [2])
         assert found.to_pylist() == [{"seq": 2, "text": "two"}]

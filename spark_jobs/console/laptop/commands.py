@@ -95,7 +95,7 @@ def _up(out: Console, err: Console, lake: Lake, times: _Times, home: Path) -> in
     port = _port(processes[0])
     for said in _start_missing(lake, home, port, processes):
         out.print(said, highlight=False)
-    lake.made()
+    lake.ensure_exists()
     api = Airflow(home, port)
     with times.measure(out, "Airflow answers"):
         _await(api.is_ready, processes[0], within_s=_READY_S)
@@ -294,7 +294,7 @@ def _await(holds: Callable[[], bool], process: Background, *, within_s: float) -
 def _refuse_ended(supervisor: Background) -> None:
     if not supervisor.runs():
         raise TidemarkError(
-            f"{_said(supervisor, 'has ended')}\nNo stream is started without it. Mend what it says, then `make up` "
+            f"{_said(supervisor, 'has ended')}\nNo stream is started without it. Fix what it says, then `make up` "
             "again; where its port is in use: TIDEMARK_METRICS_PORT=9563 make up"
         )
 
@@ -390,10 +390,10 @@ def _tell(out: Console, times: _Times, api: Airflow, home: Path, lake: Lake) -> 
         + f"  {api.address}/dags/monitor_streams    each pipeline's health, every minute\n"
         f"  {api.address}/dags/deploy_streams     run other pipelines: the form behind Trigger\n"
         f"  {api.address}/dags/top_products_report    a DAG that follows a table\n"
-        "  .venv/bin/tidemark status                what runs, and how it fares\n"
+        "  .venv/bin/tidemark status                what runs, and its state\n"
         "  .venv/bin/tidemark sql 'SELECT * FROM gold.top_products_live WHERE is_final'\n"
         "  .venv/bin/tidemark ledger top_products   what became of every event\n\n"
-        "End it: make down   (what is deployed goes on with the next make up)",
+        "End it: make down   (what is deployed continues with the next make up)",
         highlight=False,
         soft_wrap=True,
     )
