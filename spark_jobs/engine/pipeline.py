@@ -47,7 +47,7 @@ class PipelineQuery(Query[Pipeline]):
     """Reads bronze, writes results, keeps what came too late for them and accounts for every event."""
 
     branches: Branches
-    _begun_batch: int | None = None
+    _is_first_batch = True
 
     @property
     def output_mode(self) -> str:  # type: ignore[override]
@@ -67,6 +67,7 @@ class PipelineQuery(Query[Pipeline]):
     def _begin_plan(self) -> None:
         """Takes a version of each lookup: the one that a batch was begun with, or the newest."""
         self.branches = Branches(self.logical, self.lookups.take(self._versions_begun_with()))
+        self._is_first_batch = True
 
     def _versions_begun_with(self) -> dict[str, int]:
         """Of the batch that is planned and not finished, as far as a table has a part of it."""
@@ -81,13 +82,15 @@ class PipelineQuery(Query[Pipeline]):
                 continue
             found = find_stamp(self.lake, table.name, lambda stamp: stamp.pipeline == self.name)
             if found is not None and (found.epoch, found.batch_id) == (epoch.number, planned):
-                self._begun_batch = planned
                 return dict(found.lookups)
         return {}
 
     def before_batch(self, batch_id: int) -> None:
         """Ends the query where a newer version of a lookup is to be taken."""
-        if self.lookups.steps and batch_id != self._begun_batch and self.lookups.moved():
+        # The first batch after a start runs in any case: it may be one that was begun, and a table that changes all the
+        # time must not keep the query from going on.
+        first, self._is_first_batch = self._is_first_batch, False
+        if self.lookups.steps and not first and self.lookups.moved():
             raise LookupMovedError(self.name)
 
     @property

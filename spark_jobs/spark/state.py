@@ -1,6 +1,6 @@
 """What Spark's state holds, read with Spark's own state reader."""
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.lake import Lake
@@ -17,10 +17,29 @@ def open_pairs(spark: SparkSession, lake: Lake, pipeline: Pipeline) -> int:
     Raises:
         MissingTableError: if the pipeline has no checkpoint.
     """
-    epoch = current_epoch(lake, pipeline.name)
-    if epoch is None:
-        raise MissingTableError(f"pipeline `{pipeline.name}` has no checkpoint in {lake.uri}. Nothing was read.")
-    state = spark.read.format("statestore").load(lake.path(epoch.folder))
+    state = _state(spark, lake, pipeline)
     values = state.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]
     total = state.agg(F.sum(F.col(f"value.`{values[-1]}`"))).collect()[0][0]
     return int(total or 0)
+
+
+def rows_in_state(spark: SparkSession, lake: Lake, pipeline: Pipeline, side: str = "") -> int:
+    """Rows in the state of the first operator.
+
+    Args:
+        spark: the session.
+        lake: where the checkpoint lies.
+        pipeline: whose it is.
+        side: of a join: `left` or `right`.
+
+    Raises:
+        MissingTableError: if the pipeline has no checkpoint.
+    """
+    return _state(spark, lake, pipeline, **({"joinSide": side} if side else {})).count()
+
+
+def _state(spark: SparkSession, lake: Lake, pipeline: Pipeline, **options: str) -> DataFrame:
+    epoch = current_epoch(lake, pipeline.name)
+    if epoch is None:
+        raise MissingTableError(f"pipeline `{pipeline.name}` has no checkpoint in {lake.uri}. Nothing was read.")
+    return spark.read.format("statestore").options(**options).load(lake.path(epoch.folder))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
+from spark_jobs.spark.state import rows_in_state
 from spark_jobs.spec import Aggregate, Deduplicate, Hopping, Pipeline, Sink, Table, Tumbling, Watermark, Where
 from tests import lakes
 
@@ -157,6 +158,13 @@ def test_before_windows_each_key_is_counted_once(
     ends = [start for start in rows if start < 20 * MINUTE]
     assert sum(rows[start] for start in ends) == 2 * (2 if isinstance(window, Hopping) else 1)
     lakes.assert_balanced(lake, definition)
+
+
+def test_the_keys_that_are_remembered_are_counted_in_the_state(spark: SparkSession, lake: Lake) -> None:
+    bronze_of(lake, [[Event("a", 1), Event("b", 2), Event("a", 2)]])
+    definition = pipeline()
+    lakes.run(spark, lake, definition)
+    assert rows_in_state(spark, lake, definition) == lakes.ledger(lake, definition)[-1][1]["state_rows"] == 2
 
 
 def test_a_running_total_counts_each_key_once_while_it_is_remembered(spark: SparkSession, lake: Lake) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
+from spark_jobs.spark.state import rows_in_state
 from spark_jobs.spec import Join, Pipeline, Sink, Table, Watermark, Where
 from tests import lakes
 
@@ -225,6 +226,17 @@ def test_a_copy_of_an_event_is_an_event_and_nothing_is_open_in_the_end(spark: Sp
     assert Counter(row["_side"] for row in lakes.rows(lake, "gold.paid")) == {"both": 4, "left": 1}
     told = [text for text in lakes.told(lake, definition) if "open" in text]
     assert [text.rsplit(", ", 1)[1] for text in told] == ["left open 0", "right open 0"]
+
+
+def test_what_waits_in_state_is_counted_by_side(spark: SparkSession, lake: Lake) -> None:
+    orders, payments = lakes.Bronze(lake, "bronze.orders", LEFT, "t"), lakes.Bronze(lake, "bronze.payments", RIGHT, "u")
+    orders.append([{"k": key, "v": 1, "t": lakes.at(START)} for key in "abc"])
+    payments.append([{"k": "a", "paid": 1, "u": lakes.at(START + MINUTE)}])
+    definition = pipeline("full")
+    lakes.run(spark, lake, definition)
+    counts = [rows_in_state(spark, lake, definition, side) for side in ("left", "right")]
+    assert counts == [3, 1]
+    assert lakes.ledger(lake, definition)[-1][1]["state_rows"] == 4
 
 
 def test_a_column_that_both_sides_have_is_refused_before_anything_is_written(spark: SparkSession, lake: Lake) -> None:

@@ -130,6 +130,11 @@ class Grouped(Operator):
         return (counted, *super().holdings)
 
     @property
+    def counts_in_state(self) -> bool:
+        """`__events` is the last aggregate."""
+        return True
+
+    @property
     def open_in_result(self) -> tuple[str, TableRef, bool] | None:
         """The events of its groups."""
         return (f"sum({EVENTS})", self.groups, self.step.window is not None) if self.updates else None

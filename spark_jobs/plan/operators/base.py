@@ -210,6 +210,11 @@ class Operator(ABC):
         """
         return None
 
+    @property
+    def counts_in_state(self) -> bool:
+        """Whether each row of Spark's state says of how many events it is, as its last value."""
+        return False
+
     def describe(self) -> str:
         """In a line."""
         return self.kind
