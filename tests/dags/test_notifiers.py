@@ -34,7 +34,7 @@ def test_a_notifier_that_does_not_answer_keeps_neither_the_others_nor_the_monito
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(notifiers, "tell", lambda text, level=0: said.append(text))
+    monkeypatch.setattr(notifiers, "log", lambda text, level=0: said.append(text))
     monkeypatch.setattr(notifiers, "_ALL_S", 3)
     entries = [{"kind": "webhook", "conn_id": name, "endpoint": "alerts"} for name in ("silent", "there")]
     changes = [change(name) for name in ("a", "b", "c")]
@@ -72,7 +72,7 @@ def test_a_notifier_that_does_not_answer_keeps_neither_the_others_nor_the_monito
 def test_what_nobody_took_is_to_be_told_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, taken: bool
 ) -> None:
-    monkeypatch.setattr(notifiers, "tell", lambda text, level=0: None)
+    monkeypatch.setattr(notifiers, "log", lambda text, level=0: None)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_NOTIFIERS", variable)
     with listening() as there:
@@ -85,7 +85,7 @@ def test_what_nobody_took_is_to_be_told_again(
 def test_a_breach_that_nobody_took_is_told_at_the_next_look_and_then_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notifiers, "tell", lambda text, level=0: None)
+    monkeypatch.setattr(notifiers, "log", lambda text, level=0: None)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     monkeypatch.setenv(
         "AIRFLOW_VAR_TIDEMARK_NOTIFIERS", '[{"kind": "webhook", "conn_id": "ops", "endpoint": "alerts"}]'
