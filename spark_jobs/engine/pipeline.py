@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_jobs.commits.changes import Append, ReplaceWindows, Upsert
+from spark_jobs.commits.merging import FEW_WINDOWS
 from spark_jobs.commits.tables import SchemaMismatchError, create_table
-from spark_jobs.commits.writer import FEW_WINDOWS
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
@@ -398,7 +399,7 @@ class PipelineQuery(Query[Pipeline]):
         entry = entry.with_terms(rows=count)
         stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
         revised = with_revision(results, self.logical, entry.started_ms)
-        self.writer("result", self.logical.result.name).append(revised, stamp, size=size)
+        self.writer("result", self.logical.result.name).commit(Append(revised, count, size), stamp)
         results.unpersist()
         return entry
 
@@ -411,7 +412,8 @@ class PipelineQuery(Query[Pipeline]):
         chosen = groups is not None and count > 0
         if groups is not None and count:
             writer = self.writer("groups", groups.name)
-            writer.upsert(revised, self.stamp("groups", batch_id, count, content=content), keys=keys, size=size)
+            change = Upsert(revised, count, size, keys)
+            writer.commit(change, self.stamp("groups", batch_id, count, content=content))
             self.reached("groups_committed", batch_id)
             # Not only what has changed: the whole choice of each window that was touched.
             revised = with_revision(self._chosen(groups, results), self.logical, entry.started_ms).persist()
@@ -419,7 +421,7 @@ class PipelineQuery(Query[Pipeline]):
         entry = entry.with_terms(rows=count)
         stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
         writer = self.writer("result", self.logical.result.name)
-        writer.upsert(revised, stamp, keys=keys, replace_windows=chosen, size=size)
+        writer.commit((ReplaceWindows if chosen else Upsert)(revised, count, size, keys), stamp)
         revised.unpersist()
         return entry
 
@@ -447,7 +449,7 @@ class PipelineQuery(Query[Pipeline]):
             if not found.fewest_groups <= dropped <= found.most_groups:
                 raise _disagreement(self.name, dropped, f"{found.fewest_groups} late")
             writer = self.writer("late", operator.late.name)
-            writer.append(rows, self.stamp("late", batch_id, events, content=content))
+            writer.commit(Append(rows, events, size_of(rows)), self.stamp("late", batch_id, events, content=content))
         finally:
             if isinstance(rows, DataFrame):
                 rows.unpersist()
@@ -470,7 +472,8 @@ class PipelineQuery(Query[Pipeline]):
         reasons = {NO_SUCH_KEY: events}
         stamp = self.stamp("quarantine", batch_id, events, content=content, reasons=reasons)
         try:
-            self.writer("quarantine", self.branches.operator.quarantine.name).append(found, stamp)
+            writer = self.writer("quarantine", self.branches.operator.quarantine.name)
+            writer.commit(Append(found, events, size_of(found)), stamp)
         finally:
             if isinstance(found, DataFrame):
                 found.unpersist()
