@@ -19,12 +19,13 @@ from spark_jobs.commits.tables import SchemaMismatchError, create_table
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
-from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, newest_batch, starts_of
+from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.ledger import LedgerEntry, named
 from spark_jobs.lake.offsets import read_by_batch, versions_read
 from spark_jobs.lake.reset import EMPTIED
+from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
 from spark_jobs.plan.tables import TableRef
@@ -75,7 +76,7 @@ class PipelineQuery(Query[Pipeline]):
         epoch = current_epoch(self.lake, self.name)
         if not self.logical.lookups or epoch is None:
             return {}
-        planned, finished = (newest_batch(self.lake, epoch, log) for log in ("offsets", "commits"))
+        planned, finished = (newest_batch(self.lake, epoch.folder, log) for log in ("offsets", "commits"))
         if planned is None or planned == finished:
             return {}
         for table in self.logical.tables:

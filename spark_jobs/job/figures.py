@@ -16,7 +16,8 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.offsets import next_version, table_read
+from spark_jobs.lake.offsets import table_read
+from spark_jobs.lake.spark_log import next_version
 
 _SIZE_EVERY_S = 60.0
 
