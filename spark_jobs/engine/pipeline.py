@@ -32,6 +32,7 @@ from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures
+from spark_jobs.spark.state import rows_by_store
 from spark_jobs.spec import METADATA_COLUMNS, Pipeline, Table
 from spark_jobs.transforms import account
 from spark_jobs.transforms.aggregation import top_n
@@ -324,6 +325,11 @@ class PipelineQuery(Query[Pipeline]):
             terms["pairs_late"] = kept["pairs_late"]
         if operator.state_operators:
             terms["state_rows"] = state.rows
+        if operator.state_stores:
+            by_store = rows_by_store(self.spark, str(self.query.runId))
+            by_kind = {term: by_store.get(store, 0) for term, store in operator.state_stores.items()}
+            # On a cluster the stores lie in other processes.
+            terms |= by_kind if sum(by_kind.values()) == state.rows else {}
         entry = LedgerEntry(
             run=str(self.query.runId),
             started_ms=bounds.batch_time_ms,
