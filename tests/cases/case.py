@@ -63,6 +63,8 @@ class Case:
     """A case as it is read: unknown fields do not matter, missing ones have a meaning."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
+        if not isinstance(raw, Mapping) or not {"id", "kind", "params", "events"} <= raw.keys():
+            raise CaseError(f"expected a case with id, kind, params and events, got {str(raw)[:200]}")
         self.raw = raw
         self.id: str = raw["id"]
         self.kind: str = raw["kind"]
@@ -121,7 +123,10 @@ class Case:
             raise CaseError(f"unasserted: expected a list of windows or rows, got {self.raw['unasserted']!r}")
 
     def _prepare_windows(self, params: Mapping[str, Any]) -> None:
-        self.size_ms = int(params["gap_ms"] if self.kind == "session" else params["size_ms"])
+        size = "gap_ms" if self.kind == "session" else "size_ms"
+        if not isinstance(params.get(size), int):
+            raise CaseError(f"{size}: expected milliseconds for a {self.kind} case, got {params.get(size)!r}")
+        self.size_ms = params[size]
         self.every_ms = int(params.get("hop_ms") or self.size_ms)
         self.offset_ms = int(params.get("offset_ms") or 0) % self.every_ms
 

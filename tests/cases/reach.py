@@ -9,6 +9,7 @@ from tests.cases.errors import CaseError
 _TIME = r"(left|right)\.(?:ts|ts_ms|time|event_time)"
 _COMPARISON = re.compile(rf"{_TIME}\s*(<=|>=|<|>|==?)\s*{_TIME}\s*(?:([+-])\s*(\d+))?")
 _SAME_KEY = re.compile(r"(left|right)\.key\s*==?\s*(left|right)\.key")
+_NO_BOUNDS = frozenset({"agg", "bounds", "grace_ms", "join_type", "left_delay_ms", "right_delay_ms", "watermark_model"})
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 
@@ -23,12 +24,16 @@ def reach(params: Mapping[str, Any]) -> Reach:
     """The bounds of a case: as `before_ms` and `after_ms`, or as a `condition`; a missing one of the two is 0.
 
     Raises:
-        CaseError: if a condition says something else.
+        CaseError: if the case says it in other words.
     """
     if params.get("condition") is not None:
         return _of_condition(params["condition"])
     before_ms, after_ms = params.get("before_ms"), params.get("after_ms")
     if before_ms is None and after_ms is None:
+        # Only of a case that says nothing at all can it be told that it has no bounds.
+        others = sorted(name for name, value in params.items() if value is not None and name not in _NO_BOUNDS)
+        if others:
+            raise CaseError(f"params: expected before_ms and after_ms, or a condition, of a join, got {others}")
         return Reach(None, None)
     return Reach(-int(before_ms or 0), int(after_ms or 0))
 

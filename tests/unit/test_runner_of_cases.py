@@ -133,11 +133,17 @@ def test_an_open_window_that_a_case_does_not_judge_may_be_anything() -> None:
         ("asserts", "early_only", "asserts: expected 'late_only'"),
         ("unasserted", ["a"], "unasserted: expected a list"),
         ("unasserted", [{"value": 1}], "unasserted: expected windows by key"),
+        ("params", {"size_ms": None}, "size_ms: expected milliseconds"),
     ],
 )
 def test_what_cannot_be_read_fails_with_its_name(field: str, value: Any, said: str) -> None:
     with pytest.raises(CaseError, match=said):
         differences(case("spark-x", "tumbling", WINDOWED, [("a", 0, 10, 2)], **{field: value}))
+
+
+def test_what_is_no_case_fails() -> None:
+    with pytest.raises(CaseError, match="expected a case with id, kind, params and events"):
+        Case({"id": "spark-x", "kind": "tumbling"})
 
 
 def row_case(kind: str, events: list[dict[str, Any]], expected: list[dict[str, Any]], **more: Any) -> Case:
@@ -241,6 +247,7 @@ class TestJoin:
             ({"expected": [], "params": {"condition": "left.v > right.v"}}, "condition: expected clauses"),
             ({"expected": [], "params": {"before_ms": -3, "join_type": "left"}}, "left join with Reach"),
             ({"expected": [], "params": {"watermark_model": "per_hour"}}, "watermark_model: expected"),
+            ({"expected": [], "params": {"before_ms": None, "after_ms": None, "size_ms": 5}}, "got \\['size_ms'\\]"),
         ],
     )
     def test_what_cannot_be_compared_fails(self, more: Any, said: str) -> None:
@@ -265,7 +272,7 @@ class TestJoin:
             ({"before_ms": 3, "after_ms": 0}, (-3, 0)),
             ({"after_ms": 7}, (0, 7)),
             ({"before_ms": -2, "after_ms": 7}, (2, 7)),
-            ({}, (None, None)),
+            ({"grace_ms": 5, "join_type": "left"}, (None, None)),
             ({"condition": "left.ts < right.ts - 5000"}, (5001, None)),
             ({"condition": "right.ts >= left.ts - 3 AND right.ts <= left.ts + 4"}, (-3, 4)),
             ({"condition": "left.key = right.key and left.event_time > right.event_time"}, (None, -1)),
