@@ -160,7 +160,10 @@ class Case:
         self.within_ms = span_ms if highest is None else max(highest, int(not self.before_ms))
         self.narrower = lowest not in (None, -self.before_ms) or highest not in (None, self.within_ms)
         if self.narrower and self.how != "inner":
-            raise CaseError(f"{self.how} join with {self.reach}: expected the left event's own time between the bounds")
+            raise CaseError(
+                f"{self.how} join with {self.reach}: expected bounds with 0 between them and not both 0, which is all "
+                "that Tidemark can say of a join that also writes events alone"
+            )
         self.size_ms = max(self.within_ms, self.before_ms) + 1
         self.every_ms = 1
 

@@ -1,13 +1,14 @@
-"""Window cases of other engines: `make verify CASES=folder`."""
+"""Window cases of other engines: `make verify CASES=folder`; and how the runner feeds those of two streams."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
-from tests.cases.case import read
+from tests.cases.case import Case, read
 from tests.cases.differences import BUILT
 from tests.cases.running import run_case
 
@@ -28,3 +29,31 @@ def test_the_cases_of_other_engines_end_as_they_say_or_differ_for_a_named_reason
         except AssertionError as error:
             problems[found.id] = str(error)
     assert problems == {}
+
+
+def event(side: str, ts_ms: int, order: int, batch: int, key: str = "a") -> dict[str, Any]:
+    return {"side": side, "ts_ms": ts_ms, "key": key, "value": None, "arrival_order": order, "batch": batch}
+
+
+def test_both_sides_of_a_batch_are_fed_at_once_and_a_restart_changes_nothing(spark: SparkSession, lake: Lake) -> None:
+    params = {"join_type": "full", "before_ms": 2, "after_ms": 5, "grace_ms": 3, "watermark_model": "per_batch"}
+    late = [event("left", 5, 6, 3), event("right", 27, 7, 3)]
+    raw = {
+        "id": "spark-x",
+        "kind": "join",
+        "params": params,
+        "events": [
+            *(event("left", 10, 1, 1), event("right", 12, 2, 1), event("left", 11, 3, 1, "b")),
+            *(event("right", 30, 4, 2, "x"), event("left", 30, 5, 2, "y")),
+            *late,
+            event("right", 28, 8, 3, "y"),
+        ],
+        "expected": [
+            {"left_ts_ms": 10, "right_ts_ms": 12, "batch": 1},
+            {"left_ts_ms": 11, "right_ts_ms": None, "batch": 2},
+            {"left_ts_ms": 30, "right_ts_ms": 28, "batch": 3},
+        ],
+        "expected_late": late,
+        "restarts": [{"before_batch": 3, "purge_last_commit": True}],
+    }
+    assert run_case(spark, lake, Case(raw)) == []
