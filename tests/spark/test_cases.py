@@ -37,20 +37,21 @@ def event(side: str, ts_ms: int, order: int, batch: int, key: str = "a") -> dict
 
 def test_both_sides_of_a_batch_are_fed_at_once(spark: SparkSession, lake: Lake) -> None:
     params = {"join_type": "full", "before_ms": 2, "after_ms": 5, "grace_ms": 3, "watermark_model": "per_batch"}
-    late = event("left", 27, 6, 3)
+    late = event("left", 27, 7, 3)
     raw = {
         "id": "spark-x",
         "kind": "join",
         "params": params,
         "events": [
             *(event("left", 10, 1, 1), event("right", 12, 2, 1), event("left", 11, 3, 1, "b")),
-            *(event("right", 30, 4, 2, "x"), event("left", 30, 5, 2, "y")),
+            *(event("right", 13, 4, 1, "c"), event("right", 30, 5, 2, "x"), event("left", 30, 6, 2, "y")),
             late,
-            event("left", 31, 7, 3, "x"),
+            event("left", 31, 8, 3, "x"),
         ],
         "expected": [
             {"left_ts_ms": 10, "right_ts_ms": 12, "batch": 1},
             {"left_ts_ms": 11, "right_ts_ms": None, "batch": 2},
+            {"left_ts_ms": None, "right_ts_ms": 13, "batch": 2},
             {"left_ts_ms": 31, "right_ts_ms": 30, "batch": 3},
         ],
         "expected_late": [late],
