@@ -1,5 +1,7 @@
 """A reference model of Tidemark's late rules, in plain Python: what Spark does to each (event, window) pair.
 
+`run` is for windows. `first_events` and `joined` are for steps that judge an event by its own time.
+
 Nothing here knows the product. The rules, in the words of this file:
 
 - Batches are numbered from 0. W(N), the watermark of batch N, is fixed before batch N runs: the newest event
@@ -12,15 +14,17 @@ Nothing here knows the product. The rules, in the words of this file:
 - After a batch that moves the watermark Spark runs a batch without data, numbered as any other, unless it
   finds new data first.
 - The published watermark is W + grace. What is late by it, and not late, came within grace.
+- Without windows an event is late iff `event time <= W(N-1)`. A key is forgotten, and an event that waits for the
+  other side gives up, in the first batch whose W(N) tells that nothing in time can need it any more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal, NamedTuple, TypeAlias
 
 Number: TypeAlias = int | Decimal
-Verdict: TypeAlias = Literal["on_time", "partly_late", "late", "filtered"]
+Verdict: TypeAlias = Literal["on_time", "partly_late", "late", "filtered", "timeless", "duplicate"]
 Mode: TypeAlias = Literal["append", "update"]
 
 
@@ -28,8 +32,8 @@ class Event(NamedTuple):
     """One row of the input; `passes_where` is False for what the definition's own filter removes."""
 
     event_id: str
-    key: str
-    event_time_ms: int
+    key: str | None
+    event_time_ms: int | None
     value: Number = 1
     passes_where: bool = True
     source: int = 0
@@ -43,6 +47,47 @@ class Heartbeat(NamedTuple):
 
 
 Batch: TypeAlias = Sequence[Event | Heartbeat]
+NoDataBatches: TypeAlias = bool | Literal["at_end"]
+
+
+class Tick(NamedTuple):
+    """A batch, and the watermarks that act in it: W(N) closes, W(N-1) judges; nothing judges batch 0."""
+
+    rows: Batch
+    has_data: bool
+    watermark_ms: int
+    late_watermark_ms: int | None
+
+
+class Clock:
+    """The watermark, batch after batch; `delays_ms` are those of the sources, grace included."""
+
+    def __init__(self, delays_ms: Sequence[int], *, filtered_rows_move_watermark: bool = True) -> None:
+        self.next_watermark_ms = 0
+        self._delays_ms = delays_ms
+        self._watermarks_ms = [0] * len(delays_ms)
+        self._filtered_rows_move_watermark = filtered_rows_move_watermark
+
+    def ticks(self, batches: Sequence[Batch], *, no_data_batches: NoDataBatches) -> Iterator[Tick]:
+        """The batches that run, those without data included."""
+        last_ms: int | None = None
+        for number, batch in enumerate(batches):
+            watermark_ms = self.next_watermark_ms
+            yield Tick(batch, True, watermark_ms, last_ms)
+            last_ms = watermark_ms
+            self._see(batch)
+            settles = no_data_batches is True or (no_data_batches == "at_end" and number == len(batches) - 1)
+            if settles and self.next_watermark_ms > last_ms:
+                yield Tick([], False, self.next_watermark_ms, last_ms)
+                last_ms = self.next_watermark_ms
+
+    def _see(self, rows: Batch) -> None:
+        for row in rows:
+            moves = isinstance(row, Heartbeat) or row.passes_where or self._filtered_rows_move_watermark
+            if moves and row.event_time_ms is not None:
+                own_ms = row.event_time_ms - self._delays_ms[row.source]
+                self._watermarks_ms[row.source] = max(self._watermarks_ms[row.source], own_ms)
+        self.next_watermark_ms = max(self.next_watermark_ms, min(self._watermarks_ms))
 
 
 class Span(NamedTuple):
@@ -91,6 +136,7 @@ class Session:
 
 
 Window: TypeAlias = Hopping | Session
+Place: TypeAlias = tuple[str | None, Span]
 
 
 class LatePair(NamedTuple):
@@ -106,7 +152,7 @@ class LatePair(NamedTuple):
 class Row:
     """A result, or a window that is still open."""
 
-    key: str
+    key: str | None
     window_start_ms: int
     window_end_ms: int
     count: int
@@ -182,7 +228,7 @@ def run(
     delay_ms: int,
     grace_ms: int = 0,
     mode: Mode = "append",
-    no_data_batches: bool | Literal["at_end"] = True,
+    no_data_batches: NoDataBatches = True,
     filtered_rows_move_watermark: bool = True,
     sources: int = 1,
 ) -> Outcome:
@@ -204,51 +250,152 @@ def run(
     """
     if isinstance(window, Session) and mode == "update":
         raise ValueError("session windows in update mode: Spark refuses them; use append")
-    spark_delay_ms = delay_ms + grace_ms
-    state: dict[tuple[str, Span], tuple[int, Number]] = {}
+    state: dict[Place, tuple[int, Number]] = {}
     outcomes: list[BatchOutcome] = []
-    next_watermark_ms = 0
-    watermarks_ms = [0] * sources
-
-    def run_batch(rows: Batch, *, has_data: bool) -> None:
-        nonlocal next_watermark_ms
-        watermark_ms = next_watermark_ms
-        late_watermark_ms = outcomes[-1].watermark_ms if outcomes else None
-        verdicts, late, counted = _judged(rows, window, len(outcomes), late_watermark_ms)
+    clock = Clock([delay_ms + grace_ms] * sources, filtered_rows_move_watermark=filtered_rows_move_watermark)
+    for tick in clock.ticks(batches, no_data_batches=no_data_batches):
+        verdicts, late, counted = _judged(tick.rows, window, len(outcomes), tick.late_watermark_ms)
         changed = _count(counted, state, window)
         current = sorted(Row(key, *span, *state[key, span]) for key, span in changed)
-        closed = _close(state, watermark_ms)
+        closed = _close(state, tick.watermark_ms)
         outcomes.append(
             BatchOutcome(
                 batch_id=len(outcomes),
-                has_data=has_data,
-                watermark_ms=watermark_ms,
-                late_watermark_ms=late_watermark_ms,
+                has_data=tick.has_data,
+                watermark_ms=tick.watermark_ms,
+                late_watermark_ms=tick.late_watermark_ms,
                 verdicts=verdicts,
                 late_pairs=tuple(late),
-                within_grace=_within_grace(counted, late_watermark_ms, grace_ms),
+                within_grace=_within_grace(counted, tick.late_watermark_ms, grace_ms),
                 emitted=tuple(closed if mode == "append" else current),
                 closed=tuple(closed),
             )
         )
-        for row in rows:
-            if isinstance(row, Heartbeat) or row.passes_where or filtered_rows_move_watermark:
-                own_ms = row.event_time_ms - spark_delay_ms
-                watermarks_ms[row.source] = max(watermarks_ms[row.source], own_ms)
-        next_watermark_ms = max(next_watermark_ms, min(watermarks_ms))
+    return Outcome(tuple(outcomes), tuple(_rows(state)), clock.next_watermark_ms)
 
-    for number, batch in enumerate(batches):
-        run_batch(batch, has_data=True)
-        settles = no_data_batches is True or (no_data_batches == "at_end" and number == len(batches) - 1)
-        if settles and next_watermark_ms > outcomes[-1].watermark_ms:
-            run_batch([], has_data=False)
-    return Outcome(tuple(outcomes), tuple(_rows(state)), next_watermark_ms)
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of events that are judged by their own time.
+
+    Attributes:
+        verdicts: of each event, in the order of the input.
+        written: of each batch, data or not, its rows: the event that is let through, or the left and the right event
+            of a match, with None for the one that never came.
+        has_data: of each batch.
+        waiting: events of a join, without a match so far, that may still find one.
+    """
+
+    verdicts: dict[str, Verdict]
+    written: list[list[tuple[str | None, ...]]]
+    has_data: list[bool]
+    waiting: frozenset[str] = frozenset()
+
+    def rows(self) -> list[tuple[str | None, ...]]:
+        """Of all batches, in the order of the batches."""
+        return [row for batch in self.written for row in batch]
+
+    def of(self, verdict: Verdict) -> set[str]:
+        """The events with a verdict."""
+        return {event_id for event_id, found in self.verdicts.items() if found == verdict}
+
+
+def first_events(
+    batches: Sequence[Batch], *, delay_ms: int, within_ms: int, no_data_batches: NoDataBatches = True
+) -> Judged:
+    """The first event of each key; of several in one batch, the first of the input. A missing key is one like others.
+
+    Args:
+        batches: as for `run`.
+        delay_ms: of the watermark, grace included.
+        within_ms: how long a key is remembered; from its first event on, by the watermark.
+        no_data_batches: as for `run`.
+    """
+    judged = Judged({}, [], [])
+    remembered: dict[str | None, int] = {}
+    for tick in Clock([delay_ms]).ticks(batches, no_data_batches=no_data_batches):
+        firsts: list[tuple[str | None, ...]] = []
+        for event, time_ms in _in_time(tick, judged.verdicts):
+            if event.key in remembered:
+                judged.verdicts[event.event_id] = "duplicate"
+            else:
+                remembered[event.key] = time_ms + within_ms
+                firsts.append((event.event_id,))
+        remembered = {key: until_ms for key, until_ms in remembered.items() if until_ms > tick.watermark_ms}
+        judged.written.append(firsts)
+        judged.has_data.append(tick.has_data)
+    return judged
+
+
+def joined(
+    batches: Sequence[Batch],
+    *,
+    delays_ms: tuple[int, int],
+    within_ms: int,
+    before_ms: int,
+    no_data_batches: NoDataBatches = True,
+) -> Judged:
+    """Matches of two sources, and the events of both that found none; a missing key matches nothing.
+
+    Args:
+        batches: as for `run`; source 0 is the left side, source 1 the right one.
+        delays_ms: of the watermark of each side, grace included.
+        within_ms: how long after a left event a right one matches it.
+        before_ms: how long before.
+        no_data_batches: as for `run`.
+    """
+    verdicts: dict[str, Verdict] = {}
+    written: list[list[tuple[str | None, ...]]] = []
+    has_data: list[bool] = []
+    by_key: dict[tuple[int, str], list[tuple[str, int]]] = {}
+    waiting: dict[str, tuple[int, int]] = {}
+    for tick in Clock(delays_ms).ticks(batches, no_data_batches=no_data_batches):
+        rows: list[tuple[str | None, ...]] = []
+        for event, time_ms in _in_time(tick, verdicts):
+            waiting[event.event_id] = (event.source, time_ms)
+            if event.key is None:
+                continue
+            by_key.setdefault((event.source, event.key), []).append((event.event_id, time_ms))
+            for other_id, other_ms in by_key.get((1 - event.source, event.key), ()):
+                after_ms = time_ms - other_ms if event.source else other_ms - time_ms
+                if -before_ms <= after_ms <= within_ms:
+                    rows.append((other_id, event.event_id) if event.source else (event.event_id, other_id))
+        for match in rows:
+            for event_id in match:
+                waiting.pop(str(event_id), None)
+        for event_id, (source, time_ms) in list(waiting.items()):
+            # Something at the very watermark would be late, but Spark waits for it all the same.
+            if time_ms + (before_ms if source else within_ms) < tick.watermark_ms:
+                del waiting[event_id]
+                rows.append((None, event_id) if source else (event_id, None))
+        written.append(rows)
+        has_data.append(tick.has_data)
+    return Judged(verdicts, written, has_data, frozenset(waiting))
+
+
+def _in_time(tick: Tick, verdicts: dict[str, Verdict]) -> Iterator[tuple[Event, int]]:
+    """The events of a batch that are neither late nor left out, and their time; notes the verdict of each."""
+    for event in tick.rows:
+        if isinstance(event, Heartbeat):
+            continue
+        if event.event_id in verdicts:
+            raise ValueError(f"event id: expected each once, got {event.event_id!r} twice")
+        if not event.passes_where:
+            verdicts[event.event_id] = "filtered"
+        elif event.event_time_ms is None:
+            verdicts[event.event_id] = "timeless"
+        elif tick.late_watermark_ms is not None and event.event_time_ms <= tick.late_watermark_ms:
+            verdicts[event.event_id] = "late"
+        else:
+            verdicts[event.event_id] = "on_time"
+            yield event, event.event_time_ms
 
 
 def pairs(events: Iterable[Event | Heartbeat], window: Window) -> int:
     """(event, window) pairs of the events that pass the filter."""
     passed = [row for row in events if isinstance(row, Event) and row.passes_where]
-    return sum(len(window.spans(event.event_time_ms)) for event in passed)
+    times_ms = [event.event_time_ms for event in passed if event.event_time_ms is not None]
+    return sum(len(window.spans(time_ms)) for time_ms in times_ms)
 
 
 def assert_conservation(batches: Sequence[Batch], window: Window, outcome: Outcome) -> None:
@@ -283,6 +430,9 @@ def _judged(
         if not event.passes_where:
             verdicts[event.event_id] = "filtered"
             continue
+        if event.event_time_ms is None:
+            verdicts[event.event_id] = "timeless"
+            continue
         spans = window.spans(event.event_time_ms)
         missed = [] if late_watermark_ms is None else [s for s in spans if s.end_ms <= late_watermark_ms]
         late.extend(LatePair(batch_id, event.event_id, *span) for span in missed)
@@ -291,9 +441,7 @@ def _judged(
     return verdicts, late, counted
 
 
-def _count(
-    counted: list[tuple[Event, Span]], state: dict[tuple[str, Span], tuple[int, Number]], window: Window
-) -> set[tuple[str, Span]]:
+def _count(counted: list[tuple[Event, Span]], state: dict[Place, tuple[int, Number]], window: Window) -> set[Place]:
     """Adds the pairs to the state; returns the keys of what changed."""
     changed = set()
     for event, span in counted:
@@ -317,7 +465,7 @@ def _count(
     return changed
 
 
-def _close(state: dict[tuple[str, Span], tuple[int, Number]], watermark_ms: int) -> list[Row]:
+def _close(state: dict[Place, tuple[int, Number]], watermark_ms: int) -> list[Row]:
     """Takes the windows that are over out of the state."""
     over = {place: state[place] for place in state if place[1].end_ms <= watermark_ms}
     for place in over:
@@ -325,7 +473,7 @@ def _close(state: dict[tuple[str, Span], tuple[int, Number]], watermark_ms: int)
     return _rows(over)
 
 
-def _rows(windows: dict[tuple[str, Span], tuple[int, Number]]) -> list[Row]:
+def _rows(windows: dict[Place, tuple[int, Number]]) -> list[Row]:
     return sorted(Row(key, *span, *totals) for (key, span), totals in windows.items())
 
 

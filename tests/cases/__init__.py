@@ -5,5 +5,8 @@ Tidemark writes must be what its own rules say (`tests/model.py`), and what its 
 expects; where another engine has other rules, `DIFFERENCES` names and explains each, and the case must then follow
 from Tidemark's rules with nothing but differences of its engine applied.
 
+A case with `asserts: "late_only"` judges only which events are late; windows or rows in `unasserted` are not judged.
+What a case says in words that are not known here fails it.
+
 Event times are shifted by whole hops to a time well after 1970, where Spark's watermark begins.
 """

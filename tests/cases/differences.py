@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 
-BUILT = ("tumbling", "hopping", "session")
+WINDOWS = ("tumbling", "hopping", "session")
 """The kinds of window that cases can be run on."""
+
+BUILT = (*WINDOWS, "dedup", "join")
+"""All kinds of case that can be run."""
 
 DIFFERENCES: Mapping[str, tuple[frozenset[str], frozenset[str], str]] = {
     # name: engines, kinds, why
     "watermark names the last instant": (
         frozenset({"flink"}),
-        frozenset(BUILT),
+        frozenset(WINDOWS),
         "Flink's watermark w says that nothing at or before w will come, and closes a window at end - 1. Tidemark's "
         "W says that nothing before W will come, and closes it at end: w is fed as W = w + 1.",
     ),
@@ -49,19 +52,62 @@ DIFFERENCES: Mapping[str, tuple[frozenset[str], frozenset[str], str]] = {
     ),
     "watermark by key": (
         frozenset({"quix"}),
-        frozenset(BUILT),
+        frozenset(WINDOWS),
         "Quix has a stream time for each key. Tidemark's watermark is one for the whole stream: a silent key must not "
         "keep its windows open for ever.",
     ),
     "fires before it is final": (
         frozenset({"beam", "flink"}),
-        frozenset(BUILT),
+        frozenset(WINDOWS),
         "With allowed lateness they emit a window when the watermark passes its end, and again with each late event. "
         "Tidemark's row is final when grace is over too: it equals the last firing, or all of them together where "
         "they discard what was fired.",
+    ),
+    "join without an end": (
+        frozenset({"beam", "flink", "kafka", "pathway", "quix", "spark"}),
+        frozenset({"join"}),
+        "They join without a bound on one side of time, or on both, and keep what could match for ever, or the latest "
+        "row of each key. Tidemark refuses a join without `within`. Where one side is bounded, the case runs within "
+        "the time that it spans.",
+    ),
+    "one stream time for both sides": (
+        frozenset({"kafka"}),
+        frozenset({"join"}),
+        "Kafka's join has one stream time, the newest of both sides. Tidemark's watermark is that of the side further "
+        "behind: events of a side that is merely slow must not become late.",
+    ),
+    "joined as long as it is kept": (
+        frozenset({"kafka", "quix"}),
+        frozenset({"join"}),
+        "Their joins do not judge an event: it meets what the other side's store still has. Tidemark's joins as all "
+        "its steps: an event behind the watermark is late, and is kept as such.",
+    ),
+    "unmatched at once": (
+        frozenset({"kafka", "quix"}),
+        frozenset({"join"}),
+        "They write an event without a match as soon as it comes, and its match too when that comes. Tidemark writes "
+        "it once, when no match can come any more: rows never change.",
+    ),
+    "only looks back": (
+        frozenset({"quix"}),
+        frozenset({"join"}),
+        "A record of quix only meets those that are not newer than itself, so that the order of arrival decides what "
+        "matches. Tidemark's matches do not depend on it.",
+    ),
+    "in time at the watermark": (
+        frozenset({"flink"}),
+        frozenset({"join"}),
+        "Flink's interval join takes an event at the very watermark, though by its own definition none should come. "
+        "For Tidemark, as for Spark, it is late.",
+    ),
+    "keys kept for ever": (
+        frozenset({"spark"}),
+        frozenset({"dedup"}),
+        "Spark's dropDuplicates never forgets a key that has no event time in it. Tidemark's `within` is required: "
+        "state must not grow for ever.",
     ),
     # Kafka and quix also judge a record by a stream time that includes the record itself: no window can tell, since
     # none that holds an event ends at or before it.
 }
 # Facts of how a case is written, not rules that decide: applied wherever the case calls for them.
-AS_WRITTEN = ("watermark names the last instant", "end of a session", "no window before zero")
+AS_WRITTEN = ("watermark names the last instant", "end of a session", "no window before zero", "join without an end")

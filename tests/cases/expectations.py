@@ -2,30 +2,24 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeAlias
 
-from tests.cases.case import Case, CaseError, Found, Verdict, key_of
+from tests.cases.case import Case, Found, Verdict, key_of
 from tests.cases.differences import AS_WRITTEN, DIFFERENCES
+from tests.cases.errors import CaseError
+from tests.cases.rows import disagreement_of_rows
 from tests.cases.rules import by_other_rules
+
+Place: TypeAlias = tuple[str, int, int]
+"""Of a window: key, start, end."""
 
 
 def disagreement(case: Case, verdict: Verdict) -> str | None:
     """In what a verdict is not what the case expects; None where it is."""
     raw = case.raw
-    firings: dict[tuple[str, int, int], list[Any]] = {}
-    for entry in raw.get("expected") or ():
-        firings.setdefault(_place(entry), []).append(case.normal(entry.get("value")))
-    ours = {(found.key, found.start_ms, found.end_ms): found for found in verdict.closed}
-    if case.explicit_lateness:
-        problem = _disagreement_of_firings(case, firings, verdict)
-    else:
-        last = {place: values[-1] for place, values in firings.items()}
-        problem = differ("windows", {place: case.value(found.members) for place, found in ours.items()}, last)
-        problem = problem or _emitted_otherwise(case, ours)
-    if problem is None and raw.get("expected_open") is not None and not case.explicit_lateness:
-        still = {(w.key, w.start_ms, w.end_ms): case.value(w.members) for w in verdict.open}
-        wanted = {_place(entry): case.normal(entry.get("value")) for entry in raw["expected_open"]}
-        problem = differ("open windows", still, wanted)
+    problem = None
+    if not case.late_only:
+        problem = _disagreement_of_windows(case, verdict) if case.windowed else disagreement_of_rows(case, verdict)
     if problem is None and raw.get("expected_late") is not None:
         problem = differ("late events", sorted(verdict.late), _orders(case, raw["expected_late"]))
     if problem is None and raw.get("partially_late") is not None:
@@ -33,13 +27,45 @@ def disagreement(case: Case, verdict: Verdict) -> str | None:
     return problem
 
 
+def _disagreement_of_windows(case: Case, verdict: Verdict) -> str | None:
+    firings: dict[Place, list[Any]] = {}
+    for entry in case.raw.get("expected") or ():
+        if _judged(case, _place(entry)):
+            firings.setdefault(_place(entry), []).append(case.normal(entry.get("value")))
+    closed = {_place_of(found): found for found in verdict.closed if _judged(case, _place_of(found))}
+    still = {_place_of(found): found for found in verdict.open if _judged(case, _place_of(found))}
+    if case.explicit_lateness:
+        return _disagreement_of_firings(case, firings, closed, still)
+    last = {place: values[-1] for place, values in firings.items()}
+    problem = differ("windows", {place: case.value(found.members) for place, found in closed.items()}, last)
+    problem = problem or _emitted_otherwise(case, closed)
+    if problem is None and case.raw.get("expected_open") is not None:
+        wanted = {_place(entry): case.normal(entry.get("value")) for entry in case.raw["expected_open"]}
+        wanted = {place: value for place, value in wanted.items() if _judged(case, place)}
+        problem = differ("open windows", {place: case.value(found.members) for place, found in still.items()}, wanted)
+    return problem
+
+
+def _judged(case: Case, place: Place) -> bool:
+    """Whether the case judges a window: not if it is one of those that it names as unasserted, as far as it says."""
+    key, start_ms, end_ms = place
+    for entry in case.unasserted:
+        own = {"start_ms": start_ms, "end_ms": end_ms} | ({"key": key} if "key" in entry else {})
+        said = {**entry, "key": key_of(entry)}
+        named = [name for name in own if name in entry]
+        if not named:
+            raise CaseError(f"unasserted: expected windows by key, start_ms or end_ms, got {dict(entry)}")
+        if all(said[name] == own[name] for name in named):
+            return False
+    return True
+
+
 def _disagreement_of_firings(
-    case: Case, firings: Mapping[tuple[str, int, int], list[Any]], verdict: Verdict
+    case: Case, firings: Mapping[Place, list[Any]], closed: Mapping[Place, Found], still: Mapping[Place, Found]
 ) -> str | None:
     """Final rows against what fired: the last firing is the final row, or all of them together are."""
-    ours = {(w.key, w.start_ms, w.end_ms): w.members for w in (*verdict.closed, *verdict.open)}
-    closed = {(w.key, w.start_ms, w.end_ms) for w in verdict.closed}
-    unfired = sorted(closed - firings.keys())
+    ours = {place: found.members for place, found in {**closed, **still}.items()}
+    unfired = sorted(closed.keys() - firings.keys())
     if unfired:
         return f"windows: {unfired} are final, and never fired"
     for (key, start_ms, end_ms), values in firings.items():
@@ -68,10 +94,12 @@ def _together(case: Case, values: Sequence[Any]) -> Any:
     return case.normal([item for value in values for item in value])
 
 
-def _emitted_otherwise(case: Case, ours: Mapping[tuple[str, int, int], Found]) -> str | None:
+def _emitted_otherwise(case: Case, ours: Mapping[Place, Found]) -> str | None:
     numbers = [event.get("batch") for event in case.events]
     batches = case.raw.get("emitted_after_batch") or ()
     for index, entry in enumerate(case.raw.get("expected") or ()):
+        if not _judged(case, _place(entry)):
+            continue
         after = ours[_place(entry)].emitted_after
         wanted = entry.get("emitted_after")
         if wanted is None and index < len(batches) and after is not None:
@@ -81,8 +109,12 @@ def _emitted_otherwise(case: Case, ours: Mapping[tuple[str, int, int], Found]) -
     return None
 
 
-def _place(entry: Mapping[str, Any]) -> tuple[str, int, int]:
+def _place(entry: Mapping[str, Any]) -> Place:
     return key_of(entry), int(entry["start_ms"]), int(entry["end_ms"])
+
+
+def _place_of(found: Found) -> Place:
+    return found.key, found.start_ms, found.end_ms
 
 
 def _orders(case: Case, entries: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -90,7 +122,8 @@ def _orders(case: Case, entries: Iterable[Mapping[str, Any]]) -> list[int]:
     orders = []
     for entry in entries:
         named = [i for i in left if entry.get("arrival_order") in (None, case.orders[i])]
-        fits = [i for i in named if all(case.events[i].get(name) == entry.get(name) for name in ("key", "ts_ms"))]
+        names = [name for name in ("key", "ts_ms", "side") if name != "side" or name in entry]
+        fits = [i for i in named if all(case.events[i].get(name) == entry.get(name) for name in names)]
         if not fits:
             raise CaseError(f"the case names an event that it does not have: {entry}")
         left.remove(fits[0])
@@ -127,6 +160,8 @@ def explanation(case: Case, verdict: Verdict) -> list[str]:
 
 
 def _matters(case: Case, name: str) -> bool:
+    if name == "join without an end":
+        return None in case.reach
     if name == "end of a session":
         return case.inclusive_end
     if name == "no window before zero":

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 from tests import model
 from tests.cases.case import Case, Found, Verdict, key_of
+from tests.cases.rows import by_other_row_rules, judged, verdict_of
 
 
-def by_tidemarks_rules(case: Case) -> tuple[Verdict, model.Outcome]:
+def by_tidemarks_rules(case: Case) -> tuple[Verdict, model.Outcome | model.Judged]:
     """What the model says of a case, in the case's own time."""
+    if not case.windowed:
+        singly = judged(case)
+        return verdict_of(case, singly), singly
     outcome = model.run(case.batches(), case.modelled_window, delay_ms=case.delay_ms, grace_ms=case.pipeline_grace_ms)
     data = iter(case.steps())
     after = None
@@ -17,12 +21,13 @@ def by_tidemarks_rules(case: Case) -> tuple[Verdict, model.Outcome]:
         after = next(data).after if batch.has_data else after
         closed += [found_by_model(case, row, after) for row in batch.closed]
     missed = Counter(pair.event_id for pair in outcome.late_pairs if case_has(case, pair.window_start_ms))
-    late, partly = set(), set()
+    late: set[int] = set()
+    partly: set[int] = set()
     for index in range(len(case.events)):
-        event = case.modelled(index)
-        spans = [span for span in case.modelled_window.spans(event.event_time_ms) if case_has(case, span.start_ms)]
-        if missed[event.event_id]:
-            (late if missed[event.event_id] == len(spans) else partly).add(case.orders[index])
+        spans = case.modelled_window.spans(int(case.events[index]["ts_ms"]) + case.shift_ms)
+        there = [span for span in spans if case_has(case, span.start_ms)]
+        if count := missed[case.modelled(index).event_id]:
+            (late if count == len(there) else partly).add(case.orders[index])
     kept = [window for window in closed if window.start_ms >= 0 or not case.has("no window before zero")]
     still = [found_by_model(case, row) for row in outcome.open if case_has(case, row.window_start_ms)]
     return Verdict(tuple(sorted(kept)), tuple(sorted(still)), frozenset(late), frozenset(partly)), outcome
@@ -37,7 +42,7 @@ def found_by_model(case: Case, row: model.Row, after: int | None = None) -> Foun
     bits = int(row.sum)
     members = tuple(index for index in range(bits.bit_length()) if bits >> index & 1)
     end_ms = row.window_end_ms - case.shift_ms - (case.size_ms if case.inclusive_end else 0)
-    return Found(row.key, row.window_start_ms - case.shift_ms, end_ms, members, after)
+    return Found(str(row.key), row.window_start_ms - case.shift_ms, end_ms, members, after)
 
 
 @dataclass
@@ -50,10 +55,13 @@ class _Open:
 
 def by_other_rules(case: Case, rules: frozenset[str]) -> Verdict:
     """What the rules say of a case with some differences of its engine applied; all in the case's own time."""
+    if not case.windowed:
+        return by_other_row_rules(case, rules)
     windows: dict[str, list[_Open]] = {}
     watermarks: dict[str, int] = {}
     closed: list[Found] = []
-    late, partly = set(), set()
+    late: set[int] = set()
+    partly: set[int] = set()
     everything, grace_ms = "everything", case.pipeline_grace_ms
 
     def over(end_ms: int, watermark_ms: int | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.lake import Lake
 from spark_jobs.spark.state import rows_in_state
 from spark_jobs.spec import Aggregate, Deduplicate, Hopping, Pipeline, Sink, Table, Tumbling, Watermark, Where
-from tests import lakes
+from tests import lakes, model
 
 MINUTE = 60_000
 START = 1_700_000_040_000
@@ -42,33 +42,18 @@ class Event:
 class Outcome:
     """What became of the events, by the rules alone."""
 
-    first: list[Event] = field(default_factory=list)
-    fates: Counter[str] = field(default_factory=Counter)
+    first: list[Event]
+    fates: Counter[str]
 
 
 def by_the_rules(batches: Sequence[Sequence[Event]]) -> Outcome:
-    """Batch N is judged by W(N-1); W(N) knows the events before batch N. Keys are forgotten by W(N)."""
-    outcome, remembered, seen_ms, judged_ms = Outcome(), {}, None, 0
-    watermark_ms = 0
-    for batch in batches:
-        judged_ms, watermark_ms = watermark_ms, max(watermark_ms, (seen_ms or 0) - DELAY * MINUTE)
-        for event in batch:
-            if event.value < 0:
-                outcome.fates["filtered"] += 1
-            elif event.minute is None:
-                outcome.fates["timeless"] += 1
-            elif event.at_ms <= judged_ms:
-                outcome.fates["late"] += 1
-            elif event.key in remembered:
-                outcome.fates["duplicate"] += 1
-            else:
-                outcome.first.append(event)
-                remembered[event.key] = event.at_ms + WITHIN * MINUTE
-        times = [event.at_ms for event in batch if event.minute is not None]
-        seen_ms = max([seen_ms or 0, *times])
-        remembered = {key: until for key, until in remembered.items() if until > watermark_ms}
-    outcome.fates["on_time"] = len(outcome.first)
-    return outcome
+    named = {f"{number}.{place}": event for number, batch in enumerate(batches) for place, event in enumerate(batch)}
+    modelled: list[list[model.Event]] = [[] for _ in batches]
+    for name, event in named.items():
+        time_ms = None if event.minute is None else event.at_ms
+        modelled[int(name.split(".")[0])].append(model.Event(name, event.key, time_ms, passes_where=event.value >= 0))
+    judged = model.first_events(modelled, delay_ms=DELAY * MINUTE, within_ms=WITHIN * MINUTE, no_data_batches="at_end")
+    return Outcome([named[str(name)] for (name,) in judged.rows()], Counter(judged.verdicts.values()))
 
 
 def pipeline(*after: Aggregate, mode: str = "append", keys: Sequence[str] = ("k",)) -> Pipeline:

@@ -16,7 +16,7 @@ from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
 from spark_jobs.spark.state import rows_in_state
 from spark_jobs.spec import Join, Pipeline, Sink, Table, Watermark, Where
-from tests import lakes
+from tests import lakes, model
 
 MINUTE = 60_000
 START = 1_700_000_040_000
@@ -55,41 +55,30 @@ class Outcome:
 
 
 def by_the_rules(batches: Sequence[Batch]) -> Outcome:
-    """Batch N is judged by W(N-1); the watermark is that of the side that is further behind."""
-    newest: dict[str, int] = {"l": 0, "r": 0}
-    numbers, on_time = {"l": 0, "r": 0}, {"l": {}, "r": {}}
-    late: dict[str, set[str]] = {"l": set(), "r": set()}
-    fates: Counter[str] = Counter()
-    watermark_ms = judged_ms = 0
+    numbers = {"l": 0, "r": 0}
+    modelled: list[list[model.Event]] = []
     for batch in batches:
-        seen = min(each - DELAY * MINUTE for each in newest.values())
-        judged_ms, watermark_ms = watermark_ms, max(watermark_ms, seen)
-        for side, events in zip("lr", batch, strict=True):
+        modelled.append([])
+        for source, (side, events) in enumerate(zip("lr", batch, strict=True)):
             for event in events:
-                name = f"{side}{numbers[side]}"
+                time_ms = None if event.minute is None else event.at_ms
+                passes = side == "r" or event.value >= 0
+                modelled[-1].append(
+                    model.Event(f"{side}{numbers[side]}", event.key, time_ms, passes_where=passes, source=source)
+                )
                 numbers[side] += 1
-                if side == "l" and event.value < 0:
-                    fates["filtered"] += 1
-                elif event.minute is None:
-                    fates["timeless"] += 1
-                elif event.at_ms <= judged_ms:
-                    late[side].add(name)
-                else:
-                    on_time[side][name] = event
-            times = [event.at_ms for event in events if event.minute is not None]
-            newest[side] = max([newest[side], *times])
-    matches = {
-        (one, other)
-        for one, left in on_time["l"].items()
-        for other, right in on_time["r"].items()
-        if left.key is not None
-        and left.key == right.key
-        and left.at_ms - BEFORE * MINUTE <= right.at_ms <= left.at_ms + WITHIN * MINUTE
-    }
-    matched = {"l": {one for one, _ in matches}, "r": {other for _, other in matches}}
-    alone = {side: set(on_time[side]) - matched[side] for side in "lr"}
-    fates |= {"late": sum(map(len, late.values())), "on_time": sum(map(len, on_time.values()))}
-    return Outcome(matches, alone, late, fates)
+    judged = model.joined(
+        modelled,
+        delays_ms=(DELAY * MINUTE, DELAY * MINUTE),
+        within_ms=WITHIN * MINUTE,
+        before_ms=BEFORE * MINUTE,
+        no_data_batches=False,
+    )
+    matches = {(left, right) for left, right in judged.rows() if left is not None and right is not None}
+    matched = {name for match in matches for name in match}
+    alone = {side: {n for n in judged.of("on_time") - matched if n.startswith(side)} for side in "lr"}
+    late = {side: {name for name in judged.of("late") if name.startswith(side)} for side in "lr"}
+    return Outcome(matches, alone, late, Counter(judged.verdicts.values()))
 
 
 def pipeline(how: str, *after: Where) -> Pipeline:
@@ -138,8 +127,8 @@ def assert_ends_as_the_rules_say(lake: Lake, definition: Pipeline, how: str, exp
     late = {(row["_side"], row["_event_id"]) for row in lakes.rows(lake, "gold.paid__late")}
     assert late == {("left", name) for name in expected.late["l"]} | {("right", name) for name in expected.late["r"]}
     ledger = lakes.ledger(lake, definition)
-    fates = {name: sum(row[name] for _, row in ledger) for name in expected.fates}
-    assert fates == expected.fates
+    terms = ("on_time", "late", "filtered", "timeless")
+    assert Counter({name: sum(row[name] for _, row in ledger) for name in terms}) == expected.fates
     assert sum(row["left_on_time"] for _, row in ledger) == len(
         expected.alone["l"] | {one for one, _ in expected.matches}
     )

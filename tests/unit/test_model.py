@@ -17,6 +17,8 @@ from tests.model import (
     Session,
     Span,
     assert_conservation,
+    first_events,
+    joined,
     run,
     tumbling,
 )
@@ -274,6 +276,56 @@ def test_grace_splits_what_is_late_without_it_into_late_and_within_grace(batches
 def test_with_everything_in_one_batch_nothing_is_late(batches, window, delay):
     together = [[row for batch in batches for row in batch]]
     assert run(together, window, delay_ms=delay).late_pairs == []
+
+
+class TestFirstEvents:
+    def test_a_key_is_remembered_until_the_watermark_has_passed_its_first_event_by_within(self):
+        batches = [[event("a", 10)], [event("b", 11)], [event("other", 22, key="x")], [event("c", 21)]]
+        # With delay 2 the last batch has W = 20: `a` is remembered until 20.
+        found = first_events(batches, delay_ms=2, within_ms=10)
+        assert found.verdicts == {"a": "on_time", "b": "duplicate", "other": "on_time", "c": "on_time"}
+        assert first_events(batches, delay_ms=2, within_ms=11).verdicts["c"] == "duplicate"
+
+    def test_at_the_watermark_an_event_is_late_whatever_its_key(self):
+        batches = [[event("a", 10)], [event("b", 8, key="x"), event("c", 9, key="y")]]
+        assert first_events(batches, delay_ms=2, within_ms=5).of("late") == {"b"}
+        # If the stream does not settle in between, the second batch is judged by what was before the first.
+        assert first_events(batches, delay_ms=2, within_ms=5, no_data_batches=False).of("late") == set()
+
+    def test_what_is_filtered_or_has_no_time_is_no_first_event(self):
+        batches = [[event("a", 1, passes_where=False), event("b", None), event("c", 1), event("d", 1)]]
+        found = first_events(batches, delay_ms=0, within_ms=5)
+        assert found.verdicts == {"a": "filtered", "b": "timeless", "c": "on_time", "d": "duplicate"}
+        assert found.rows() == [("c",)]
+
+
+def right(event_id, minute, key="k"):
+    return Event(event_id, key, minute, source=1)
+
+
+class TestJoined:
+    def test_both_bounds_count_and_a_missing_key_matches_nothing(self):
+        batches = [
+            [event("l", 10), event("n", 10, key=None)],
+            [right("r8", 8), right("r7", 7), right("r15", 15), right("r16", 16), right("rn", 10, key=None)],
+        ]
+        found = joined(batches, delays_ms=(0, 0), within_ms=5, before_ms=2)
+        # The watermark is 10: from 7 nothing is within 2 any more.
+        assert found.rows() == [("l", "r8"), ("l", "r15"), (None, "r7")]
+        assert found.waiting == {"n", "r16", "rn"}
+
+    def test_the_side_further_behind_has_the_watermark(self):
+        batches = [[event("l", 10)], [event("l50", 50)], [event("l9", 9), right("r20", 20)], [right("r9", 9)]]
+        found = joined(batches, delays_ms=(0, 1), within_ms=5, before_ms=0)
+        assert found.of("late") == {"r9"}
+        # Until the right side comes there is no watermark; then it is 19.
+        assert found.written == [[], [], [], [("l", None), ("l9", None)], []]
+        assert found.waiting == {"l50", "r20"}
+
+    def test_an_event_waits_for_what_is_at_the_very_watermark(self):
+        ends = [[event("l", 10)], [event("far", 99, key="x"), right("r", 15, key="x")]]
+        assert joined(ends, delays_ms=(0, 0), within_ms=5, before_ms=0).rows() == []
+        assert joined(ends, delays_ms=(0, 0), within_ms=4, before_ms=0).rows() == [("l", None)]
 
 
 def test_conservation_notices_a_pair_that_is_missing():
