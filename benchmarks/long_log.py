@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table as TextTable
 
+from spark_jobs.commits.changes import Append
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
@@ -40,7 +41,7 @@ def prepare(commits: int) -> Lake:
     lake = Lake(str(folder.absolute())).ensure_exists()
     rows = pa.table({"k": ["a"], "n": pa.array([1], pa.int64())})
     open_or_create(lake, TABLE, Schema.from_arrow(rows.schema))
-    writer(lake).append(rows, stamp(0))
+    writer(lake).commit(Append(rows, 1, rows.nbytes), stamp(0))
     log = folder / "gold/counts/_delta_log"
     form = [json.loads(line) for line in (log / f"{1:020d}.json").read_text().splitlines()]
     data = next(action["add"]["path"] for action in form if "add" in action)
@@ -73,7 +74,7 @@ def look(spark: SparkSession, lake: Lake) -> float:
 def append(lake: Lake, batch_id: int) -> float:
     """Seconds for one batch of one row."""
     rows = pa.table({"k": ["a"], "n": pa.array([1], pa.int64())})
-    return seconds(lambda: writer(lake).append(rows, stamp(batch_id)))
+    return seconds(lambda: writer(lake).commit(Append(rows, 1, rows.nbytes), stamp(batch_id)))
 
 
 def seconds(what: Callable[[], object]) -> float:

@@ -38,6 +38,8 @@ class Figures(BaseModel):
         latency_ms: from the oldest event's commit in bronze to the commit of the newest batch.
         watermark_ms: published watermark, milliseconds since 1970.
         state_rows: groups in state.
+        left_state_rows: of a join, events of its own side in state.
+        right_state_rows: of the other side.
         state_bytes: memory that Spark reports for its state.
         checkpoint_ms: what Spark spent on its logs and on committing state in the newest batch.
         checkpoint_bytes: of all files of the checkpoint.
@@ -64,6 +66,8 @@ class Figures(BaseModel):
     latency_ms: int | None = None
     watermark_ms: int | None = None
     state_rows: int | None = None
+    left_state_rows: int | None = None
+    right_state_rows: int | None = None
     state_bytes: int | None = None
     checkpoint_ms: int | None = None
     checkpoint_bytes: int | None = None

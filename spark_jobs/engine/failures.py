@@ -3,7 +3,7 @@
 from obstore.exceptions import BaseError
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import current_epoch, has_planned, query_id
+from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import (
     ConcurrentDriverError,
     LakeUnavailableError,
@@ -13,6 +13,7 @@ from spark_jobs.lake.errors import (
     first_line,
 )
 from spark_jobs.lake.health import trouble
+from spark_jobs.lake.spark_log import newest_batch, query_id
 
 # Spark tells a driver that lost the race for a log entry in one of these ways.
 _FENCED = (
@@ -80,7 +81,9 @@ def _is_whole(lake: Lake, pipeline: str) -> bool:
     """Whether the checkpoint that just seemed incomplete has both its query's id and a planned batch."""
     try:
         epoch = current_epoch(lake, pipeline)
-        return epoch is not None and query_id(lake, epoch) is not None and has_planned(lake, epoch)
+        if epoch is None or query_id(lake, epoch.folder) is None:
+            return False
+        return newest_batch(lake, epoch.folder, "offsets") is not None
     except Exception:  # noqa: BLE001 (what stopped the pipeline is told all the same)
         return False
 

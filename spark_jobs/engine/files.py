@@ -3,15 +3,12 @@
 So a file that cannot be read is set aside with its error, and the others of its batch go on.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-import obstore
-from obstore.exceptions import NotFoundError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -19,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.spark_log import file_entries, file_number
 from spark_jobs.spark.progress import planned_offsets
 from spark_jobs.spark.stores import WITHOUT_CHECKSUMS, Stores
 from spark_jobs.spec import Files, Ingest
@@ -98,20 +96,11 @@ def planned_files(query: StreamingQuery, lake: Lake, checkpoint: str) -> tuple[s
     """
     before, upto = planned_offsets(query)
     found = set()
-    for number in range(_log_offset(before) + 1, _log_offset(upto) + 1):
-        path = f"{checkpoint}/sources/0/{number}"
-        try:
-            content = obstore.get(lake.store, path).bytes()
-        except (NotFoundError, FileNotFoundError):
-            content = obstore.get(lake.store, f"{path}.compact").bytes()
-        # The first line is the version of the log; a compacted one repeats the entries before.
-        entries = [json.loads(line) for line in bytes(content).decode().splitlines()[1:]]
+    for number in range(file_number(before) + 1, file_number(upto) + 1):
+        entries = file_entries(lake, checkpoint, number)
+        # A compacted one repeats the entries before.
         found |= {_plain(entry["path"]) for entry in entries if entry["batchId"] == number}
     return tuple(sorted(found))
-
-
-def _log_offset(offset: str) -> int:
-    return int(json.loads(offset)["logOffset"]) if offset else -1
 
 
 def _plain(path: str) -> str:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, TimestampNTZType, TimestampType
 
+from spark_jobs.commits.changes import Append
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.stamps import Stamp
@@ -193,7 +194,8 @@ class Heartbeats:
         )
         number = next(self.numbers)
         writer = TableWriter(self.lake, table, "heartbeat", table, query_id=self.sender, epoch=0)
-        writer.append(row, Stamp(pipeline=table, epoch=0, batch_id=number, role="heartbeat", rows=1))
+        stamp = Stamp(pipeline=table, epoch=0, batch_id=number, role="heartbeat", rows=1)
+        writer.commit(Append(row.toArrow(), 1, 0), stamp)
 
     def close(self, names: Sequence[str], ingests: Sequence[Ingest], readers: Sequence[Pipeline]) -> tuple[str, ...]:
         """Finishes the input of tables that are read together: past the end of every window of their readers.

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_jobs.commits.changes import Append
 from spark_jobs.commits.tables import create_table
 from spark_jobs.engine import heartbeats
 from spark_jobs.engine.files import FileBatch, file_names, link_that_comes_back, links_to_others, planned_files
@@ -475,13 +476,14 @@ class IngestQuery(Query[Ingest]):
             reasons = {reason: count for reason, count in ledger.reasons.items() if not reason.startswith(WARNING)}
             content = census.bad_content(path for path, _ in unreadable)
             bad_stamp = self.stamp("quarantine", batch_id, ledger["quarantined"], content=content, reasons=reasons)
-            self.writer("quarantine", beside(table, "quarantine")).append(bad, bad_stamp, size=size)
+            change = Append(bad, ledger["quarantined"], size)
+            self.writer("quarantine", beside(table, "quarantine")).commit(change, bad_stamp)
             self.reached("quarantine_committed", batch_id)
         next_seq = self._next_seq + sum(group["rows"] for group in census.groups)
         stamp = self.stamp(
             "result", batch_id, ledger["rows"], ledger=ledger, next_seq=next_seq, content=census.good_content
         )
-        written = self.writer("result", table).append(self._good(rows, census), stamp, size=size)
+        written = self.writer("result", table).commit(Append(self._good(rows, census), ledger["rows"], size), stamp)
         self._next_seq = written.next_seq or 0
         self.reached("result_committed", batch_id)
 

@@ -13,23 +13,26 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_jobs.commits.changes import Append, ReplaceWindows, Upsert
+from spark_jobs.commits.merging import FEW_WINDOWS
 from spark_jobs.commits.tables import SchemaMismatchError, create_table
-from spark_jobs.commits.writer import FEW_WINDOWS
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
-from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, newest_batch, starts_of
+from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.ledger import LedgerEntry, named
 from spark_jobs.lake.offsets import read_by_batch, versions_read
 from spark_jobs.lake.reset import EMPTIED
+from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures
+from spark_jobs.spark.state import rows_by_store
 from spark_jobs.spec import METADATA_COLUMNS, Pipeline, Table
 from spark_jobs.transforms import account
 from spark_jobs.transforms.aggregation import top_n
@@ -74,7 +77,7 @@ class PipelineQuery(Query[Pipeline]):
         epoch = current_epoch(self.lake, self.name)
         if not self.logical.lookups or epoch is None:
             return {}
-        planned, finished = (newest_batch(self.lake, epoch, log) for log in ("offsets", "commits"))
+        planned, finished = (newest_batch(self.lake, epoch.folder, log) for log in ("offsets", "commits"))
         if planned is None or planned == finished:
             return {}
         for table in self.logical.tables:
@@ -322,6 +325,11 @@ class PipelineQuery(Query[Pipeline]):
             terms["pairs_late"] = kept["pairs_late"]
         if operator.state_operators:
             terms["state_rows"] = state.rows
+        if operator.state_stores:
+            by_store = rows_by_store(self.spark, str(self.query.runId))
+            by_kind = {term: by_store.get(store, 0) for term, store in operator.state_stores.items()}
+            # On a cluster the stores lie in other processes.
+            terms |= by_kind if sum(by_kind.values()) == state.rows else {}
         entry = LedgerEntry(
             run=str(self.query.runId),
             started_ms=bounds.batch_time_ms,
@@ -398,7 +406,7 @@ class PipelineQuery(Query[Pipeline]):
         entry = entry.with_terms(rows=count)
         stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
         revised = with_revision(results, self.logical, entry.started_ms)
-        self.writer("result", self.logical.result.name).append(revised, stamp, size=size)
+        self.writer("result", self.logical.result.name).commit(Append(revised, count, size), stamp)
         results.unpersist()
         return entry
 
@@ -411,7 +419,8 @@ class PipelineQuery(Query[Pipeline]):
         chosen = groups is not None and count > 0
         if groups is not None and count:
             writer = self.writer("groups", groups.name)
-            writer.upsert(revised, self.stamp("groups", batch_id, count, content=content), keys=keys, size=size)
+            change = Upsert(revised, count, size, keys)
+            writer.commit(change, self.stamp("groups", batch_id, count, content=content))
             self.reached("groups_committed", batch_id)
             # Not only what has changed: the whole choice of each window that was touched.
             revised = with_revision(self._chosen(groups, results), self.logical, entry.started_ms).persist()
@@ -419,7 +428,7 @@ class PipelineQuery(Query[Pipeline]):
         entry = entry.with_terms(rows=count)
         stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
         writer = self.writer("result", self.logical.result.name)
-        writer.upsert(revised, stamp, keys=keys, replace_windows=chosen, size=size)
+        writer.commit((ReplaceWindows if chosen else Upsert)(revised, count, size, keys), stamp)
         revised.unpersist()
         return entry
 
@@ -447,7 +456,7 @@ class PipelineQuery(Query[Pipeline]):
             if not found.fewest_groups <= dropped <= found.most_groups:
                 raise _disagreement(self.name, dropped, f"{found.fewest_groups} late")
             writer = self.writer("late", operator.late.name)
-            writer.append(rows, self.stamp("late", batch_id, events, content=content))
+            writer.commit(Append(rows, events, size_of(rows)), self.stamp("late", batch_id, events, content=content))
         finally:
             if isinstance(rows, DataFrame):
                 rows.unpersist()
@@ -470,7 +479,8 @@ class PipelineQuery(Query[Pipeline]):
         reasons = {NO_SUCH_KEY: events}
         stamp = self.stamp("quarantine", batch_id, events, content=content, reasons=reasons)
         try:
-            self.writer("quarantine", self.branches.operator.quarantine.name).append(found, stamp)
+            writer = self.writer("quarantine", self.branches.operator.quarantine.name)
+            writer.commit(Append(found, events, size_of(found)), stamp)
         finally:
             if isinstance(found, DataFrame):
                 found.unpersist()

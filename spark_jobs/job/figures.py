@@ -16,8 +16,10 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.offsets import next_version, table_read
+from spark_jobs.lake.offsets import table_read
+from spark_jobs.lake.spark_log import next_version
 
+_OF_STATE = ("state_rows", "left_state_rows", "right_state_rows")
 _SIZE_EVERY_S = 60.0
 
 
@@ -68,7 +70,7 @@ class Gauges:
             phases_ms={name: int(ms) for name, ms in progress.get("durationMs", {}).items()},
             latency_ms=self._latency_ms(row, batch_id),
             watermark_ms=known.watermark_ms + known.grace_ms if known and known.watermark_ms else None,
-            state_rows=known.terms.get("state_rows") if known else None,
+            **{name: known.terms.get(name) if known else None for name in _OF_STATE},
             state_bytes=state_bytes(progress),
             checkpoint_ms=checkpoint_ms(progress) if progress else None,
             checkpoint_bytes=self._checkpoint_bytes(),

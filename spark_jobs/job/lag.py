@@ -1,6 +1,5 @@
 """How far a pipeline is behind its source, and what Kafka's own tools are told of it."""
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import obstore
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
@@ -25,9 +23,10 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import commit_at
 from spark_jobs.lake.kafka import client_options
-from spark_jobs.lake.offsets import next_version, table_read
+from spark_jobs.lake.offsets import table_read
 from spark_jobs.lake.s3 import s3_store
 from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.spark_log import file_entries, file_number, kafka_positions, next_version
 from spark_jobs.spec import Definition, Files, Kafka, Pipeline
 
 log = logging.getLogger("tidemark.driver")
@@ -136,30 +135,25 @@ class LagMeter:
         offset = next(iter(sources.values()), "")
         if not offset:
             return -1
-        path = f"{self._checkpoint}/sources/0/{json.loads(offset)['logOffset']}"
-        for name in (path, f"{path}.compact"):
-            try:
-                lines = bytes(obstore.get(self._lake.store, name).bytes()).decode().splitlines()[1:]
-            except FileNotFoundError:
-                continue
-            return max((int(json.loads(line)["timestamp"]) for line in lines), default=-1)
-        return -1
+        try:
+            entries = file_entries(self._lake, self._checkpoint, file_number(offset))
+        except FileNotFoundError:
+            return -1
+        return max((int(entry["timestamp"]) for entry in entries), default=-1)
 
     # --- Kafka ---
 
     def _behind_kafka(self, source: Kafka, sources: Mapping[str, str]) -> Lag | None:
-        offset = next(iter(sources.values()), "")
-        if not offset:
+        places = [TopicPartition(*position) for position in kafka_positions(sources)]
+        if not places:
             return None
         consumer = self._kafka(source)
         behind, waiting = 0, []
-        for topic, partitions in json.loads(offset).items():
-            for partition, position in partitions.items():
-                place = TopicPartition(topic, int(partition), int(position))
-                high = consumer.get_watermark_offsets(place, timeout=_ANSWER_S)[1]
-                if high > place.offset:
-                    behind += high - place.offset
-                    waiting.append(place)
+        for place in places:
+            high = consumer.get_watermark_offsets(place, timeout=_ANSWER_S)[1]
+            if high > place.offset:
+                behind += high - place.offset
+                waiting.append(place)
         self._tell_kafka(source, sources)
         return Lag(behind, _oldest_message(consumer, waiting))
 
@@ -167,12 +161,7 @@ class LagMeter:
         """Commits what has been read to a consumer group that nobody reads with, so that Kafka's tools show the lag."""
         if sources == self._told or self._refused:
             return
-        places = [
-            TopicPartition(topic, int(partition), int(position))
-            for offset in sources.values()
-            for topic, partitions in json.loads(offset).items()
-            for partition, position in partitions.items()
-        ]
+        places = [TopicPartition(*position) for position in kafka_positions(sources)]
         try:
             self._commit(source, places)
         except KafkaException as error:

@@ -21,6 +21,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.health import refuse_vanished
+from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.spark.session import SessionLostError, why_ended
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
@@ -347,10 +348,9 @@ def has_committed(lake: Lake, pipeline: str) -> bool:
     """
     try:
         epoch = current_epoch(lake, pipeline)
-        entries = lake.store.list_with_delimiter(f"{epoch.folder}/commits/")["objects"] if epoch else ()
+        return epoch is not None and newest_batch(lake, epoch.folder, "commits") is not None
     except Exception:
         log.warning(
             "%s: whether it has ever finished a batch is not known, and taken for granted", pipeline, exc_info=True
         )
         return True
-    return any(entry["path"].rsplit("/", 1)[-1].isdigit() for entry in entries)

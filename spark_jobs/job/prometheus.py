@@ -45,6 +45,8 @@ _GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("processing_latency_seconds", "From bronze to the result.", lambda p: _seconds(p.figures.latency_ms)),
     ("watermark_timestamp_seconds", "Results up to here are final.", lambda p: _seconds(p.figures.watermark_ms)),
     ("state_rows", "Groups in state.", lambda p: p.figures.state_rows),
+    ("left_state_rows", "Of a join, events of its own side in state.", lambda p: p.figures.left_state_rows),
+    ("right_state_rows", "Of a join, events of the other side in state.", lambda p: p.figures.right_state_rows),
     ("state_bytes", "Memory of the state.", lambda p: p.figures.state_bytes),
     ("checkpoint_duration_seconds", "Checkpointing in the newest batch.", lambda p: _seconds(p.figures.checkpoint_ms)),
     ("checkpoint_bytes", "All files of the checkpoint.", lambda p: p.figures.checkpoint_bytes),

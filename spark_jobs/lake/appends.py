@@ -24,8 +24,14 @@ from spark_jobs.lake.tables import again_at_conflicts, open_or_create, prune_log
 
 @again_at_conflicts
 def append_rows(lake: Lake, table: str, rows: pa.Table) -> None:
-    """Appends to a table that many processes write, and creates it with the first rows."""
-    target = open_or_create(lake, table, Schema.from_arrow(rows.schema))
+    """Appends to a table that many processes write, and creates it with the first rows; columns that are new are
+    added."""
+    schema = Schema.from_arrow(rows.schema)
+    target = open_or_create(lake, table, schema)
+    known = {field.name for field in target.schema().fields}
+    if added := [field for field in schema.fields if field.name not in known]:
+        # An earlier version of Tidemark has created it.
+        target.alter.add_columns(added)
     append(lake, table, target, rows)
     target.update_incremental()
     prune_log_checkpoints(lake, table, target.version())

@@ -6,10 +6,8 @@ drivers that begin an epoch exactly one does. Spark's own checkpoint of the epoc
 `_checkpoints/<pipeline>/starts/<number>.json`.
 """
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Literal
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, NotFoundError
@@ -144,27 +142,6 @@ def epoch_at(lake: Lake, pipeline: str, number: int) -> Epoch | None:
     except (NotFoundError, FileNotFoundError):
         return None
     return Epoch.model_validate_json(bytes(content))
-
-
-def query_id(lake: Lake, epoch: Epoch) -> str | None:
-    """The id that Spark gave the query of this checkpoint; None before its first start."""
-    try:
-        content = bytes(obstore.get(lake.store, f"{epoch.folder}/metadata").bytes())
-    except (NotFoundError, FileNotFoundError):
-        return None
-    return str(json.loads(content)["id"])
-
-
-def has_planned(lake: Lake, epoch: Epoch) -> bool:
-    """Whether Spark has planned a batch of this epoch; what a planner that died left half written is no plan."""
-    return newest_batch(lake, epoch, "offsets") is not None
-
-
-def newest_batch(lake: Lake, epoch: Epoch, log: Literal["offsets", "commits"]) -> int | None:
-    """The newest batch that Spark has planned (`offsets`) or finished (`commits`) in this epoch; None: none."""
-    entries = lake.store.list_with_delimiter(f"{epoch.folder}/{log}/")["objects"]
-    names = (entry["path"].rsplit("/", 1)[-1] for entry in entries)
-    return max((int(name) for name in names if name.isdigit()), default=None)
 
 
 def delete_checkpoint(lake: Lake, epoch: Epoch) -> None:

@@ -4,12 +4,13 @@ Each batch is in Spark's log of offsets before it runs, in the tables when it ha
 commits after that. So the newest batch of the result table is the newest that Spark has finished, or the one after it.
 """
 
-from spark_jobs.lake.checkpoints import Epoch, newest_batch, query_id
+from spark_jobs.lake.checkpoints import Epoch
 from spark_jobs.lake.durable import force_commit, torn_file
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.reset import tables_of
+from spark_jobs.lake.spark_log import newest_batch, query_id
 from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import exists
 from spark_jobs.spec import Definition
@@ -32,7 +33,7 @@ def refuse_torn_commits(lake: Lake, definition: Definition, epoch: Epoch) -> Non
     """
     if lake.on_s3:
         return  # objects are whole
-    newest = newest_batch(lake, epoch, "commits")
+    newest = newest_batch(lake, epoch.folder, "commits")
     finished = (epoch.number, -1 if newest is None else newest)
     for table in tables_of(definition):
         for version in range(latest_version(lake, table) if exists(lake, table) else -1, -1, -1):
@@ -66,13 +67,13 @@ def refuse_lost_batches(lake: Lake, definition: Definition, epoch: Epoch) -> Non
     """
     table, name = definition.sink.table, definition.name
     # In this order: another driver may write a batch between two looks, which must not seem lost.
-    finished = newest_batch(lake, epoch, "commits")
+    finished = newest_batch(lake, epoch.folder, "commits")
     try:
         stamp = find_stamp(lake, table, lambda found: (found.pipeline, found.role) == (name, "result"))
     except MissingTableError:
         stamp = None
     written = stamp.batch_id if stamp is not None and stamp.epoch == epoch.number else None
-    query, planned = query_id(lake, epoch), newest_batch(lake, epoch, "offsets")
+    query, planned = query_id(lake, epoch.folder), newest_batch(lake, epoch.folder, "offsets")
     folder = lake.path(epoch.folder)
     lost: str | None = None
     if stamp is not None and stamp.epoch > epoch.number:

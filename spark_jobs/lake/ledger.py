@@ -34,7 +34,8 @@ class LedgerEntry(Persisted):
             `pairs`: (event, window) pairs of the events that passed, without windows these events; `pairs_late`: of
             these, the late ones; `pairs_result`: the sum of `__events` of the rows that became final, before `TopN`
             cuts; `pairs_withheld`: of the rows that a `Where` took out of the result;
-            `state_rows`: rows that Spark keeps in its state after this batch;
+            `state_rows`: rows that Spark keeps in its state after this batch; of a join, `left_state_rows` and
+            `right_state_rows` tell its sides apart, where the state lies in the driver's own process;
             `source_rows`: rows, heartbeats included, that the logs of the source tables hold between the batch's first
             and last offset; not there where the source is no table, or another program left no statistics in it;
             `searched`: rows for bronze that were searched for fields that no column takes, at ingest from JSON: all of

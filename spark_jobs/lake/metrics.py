@@ -28,6 +28,8 @@ SCHEMA = pa.schema(
         ("log_ms", pa.int64()),
         ("watermark", _TIME),
         ("state_rows", pa.int64()),
+        ("left_state_rows", pa.int64()),
+        ("right_state_rows", pa.int64()),
         ("state_bytes", pa.int64()),
         ("checkpoint_ms", pa.int64()),
         ("checkpoint_bytes", pa.int64()),

@@ -16,6 +16,7 @@ from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.history import actions_at
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.reset import EMPTIED
+from spark_jobs.lake.spark_log import next_version, place
 from spark_jobs.spec import Pipeline
 
 _AT_ONCE = 16
@@ -42,15 +43,8 @@ class Read:
 
 def table_read(source: str, pipeline: Pipeline) -> str | None:
     """The table that Spark's name of a source means, such as `DeltaSource[file:/lake/bronze/sales]`."""
-    place = source.rstrip("]/")
-    return next((t.name for t in pipeline.tables if place.endswith("/" + t.name.replace(".", "/", 1))), None)
-
-
-def next_version(offset: str) -> int:
-    """The first version of a Delta table that a stream has not read to its end, from the stream's offset."""
-    version, index = _place(offset)
-    # Between two versions Spark notes the next one with the index before its first file.
-    return version + (1 if index >= 0 else 0)
+    address = source.rstrip("]/")
+    return next((t.name for t in pipeline.tables if address.endswith("/" + t.name.replace(".", "/", 1))), None)
 
 
 def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> Read:
@@ -63,7 +57,7 @@ def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> 
         before: where it was before; empty: at its start.
         upto: where it is now.
     """
-    first, last = _place(before) if before else (start, -1), _place(upto)
+    first, last = place(before) if before else (start, -1), place(upto)
     total: int | None = 0
     emptied: tuple[datetime, int] | None = None
     for version, actions in _commits(lake, table, first[0], last[0]):
@@ -104,7 +98,7 @@ def read_by_batch(
         if table is None or not offset or offset == before.get(source):
             continue
         start, begin = starts.versions.get(table, 0), before.get(source, "")
-        if most is not None and _place(offset)[0] - (_place(begin)[0] if begin else start) > most:
+        if most is not None and place(offset)[0] - (place(begin)[0] if begin else start) > most:
             return Read(None)
         found = read_between(lake, table, start, begin, offset)
         if found.emptied_at is not None:
@@ -130,11 +124,6 @@ def versions_read(
             begin = before.get(source)
             found[table] = (next_version(begin) if begin else starts.versions.get(table, 0), next_version(offset))
     return found
-
-
-def _place(offset: str) -> tuple[int, int]:
-    place = json.loads(offset)
-    return int(place["reservoirVersion"]), int(place.get("index", -1))
 
 
 def _commits(lake: Lake, table: str, first: int, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:

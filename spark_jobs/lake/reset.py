@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delete_checkpoint, query_id
+from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delete_checkpoint
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.spark_log import query_id
 from spark_jobs.lake.tables import exists, open_table, row_count
 from spark_jobs.lake.watermarks import published, withdraw
 from spark_jobs.plan import logical as plan
@@ -67,7 +68,7 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
             f"pipeline `{definition.name}` has not run on {lake.uri}: there is nothing to reset. "
             f"Start it: tidemark run {definition.name}"
         )
-    query = query_id(lake, before)
+    query = query_id(lake, before.folder)
     tables = _tables_of_both(lake, before, definition)
     # In this order: a reset that is interrupted leaves the old epoch, which can commit nothing, and can be repeated.
     for table in tables:

@@ -1,5 +1,7 @@
 """What Spark's state holds, read with Spark's own state reader."""
 
+from typing import Any
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -36,6 +38,19 @@ def rows_in_state(spark: SparkSession, lake: Lake, pipeline: Pipeline, side: str
         MissingTableError: if the pipeline has no checkpoint.
     """
     return _state(spark, lake, pipeline, **({"joinSide": side} if side else {})).count()
+
+
+def rows_by_store(spark: SparkSession, run: str) -> dict[str, int]:
+    """Rows in the state stores of a running query, by the names that Spark gives them.
+
+    What executors in other processes hold is not seen: compare the sum with Spark's own count.
+
+    Args:
+        spark: the session.
+        run: of the query: its `runId`.
+    """
+    gateway: Any = spark._jvm
+    return dict(gateway.io.tidemark.storage.StateRows.byStore(run))
 
 
 def _state(spark: SparkSession, lake: Lake, pipeline: Pipeline, **options: str) -> DataFrame:

@@ -14,9 +14,13 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from spark_jobs.commits import writer as commits
+from spark_jobs.commits import changes, merging
+from spark_jobs.commits.changes import Append, ReplaceWindows, Upsert
+from spark_jobs.commits.large import LargeCommits
+from spark_jobs.commits.merging import CommitId
+from spark_jobs.commits.small import SmallCommits
 from spark_jobs.commits.tables import create_table
-from spark_jobs.commits.writer import TableWriter, _retrying
+from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake.durable import added_files
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.tables import open_table
@@ -58,18 +62,16 @@ def test_a_table_that_cannot_be_made_is_told_with_what_the_store_said(tmp_path, 
         create_table(a_lake(tmp_path), "gold.totals", COLUMNS)
 
 
-def test_upserts_of_several_pipelines_to_one_table_are_all_kept(lake):
+def test_upserts_of_several_pipelines_to_one_table_are_all_kept(lake, spark):
     writers, batches = 3, 4
     barrier = Barrier(writers, timeout=60)
 
     def upsert(number):
-        name = f"p{number}"
-        writer = TableWriter(lake, "gold.totals", "result", name, query_id="query", epoch=1)
+        name, session = f"p{number}", spark.newSession()
         barrier.wait()
         for batch in range(batches):
-            rows = pa.table({"k": [name], "n": pa.array([batch], pa.int64()), "revision": pa.array([1], pa.int64())})
-            stamp = a_stamp(batch, pipeline=name, rows=1)
-            _retrying(lambda rows=rows, stamp=stamp: writer._merge_once(rows, stamp, ("k",), False))
+            rows = session.createDataFrame(pa.table({"k": [name], "n": [batch], "revision": [1]}))
+            SmallCommits(lake, "gold.totals").commit(Upsert(rows, 1, 0, ("k",)), CommitId(name, batch), "{}")
 
     with ThreadPoolExecutor(writers) as pool:
         list(pool.map(upsert, range(writers)))
@@ -84,10 +86,9 @@ def test_a_large_upsert_is_tried_again_where_another_pipeline_changed_the_table_
 
     def upsert(number):
         name, session = f"p{number}", spark.newSession()
-        writer = TableWriter(lake, "gold.totals", "result", name, query_id="query", epoch=1)
         rows = session.createDataFrame(pa.table({"k": [name], "n": [number], "revision": [1]}))
         barrier.wait()
-        writer._merge_many(rows, a_stamp(0, pipeline=name, rows=1), ("k",), False)
+        LargeCommits(lake, "gold.totals").commit(Upsert(rows, 1, 0, ("k",)), CommitId(name, 0), "{}")
 
     with ThreadPoolExecutor(writers) as pool:
         list(pool.map(upsert, range(writers)))
@@ -98,11 +99,11 @@ def test_a_large_upsert_is_tried_again_where_another_pipeline_changed_the_table_
 def test_an_upsert_without_rows_commits_its_ledger_and_reads_nothing(lake, spark):
     writer = TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1)
     rows = spark.createDataFrame(pa.table({"k": ["a"], "n": [1], "revision": [1]}))
-    writer.upsert(rows, a_stamp(0, pipeline="p", rows=1), keys=("k",))
+    writer.commit(Upsert(rows, 1, 0, ("k",)), a_stamp(0, pipeline="p", rows=1))
     for file in Path(lake.uri, "gold/totals").glob("*.parquet"):
         file.unlink()
     nothing = a_stamp(1, pipeline="p", rows=0)
-    writer.upsert(rows.limit(0), nothing, keys=("k",))
+    writer.commit(Upsert(rows.limit(0), 0, 0, ("k",)), nothing)
     assert writer.has(nothing)
 
 
@@ -126,8 +127,8 @@ def hour(number):
 def test_the_rows_of_the_windows_of_a_batch_are_replaced_and_no_others(
     tmp_path, spark, monkeypatch, few_rows, few_windows
 ):
-    monkeypatch.setattr(commits, "_FEW_ROWS", few_rows)
-    monkeypatch.setattr(commits, "FEW_WINDOWS", few_windows)
+    monkeypatch.setattr(changes, "_FEW_ROWS", few_rows)
+    monkeypatch.setattr(merging, "FEW_WINDOWS", few_windows)
     lake, keys = a_lake(tmp_path), ("window_end", "k")
     create_table(lake, "gold.ranking", WINDOWED, statistics=("window_end",))
     writer = TableWriter(lake, "gold.ranking", "result", "p", query_id="query", epoch=1)
@@ -139,7 +140,8 @@ def test_the_rows_of_the_windows_of_a_batch_are_replaced_and_no_others(
     expected = {}
     for batch_id, rankings in enumerate(batches):
         rows = windowed(spark, rankings)
-        writer.upsert(rows, a_stamp(batch_id, pipeline="p", rows=rows.count()), keys=keys, replace_windows=True)
+        count = rows.count()
+        writer.commit(ReplaceWindows(rows, count, 0, keys), a_stamp(batch_id, pipeline="p", rows=count))
         for number, ranking in rankings.items():
             before = expected.get(number, {})
             # A row that does not change keeps its revision; one that comes back is a new one.
@@ -160,7 +162,8 @@ def test_a_batch_may_change_tens_of_thousands_of_windows(tmp_path, spark):
             "timestamp_seconds(id * 60) AS window_end", "'a' AS k", f"{batch_id}L AS n", "1L AS revision"
         )
         stamp = a_stamp(batch_id, pipeline="p", rows=windows)
-        writer.upsert(minutes, stamp, keys=("window_end", "k"), replace_windows=bool(batch_id))
+        change = (ReplaceWindows if batch_id else Upsert)(minutes, windows, 0, ("window_end", "k"))
+        writer.commit(change, stamp)
     found = Counter(
         (row["n"], row["revision"]) for row in open_table(lake, "gold.minutes").to_pyarrow_table().to_pylist()
     )
@@ -168,14 +171,14 @@ def test_a_batch_may_change_tens_of_thousands_of_windows(tmp_path, spark):
 
 
 def test_few_rows_that_are_large_are_not_collected(lake, spark, monkeypatch):
-    monkeypatch.setattr(commits, "_FEW_BYTES", 5_000_000)
+    monkeypatch.setattr(changes, "_FEW_BYTES", 5_000_000)
     writer = TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1)
     for batch_id, length in enumerate((100_000, 200_000)):
         rows = spark.range(40).selectExpr(f"rpad(id, {length}, 'x') AS k", "id AS n", "1L AS revision").persist()
         rows.count()
         assert 40 * length <= size_of(rows) < 41 * length
-        writer.append(rows, a_stamp(batch_id, pipeline="p", rows=40), size=size_of(rows))
-    writer.upsert(rows, a_stamp(2, pipeline="p", rows=40), keys=("k",), size=size_of(rows))
+        writer.commit(Append(rows, 40, size_of(rows)), a_stamp(batch_id, pipeline="p", rows=40))
+    writer.commit(Upsert(rows, 40, size_of(rows), ("k",)), a_stamp(2, pipeline="p", rows=40))
     # Newest first.
     spark_wrote = [
         commit["engineInfo"].startswith("Apache-Spark") for commit in open_table(lake, "gold.totals").history()
@@ -199,15 +202,15 @@ def test_spark_reads_and_goes_on_with_what_was_appended_without_it(tmp_path, spa
         (2, datetime(1582, 1, 1, tzinfo=UTC), *[None] * 8),
     ]
     rows = spark.createDataFrame(values, schema)
-    writer = TableWriter(lake, "gold.types", "result", "p", query_id="query", epoch=1)
-    writer.append(rows.toArrow(), a_stamp(0, pipeline="p", rows=2))
-    writer._append_many(rows, a_stamp(1, pipeline="p", rows=2))
+    small, large, change = SmallCommits(lake, "gold.types"), LargeCommits(lake, "gold.types"), Append(rows, 2, 0)
+    small.commit(change, CommitId("p", 0), "{}")
+    large.commit(change, CommitId("p", 1), "{}")
     # It is a batch that Spark knows, too.
-    writer._append_many(rows, a_stamp(0, pipeline="p", rows=2))
+    large.commit(change, CommitId("p", 0), "{}")
 
-    found = spark.read.format("delta").load(writer.path)
-    (small,) = added_files(lake, "gold.types", 1)
-    own = found.where(F.input_file_name().endswith(small[0].name))
+    found = spark.read.format("delta").load(lake.table_path("gold.types"))
+    (added,) = added_files(lake, "gold.types", 1)
+    own = found.where(F.input_file_name().endswith(added[0].name))
     assert own.orderBy("id").collect() == rows.orderBy("id").collect()
     assert found.count() == 4
     for column, value in (("at", hour(1) + timedelta(microseconds=1)), ("id", 1)):
@@ -218,11 +221,12 @@ def test_spark_reads_and_goes_on_with_what_was_appended_without_it(tmp_path, spa
 def test_a_small_append_of_which_a_loss_of_power_left_no_commit_is_made_again(lake, left):
     rows = pa.table({"k": ["a", "b"], "n": [1, 2], "revision": [1, 1]})
     stamp = a_stamp(0, pipeline="p", rows=2)
-    TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1).append(rows, stamp)
+    change = Append(rows, 2, rows.nbytes)
+    TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1).commit(change, stamp)
     commit = Path(lake.uri, "gold/totals/_delta_log", f"{1:020d}.json")
     commit.unlink() if left == "data file alone" else commit.write_bytes(b"")
 
     writer = TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1)
     assert not writer.has(stamp)
-    assert writer.append(rows, stamp) == writer.append(rows, stamp) == stamp
+    assert writer.commit(change, stamp) == writer.commit(change, stamp) == stamp
     assert open_table(lake, "gold.totals").to_pyarrow_table().num_rows == 2

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.commits import writer as commits
+from spark_jobs.commits import changes, merging
 from spark_jobs.engine import pipeline
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
@@ -184,8 +184,8 @@ def test_a_batch_whose_tasks_were_counted_twice_writes_nothing_and_runs_again(
     ("bound", "modules", "by_spark"),
     [
         # Each of them taken to be exceeded.
-        ("FEW_WINDOWS", (commits, pipeline), False),
-        ("_FEW_BYTES", (commits,), True),
+        ("FEW_WINDOWS", (merging, pipeline), False),
+        ("_FEW_BYTES", (changes,), True),
     ],
 )
 def test_the_tables_are_the_same_whichever_way_a_batch_is_written(
@@ -257,7 +257,7 @@ def test_an_ingest_that_fails_goes_on_as_if_it_had_not(
 def test_an_ingest_writes_the_same_whichever_way_its_batches_are_written(
     spark: SparkSession, lake: Lake, landing: Path, ingested: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "_FEW_BYTES", 0)
+    monkeypatch.setattr(changes, "_FEW_BYTES", 0)
     definition = an_ingest(landing)
     IngestQuery(spark, lake, definition).start(until_caught_up=True).awaitTermination()
     assert contents(lake, definition) == ingested

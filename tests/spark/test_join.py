@@ -236,7 +236,12 @@ def test_what_waits_in_state_is_counted_by_side(spark: SparkSession, lake: Lake)
     lakes.run(spark, lake, definition)
     counts = [rows_in_state(spark, lake, definition, side) for side in ("left", "right")]
     assert counts == [3, 1]
-    assert lakes.ledger(lake, definition)[-1][1]["state_rows"] == 4
+    terms = lakes.ledger(lake, definition)[-1][1].terms
+    assert {name: terms[name] for name in terms if "state" in name} == {
+        "state_rows": 4,
+        "left_state_rows": 3,
+        "right_state_rows": 1,
+    }
 
 
 def test_a_column_that_both_sides_have_is_refused_before_anything_is_written(spark: SparkSession, lake: Lake) -> None:

@@ -84,6 +84,14 @@ def ids(lake, table=TABLE):
     return sorted(open_table(lake, table).to_pyarrow_table().column("id").to_pylist())
 
 
+def test_columns_that_a_table_of_an_earlier_version_lacks_are_added(lake):
+    append_rows(lake, "ops.metrics", pa.table({"a": [1]}))
+    append_rows(lake, "ops.metrics", pa.table({"a": [2], "b": ["x"]}))
+    append_rows(lake, "ops.metrics", pa.table({"a": [3], "b": ["y"]}))
+    found = open_table(lake, "ops.metrics").to_pyarrow_table().to_pylist()
+    assert sorted((row["a"], row["b"]) for row in found) == [(1, None), (2, "x"), (3, "y")]
+
+
 @pytest.mark.parametrize("writer", ["append", "append_rows"])
 def test_data_files_and_their_names_are_on_the_disk_before_a_commit_names_them(lake, monkeypatch, writer):
     table, commit = made(lake), commit_file(lake, 1)

@@ -14,11 +14,10 @@ from spark_jobs.lake.checkpoints import (
     begin_epoch,
     current_epoch,
     delete_checkpoint,
-    has_planned,
     open_epoch,
-    query_id,
 )
 from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.spark_log import newest_batch, query_id
 from spark_jobs.spec import Files, Sink, Table, Watermark
 from tests.builders import a_lake, a_pipeline, an_ingest
 
@@ -73,11 +72,11 @@ def test_a_definition_that_an_earlier_version_hashed_otherwise_is_still_the_same
 
 def test_a_batch_counts_as_planned_once_its_entry_is_whole(lake):
     epoch = open_epoch(lake, a_pipeline())
-    assert not has_planned(lake, epoch)
+    assert newest_batch(lake, epoch.folder, "offsets") is None
     lake.store.put(f"{epoch.folder}/offsets/.0.1a2b.tmp", b"v1")
-    assert not has_planned(lake, epoch)
+    assert newest_batch(lake, epoch.folder, "offsets") is None
     lake.store.put(f"{epoch.folder}/offsets/0", b"v1")
-    assert has_planned(lake, epoch)
+    assert newest_batch(lake, epoch.folder, "offsets") == 0
 
 
 def test_rate_limits_and_intervals_may_change(lake):
@@ -154,13 +153,13 @@ def test_of_many_drivers_that_begin_an_epoch_at_once_one_does_and_all_agree(lake
 
 
 def test_a_checkpoint_that_never_started_has_no_query_id(lake):
-    assert query_id(lake, open_epoch(lake, a_pipeline())) is None
+    assert query_id(lake, open_epoch(lake, a_pipeline()).folder) is None
 
 
 def test_the_query_id_is_sparks_own(lake):
     epoch = open_epoch(lake, a_pipeline())
     lake.store.put(f"{epoch.folder}/metadata", b'{"id":"5c1f"}')
-    assert query_id(lake, epoch) == "5c1f"
+    assert query_id(lake, epoch.folder) == "5c1f"
 
 
 def test_deleting_a_checkpoint_keeps_the_record_of_its_epoch_and_other_epochs(lake):
@@ -170,7 +169,7 @@ def test_deleting_a_checkpoint_keeps_the_record_of_its_epoch_and_other_epochs(la
         lake.store.put(f"{epoch.folder}/offsets/0", b"v1")
         lake.store.put(f"{epoch.folder}/metadata", b'{"id":"5c1f"}')
     delete_checkpoint(lake, first)
-    assert query_id(lake, first) is None
-    assert query_id(lake, second) == query_id(lake, tenth) == "5c1f"
+    assert query_id(lake, first.folder) is None
+    assert query_id(lake, second.folder) == query_id(lake, tenth.folder) == "5c1f"
     left = {path.name for path in Path(lake.uri, "_checkpoints/hourly_sales/epochs").iterdir()}
     assert left == {"000001.json", "000002.json", "000010.json"}

@@ -64,6 +64,13 @@ class Operator(ABC):
         return Replay.SUBTRACT
 
     @property
+    def state_stores(self) -> Mapping[str, str]:
+        """Terms of the ledger -> what Spark calls the state stores whose rows they count, where rows are of two kinds.
+
+        Spark's own count adds them up."""
+        return {}
+
+    @property
     @abstractmethod
     def repair_unit(self) -> str:
         """What one late event can change."""

@@ -41,6 +41,11 @@ class Joined(Operator):
         return ("symmetricHashJoin",)
 
     @property
+    def state_stores(self) -> Mapping[str, str]:
+        """The rows of each side."""
+        return {f"{side}_state_rows": f"{side}-keyWithIndexToValue" for side in (LEFT, RIGHT)}
+
+    @property
     def outer(self) -> tuple[str, ...]:
         """The sides of which events without a match are written."""
         return {"inner": (), "left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}[self.step.how]

@@ -1,0 +1,68 @@
+"""What a commit does to a table, as values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+_FEW_ROWS, _FEW_BYTES = 50_000, 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Append:
+    """Rows are added.
+
+    Attributes:
+        rows: of the table's columns, in any order.
+        count: how many there are.
+        size: what they take in memory at most, in bytes: see `spark.frames.size_of`.
+    """
+
+    rows: DataFrame | pa.Table
+    count: int
+    size: int
+
+    @property
+    def few(self) -> bool:
+        """Whether the rows may be collected."""
+        if isinstance(self.rows, pa.Table) or not self.count:
+            return True
+        return self.count <= _FEW_ROWS and self.size <= _FEW_BYTES
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """Rows are merged by key; one that does not differ from the table's keeps its `revision`.
+
+    Attributes:
+        rows: the new state of every row that may have changed.
+        count: as `Append`.
+        size: as `Append`.
+        keys: columns that identify a row.
+    """
+
+    rows: DataFrame
+    count: int
+    size: int
+    keys: Sequence[str]
+
+    @property
+    def few(self) -> bool:
+        """Whether the rows may be collected; values that are nested cannot be compared without Spark."""
+        if any(isinstance(field.dataType, ArrayType | MapType | StructType) for field in self.rows.schema):
+            return False
+        return Append(self.rows, self.count, self.size).few
+
+
+@dataclass(frozen=True)
+class ReplaceWindows(Upsert):
+    """As `Upsert`; rows of a window that is touched are deleted where `rows` does not have them.
+
+    Attributes:
+        rows: every row of each window that is touched.
+    """
+
+
+Change = Append | Upsert

@@ -1,0 +1,116 @@
+"""Commits by Spark, for rows that do not fit in memory."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.commits.changes import Append, Change, ReplaceWindows, Upsert
+from spark_jobs.commits.merging import GONE, CommitId, measures, retrying, touched
+from spark_jobs.lake import Lake
+
+_TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+_ROWS_PER_FILE = 1_000_000
+
+
+@dataclass(frozen=True)
+class LargeCommits:
+    """Commits to one table with Spark.
+
+    Attributes:
+        lake: where.
+        table: such as `gold.top_products`.
+    """
+
+    lake: Lake
+    table: str
+
+    def commit(self, change: Change, commit_id: CommitId, metadata: str) -> None:
+        """Commits a change; Delta skips one that the table remembers.
+
+        Args:
+            change: whose rows are a frame.
+            commit_id: of the change.
+            metadata: the commit's `userMetadata`.
+        """
+        if not isinstance(change.rows, DataFrame):
+            raise TypeError(f"table {self.table}: expected a frame, got {type(change.rows).__name__}")
+        match change:
+            case Append():
+                self._append(change.rows, change.count, commit_id, metadata)
+            case Upsert():
+                self._merge(change, commit_id, metadata)
+
+    @property
+    def _path(self) -> str:
+        return self.lake.table_path(self.table)
+
+    def _append(self, rows: DataFrame, count: int, commit_id: CommitId, metadata: str) -> None:
+        (
+            rows.coalesce(max(1, -(-count // _ROWS_PER_FILE)))
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", commit_id.writer)
+            .option("txnVersion", commit_id.number)
+            .option("userMetadata", metadata)
+            .save(self._path)
+        )
+
+    def _merge(self, change: Upsert, commit_id: CommitId, metadata: str) -> None:
+        rows, keys = change.rows, change.keys
+        session = rows.sparkSession
+        changed = " OR ".join(f"NOT (t.`{name}` <=> s.`{name}`)" for name in measures(rows.columns, keys))
+        values = {name: f"s.`{name}`" for name in rows.columns}
+        # The total over the whole stream has no key: its table holds one row.
+        same = [f"t.`{name}` <=> s.`{name}`" for name in keys]
+        of_windows = None
+        if "window_end" in keys:
+            ends = rows.select(F.unix_micros("window_end")).distinct().toArrow().column(0)
+            # Literals let Delta skip the files of other windows.
+            of_windows = touched(sorted(ends.to_pylist()), "timestamp_micros")
+        condition = " AND ".join([of_windows, *same] if of_windows else same) or "true"
+        # MERGE ignores the options of a writer.
+        settings = {_TXN_APP_ID: commit_id.writer, _TXN_VERSION: str(commit_id.number), _USER_METADATA: metadata}
+
+        def execute() -> None:
+            source = rows.withColumn(GONE, F.lit(False))
+            if isinstance(change, ReplaceWindows) and of_windows:
+                held = session.read.format("delta").load(self._path).alias("t").where(of_windows).select(*rows.columns)
+                windows = rows.select("window_end").distinct()
+                gone = (
+                    held.join(windows, "window_end", "left_semi")
+                    .alias("t")
+                    .join(rows.alias("s"), F.expr(" AND ".join(same)), "left_anti")
+                )
+                # A key twice, as another program may have left it, would match its row twice.
+                source = source.unionByName(gone.dropDuplicates(list(keys)).withColumn(GONE, F.lit(True)))
+            with _session_settings(session, settings):
+                (
+                    DeltaTable.forPath(session, self._path)
+                    .alias("t")
+                    .merge(source.alias("s"), condition)
+                    .whenMatchedDelete(f"s.{GONE}")
+                    .whenMatchedUpdate(f"NOT s.{GONE} AND ({changed})", {**values, "revision": "t.revision + 1"})
+                    .whenNotMatchedInsert(f"NOT s.{GONE}", {**values, "revision": "1"})
+                    .execute()
+                )
+
+        retrying(execute)
+
+
+@contextmanager
+def _session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Sets what only MERGE reads from the session, and unsets all of it: the session is kept from batch to batch."""
+    try:
+        for key, value in settings.items():
+            session.conf.set(key, value)
+        yield
+    finally:
+        for key in settings:
+            session.conf.unset(key)

@@ -1,0 +1,82 @@
+"""What Spark writes into a checkpoint: the one place that knows its files, and the offsets of its sources.
+
+`metadata` names the query, `offsets/<N>` is written before batch N runs, `commits/<N>` when it has ended,
+`sources/0/<M>` lists the files that the file source has taken.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import obstore
+from obstore.exceptions import NotFoundError
+
+from spark_jobs.lake.location import Lake
+
+Place = tuple[int, int]
+"""A place in the log of a Delta table: all versions before the first number, of that one the data files up to the
+second."""
+
+
+def query_id(lake: Lake, checkpoint: str) -> str | None:
+    """The id that Spark gave the query of a checkpoint; None before its first start."""
+    content = _read(lake, f"{checkpoint}/metadata")
+    return None if content is None else str(json.loads(content)["id"])
+
+
+def newest_batch(lake: Lake, checkpoint: str, log: Literal["offsets", "commits"]) -> int | None:
+    """The newest batch that Spark has planned (`offsets`) or finished (`commits`); None: none.
+
+    What a planner that died left half written is no batch.
+    """
+    entries = lake.store.list_with_delimiter(f"{checkpoint}/{log}/")["objects"]
+    names = (entry["path"].rsplit("/", 1)[-1] for entry in entries)
+    return max((int(name) for name in names if name.isdigit()), default=None)
+
+
+def file_number(offset: str) -> int:
+    """The newest entry in the log of the file source, from its offset; -1: none."""
+    return int(json.loads(offset)["logOffset"]) if offset else -1
+
+
+def file_entries(lake: Lake, checkpoint: str, number: int) -> list[dict[str, Any]]:
+    """An entry in the log of the file source: `path`, `timestamp` and `batchId` of each file; compacted, the earlier
+    ones, too.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    for name in (str(number), f"{number}.compact"):
+        content = _read(lake, f"{checkpoint}/sources/0/{name}")
+        if content is not None:
+            # The first line is the version of the log.
+            return [json.loads(line) for line in content.decode().splitlines()[1:]]
+    raise FileNotFoundError(f"{lake.path(checkpoint)}/sources/0/{number}")
+
+
+def place(offset: str) -> Place:
+    """Where a stream is in the log of a Delta table."""
+    found = json.loads(offset)
+    return int(found["reservoirVersion"]), int(found.get("index", -1))
+
+
+def next_version(offset: str) -> int:
+    """The first version of a Delta table that a stream has not read to its end."""
+    version, index = place(offset)
+    # Between two versions Spark notes the next one with the index before its first file.
+    return version + (1 if index >= 0 else 0)
+
+
+def kafka_positions(sources: Mapping[str, str]) -> Iterator[tuple[str, int, int]]:
+    """Topic, partition and the next message, from the offsets of a batch."""
+    for offset in filter(None, sources.values()):
+        for topic, partitions in json.loads(offset).items():
+            for partition, position in partitions.items():
+                yield topic, int(partition), int(position)
+
+
+def _read(lake: Lake, path: str) -> bytes | None:
+    try:
+        return bytes(obstore.get(lake.store, path).bytes())
+    except (NotFoundError, FileNotFoundError):
+        return None
