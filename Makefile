@@ -84,7 +84,7 @@ chaos: setup-tests ## N=200 SEED=1 LAKE=folder|minio: kill drivers, compare with
 long: setup-tests ## the variants of tests that take minutes
 	@$(PY) -m pytest tests -m long
 
-bench: setup-tests ## the measurements of benchmarks/README.md (a quarter of an hour)
+bench: setup-tests ## the measurements of benchmarks/README.md (half an hour)
 	@$(PY) -m benchmarks.late_split
 
 clean: ## remove the environment and all caches

@@ -1,8 +1,9 @@
 """What the late split, the ledger and exactly-once commits cost beside a plain PySpark query that drops late rows.
 
-`make bench` runs both over the same bronze table, in turns, each run in a process of its own, and prints medians of
-three: wall time of the query, time of a batch, time from start to the first commit, peak memory of driver and Python
-together. With small batches only the fixed cost of a batch is left; it is measured on a folder and on MinIO.
+`make bench` runs both over the same bronze tables, in turns, each run in a process of its own, and prints medians of
+three: wall time of the query, time of a batch, processor time, time from start to the first commit, peak memory of
+driver and Python together. With small batches only the fixed cost of a batch is left; it is measured on a folder and on
+MinIO. `--case dedup` and `--case join` measure these steps alone, in large batches (`queries.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from unittest.mock import patch
 from uuid import uuid4
 
 import psutil
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table as TextTable
 
+from benchmarks.queries import CASES, FILES_A_BATCH, Case
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import ledger_rows
@@ -37,46 +39,28 @@ from spark_jobs.lake.ledger import Totals
 from spark_jobs.lake.settings import Settings
 from spark_jobs.simulator import Disorder, bulk_sales
 from spark_jobs.spark.session import build_session
-from spark_jobs.spec import Aggregate, Pipeline, Sink, Table, Tumbling, Watermark
 from tests.services.minio import start_minio
 
 CACHE = Path(".cache/bench")
 SETTINGS = Settings(master="local[2]", shuffle_partitions=2, driver_memory="2g")
-FILES_A_BATCH = 2
+_ROWS = {"windows": 10_000_000, "dedup": 2_000_000, "join": 1_000_000}
 # A day in ten batches, an event judged by the watermark of the batch before: to be late it comes hours late.
 LATENESS = Disorder(
     disorder=0.2, late=0.005, late_after="6 hours", late_by="12 hours", duplicates=0, malformed=0, future=0
 )
 
 
-def definition() -> Pipeline:
-    """Units and revenue per product and ten minutes."""
-    return Pipeline(
-        name="bench",
-        source=Table("bronze.sales", max_files_per_trigger=FILES_A_BATCH),
-        event_time="sold_at",
-        watermark=Watermark(delay="2 minutes"),
-        steps=(
-            Aggregate(
-                window=Tumbling("10 minutes"),
-                by=("product_id",),
-                measures={"units": "sum(quantity)", "revenue": "sum(quantity * unit_price)"},
-            ),
-        ),
-        sink=Sink("gold.bench"),
-    )
-
-
-def prepare(rows: int, columns: int, rows_per_file: int) -> Path:
-    """A lake whose bronze table holds the simulator's sales, one commit a file; made once.
+def prepare(case: str, rows: int, columns: int, rows_per_file: int) -> Path:
+    """A lake whose bronze tables are made of the simulator's sales, one commit a file; made once.
 
     Args:
+        case: what is measured.
         rows: how many events.
-        columns: of an event: product_id, quantity, unit_price, sold_at and others that no query reads. Bronze's own
+        columns: of a sale: product_id, quantity, unit_price, sold_at and others that no query reads. Bronze's own
             (`_event_id` and so on) come on top.
         rows_per_file: events of a commit.
     """
-    root = CACHE / f"{rows}x{columns}x{rows_per_file}"
+    root = CACHE / f"{case}-{rows}x{columns}x{rows_per_file}"
     if (root / "done").exists():
         return root
     shutil.rmtree(root, ignore_errors=True)
@@ -88,35 +72,42 @@ def prepare(rows: int, columns: int, rows_per_file: int) -> Path:
         disorder=LATENESS,
         truth=False,
     )
-    spark = build_session(Lake(str(root.absolute())).ensure_exists(), settings=SETTINGS)
-    seq = 0
-    for path in sorted((root / "landing" / "sales").glob("*.parquet")):
-        sales = spark.read.parquet(str(path)).coalesce(1)
-        (
-            sales.withColumns(
-                {
-                    "_event_id": F.col("sale_id"),
-                    "_ingest_seq": F.lit(seq) + F.monotonically_increasing_id(),
-                    "_ingest_time": F.current_timestamp(),
-                    "_source": F.struct(
-                        F.lit(path.name).alias("name"),
-                        F.lit(None).cast("int").alias("partition"),
-                        F.monotonically_increasing_id().alias("position"),
-                    ),
-                    "_heartbeat": F.lit(False),
-                }
-            )
-            .drop("sale_id")
-            .write.format("delta")
-            .mode("append")
-            .option("delta.dataSkippingStatsColumns", "sold_at,_ingest_seq")
-            .save(str((root / "bronze" / "sales").absolute()))
-        )
-        seq += rows_per_file
+    lake = Lake(str(root.absolute())).ensure_exists()
+    spark = build_session(lake, settings=SETTINGS)
+    before: DataFrame | None = None
+    for number, path in enumerate(sorted((root / "landing" / "sales").glob("*.parquet"))):
+        sales = spark.read.parquet(str(path)).withColumnRenamed("sale_id", "_event_id")
+        for table, events in CASES[case].bronze(sales, sales.limit(0) if before is None else before).items():
+            # Twice the size of a file apart: a table may have a few events more than the simulator's file.
+            _append(events, lake.table_path(table), first=number * 2 * rows_per_file)
+        before = sales
     spark.stop()
     shutil.rmtree(root / "landing")
     (root / "done").touch()
     return root
+
+
+def _append(events: DataFrame, path: str, *, first: int) -> None:
+    """A commit of one file to a bronze table; its events are numbered from the first on."""
+    time_column = next(name for name, kind in events.dtypes if kind == "timestamp")
+    position = F.monotonically_increasing_id()
+    (
+        events.coalesce(1)
+        .withColumns(
+            {
+                "_ingest_seq": F.lit(first) + position,
+                "_ingest_time": F.current_timestamp(),
+                "_source": F.struct(
+                    F.lit("bench").alias("name"), F.lit(None).cast("int").alias("partition"), position.alias("position")
+                ),
+                "_heartbeat": F.lit(False),
+            }
+        )
+        .write.format("delta")
+        .mode("append")
+        .option("delta.dataSkippingStatsColumns", f"{time_column},_ingest_seq")
+        .save(path)
+    )
 
 
 def put_bronze(lake: Lake, root: Path) -> None:
@@ -128,24 +119,16 @@ def put_bronze(lake: Lake, root: Path) -> None:
         lake.store.put(str(path.relative_to(root)), path.read_bytes())
 
 
-def start_tidemark(spark: SparkSession, lake: Lake) -> StreamingQuery:
+def start_tidemark(spark: SparkSession, lake: Lake, case: Case) -> StreamingQuery:
     """The pipeline as a user would run it."""
-    return PipelineQuery(spark, lake, definition()).start(until_caught_up=True)
+    return PipelineQuery(spark, lake, case.definition).start(until_caught_up=True)
 
 
-def start_plain(spark: SparkSession, lake: Lake) -> StreamingQuery:
+def start_plain(spark: SparkSession, lake: Lake, case: Case) -> StreamingQuery:
     """The same query in plain PySpark: late rows are dropped, Delta's own streaming sink."""
-    sales = (
-        spark.readStream.format("delta")
-        .option("startingVersion", 0)
-        .option("maxFilesPerTrigger", FILES_A_BATCH)
-        .load(lake.table_path("bronze.sales"))
-    )
-    result = (
-        sales.withWatermark("sold_at", "2 minutes")
-        .groupBy(F.window("sold_at", "10 minutes"), "product_id")
-        .agg(F.expr("sum(quantity)").alias("units"), F.expr("sum(quantity * unit_price)").alias("revenue"))
-    )
+    reader = spark.readStream.format("delta").option("startingVersion", 0).option("maxFilesPerTrigger", FILES_A_BATCH)
+    names = [table.name for table in case.definition.tables]
+    result = case.plain({name: reader.load(lake.table_path(name)) for name in names})
     return (
         result.writeStream.format("delta")
         .outputMode("append")
@@ -155,7 +138,7 @@ def start_plain(spark: SparkSession, lake: Lake) -> StreamingQuery:
     )
 
 
-def measure_one(engine: str, root: Path, lake: Lake) -> dict[str, float]:
+def measure_one(engine: str, case: Case, root: Path, lake: Lake) -> dict[str, float]:
     """One run in this process: seconds and gigabytes."""
     put_bronze(lake, root)
     began = time.monotonic()
@@ -176,9 +159,10 @@ def measure_one(engine: str, root: Path, lake: Lake) -> dict[str, float]:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    query = (start_tidemark if engine == "tidemark" else start_plain)(spark, lake)
+    used = _processor_seconds()
+    query = (start_tidemark if engine == "tidemark" else start_plain)(spark, lake, case)
     query.awaitTermination()
-    seconds = time.monotonic() - started
+    seconds, used = time.monotonic() - started, _processor_seconds() - used
     over.set()
     watcher.join()
     # The first three batches still compile code.
@@ -186,6 +170,7 @@ def measure_one(engine: str, root: Path, lake: Lake) -> dict[str, float]:
     figures = {
         "seconds": seconds,
         "batch": statistics.median(warm),
+        "processor": used,
         "first_commit": first[0],
         "peak_gb": peak[0] / 1e9,
     }
@@ -200,6 +185,13 @@ def _count(lake: Lake, prefix: str, suffix: str) -> int:
     return sum(item["path"].endswith(suffix) for item in lake.store.list(prefix).collect())
 
 
+def _processor_seconds() -> float:
+    """What driver and Python have used so far: other work on the machine changes it less than wall time."""
+    me = psutil.Process()
+    times = [process.cpu_times() for process in (me, *me.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
 def _resident(process: psutil.Process) -> int:
     try:
         return int(process.memory_info().rss)
@@ -207,23 +199,32 @@ def _resident(process: psutil.Process) -> int:
         return 0
 
 
-def compare(rows: int, columns: int, rows_per_file: int, repeats: int, out: Console, *, on: str = "folder") -> None:
+def compare(
+    rows: int,
+    columns: int,
+    rows_per_file: int,
+    repeats: int,
+    out: Console,
+    *,
+    on: str = "folder",
+    case: str = "windows",
+) -> None:
     """Both engines in turns, each run in a fresh process; prints medians and their ratio."""
-    root = prepare(rows, columns, rows_per_file)
+    root = prepare(case, rows, columns, rows_per_file)
     found: dict[str, list[dict[str, float]]] = {"plain": [], "tidemark": []}
     for _ in range(repeats):
         for engine, runs in found.items():
             folder = tempfile.mkdtemp(prefix="tidemark-bench-")
             lake = folder if on == "folder" else f"s3a://bench/{uuid4().hex}"
-            program = [sys.executable, "-m", "benchmarks.late_split", "--one", engine]
+            program = [sys.executable, "-m", "benchmarks.late_split", "--one", engine, "--case", case]
             done = subprocess.run(
                 [*program, "--root", str(root), "--lake", lake], stdout=subprocess.PIPE, text=True, check=True
             )
             runs.append(json.loads(done.stdout.splitlines()[-1]))
             shutil.rmtree(folder)
     batch = f"{FILES_A_BATCH * rows_per_file:,} a batch"
-    table = TextTable(title=f"{rows:,} events of {columns} columns, {batch}, on {on}", box=None)
-    for heading in ("", "wall s", "s a batch", "first commit s", "peak GB", "wall s of each run"):
+    table = TextTable(title=f"{case}: {rows:,} sales of {columns} columns, {batch}, on {on}", box=None)
+    for heading in ("", "wall s", "s a batch", "CPU s", "first commit s", "peak GB", "wall s of each run"):
         table.add_column(heading, justify="right")
     medians = {}
     for engine, runs in found.items():
@@ -233,11 +234,12 @@ def compare(rows: int, columns: int, rows_per_file: int, repeats: int, out: Cons
             engine,
             f"{median['seconds']:.1f}",
             f"{median['batch']:.2f}",
+            f"{median['processor']:.1f}",
             f"{median['first_commit']:.1f}",
             f"{median['peak_gb']:.2f}",
             " ".join(f"{run['seconds']:.1f}" for run in runs),
         )
-    ratios = [medians["tidemark"][name] / medians["plain"][name] for name in ("seconds", "batch")]
+    ratios = [medians["tidemark"][name] / medians["plain"][name] for name in ("seconds", "batch", "processor")]
     table.add_row("ratio", *(f"{ratio:.2f}" for ratio in ratios))
     out.print(table)
     out.print(f"late: {medians['tidemark']['late']:,.0f} of {medians['tidemark']['read']:,.0f} events, all kept\n")
@@ -247,20 +249,23 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", choices=("plain", "tidemark"))
+    parser.add_argument("--case", choices=tuple(CASES), help="this alone, in large batches")
     parser.add_argument("--root", type=Path)
     parser.add_argument("--lake")
-    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rows", type=int, help="default: 10, 2 and 1 million")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--columns", type=int, nargs="*", default=[4, 50])
     parser.add_argument("--small", choices=("folder", "minio"), nargs="*", default=["folder", "minio"])
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure_one(options.one, options.root, Lake(options.lake))))
+        print(json.dumps(measure_one(options.one, CASES[options.case], options.root, Lake(options.lake))))
         return
     out = Console(width=110)
-    for columns in options.columns:
-        compare(options.rows, columns, options.rows // 20, options.repeats, out)
-    for on in options.small:
+    for case in [options.case] if options.case else CASES:
+        rows = options.rows or _ROWS[case]
+        for columns in options.columns if case == "windows" else [4]:
+            compare(rows, columns, rows // 20, options.repeats, out, case=case)
+    for on in [] if options.case else options.small:
         with tempfile.TemporaryDirectory() as folder, _store(on, Path(folder)):
             compare(20_000, 4, 500, options.repeats, out, on=on)
 

@@ -154,5 +154,5 @@ def assert_balanced(lake: Lake, pipeline: Pipeline) -> None:
 
 def comparable(found: Iterable[Mapping[str, Any]], *, without: Iterable[str] = ()) -> list[tuple[Any, ...]]:
     """Rows in an order of their own, less what a repeated run may change."""
-    hidden = {"revised_at", "_ingest_time", *without}
+    hidden = {"revised_at", "_ingest_time", "_other_ingest_time", *without}
     return sorted(tuple(repr(value) for name, value in sorted(row.items()) if name not in hidden) for row in found)

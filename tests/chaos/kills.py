@@ -25,6 +25,8 @@ from typing import Any
 from unittest.mock import patch
 
 import psutil
+import pyarrow as pa
+from deltalake import write_deltalake
 
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.checkpoints import current_epoch
@@ -37,7 +39,12 @@ from tests.services.minio import start_minio
 from tests.settings import suit_short_lives
 
 DEFINITIONS = tuple(value for value in vars(pipelines).values() if isinstance(value, Ingest | Pipeline))
+INGESTS = tuple(each for each in DEFINITIONS if isinstance(each, Ingest))
 READERS = tuple(each for each in DEFINITIONS if isinstance(each, Pipeline))
+_ROWS_OF_STREAM = {"sales": 1, "orders": 5}
+"""Stream -> that its files have the rows of a file of sales, divided by this: so both have as many files."""
+_PRODUCTS = 80
+"""So many of the shop's hundred products have a category; sales of the others are set aside."""
 PIPELINES_FILE = str(Path(pipelines.__file__))
 # A driver that makes no progress for so long has not survived its predecessor's death.
 _STUCK_S = 180.0
@@ -52,7 +59,7 @@ class Round:
         kills: how many there were.
         moments: for each kill, what ran and the newest file of the lake: where in a batch the driver died.
         differing: tables that differ from the calm run's; empty as it should be.
-        own_batches: files of each batch of the ingest, where a kill between Spark's log of files and the plan of the
+        own_batches: files of each batch of each ingest, where a kill between Spark's log of files and the plan of the
             batch has put two files into one: the tables are then held against a calm run of the same batches.
         seconds: how long it took.
     """
@@ -61,25 +68,27 @@ class Round:
     kills: int = 0
     moments: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
-    own_batches: list[int] = field(default_factory=list)
+    own_batches: dict[str, list[int]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 def simulate(landing: Path, *, files: int, rows_per_file: int) -> None:
-    """Sales with late, double, malformed and future rows, in files whose order of arrival is their name's."""
-    shop = Shop(
-        seed=11,
-        streams=("sales",),
-        start=datetime(2026, 1, 1, tzinfo=UTC),
-        rate=None,
-        density=files * rows_per_file / (6 * 3600),
-        disorder=Disorder(
-            late=0.05, late_after="30 minutes", late_by="2 hours", duplicates=0.02, malformed=0.02, future=0
-        ),
-    )
-    simulate_files(shop, out=str(landing), rows=files * rows_per_file, rows_per_file=rows_per_file)
-    for number, path in enumerate(sorted((landing / "sales").iterdir())):
-        os.utime(path, (1_767_225_600 + number, 1_767_225_600 + number))
+    """Sales and orders, with late, double and malformed rows, in files whose order of arrival is their name's."""
+    for stream, fewer in _ROWS_OF_STREAM.items():
+        shop = Shop(
+            seed=11,
+            streams=(stream,),
+            start=datetime(2026, 1, 1, tzinfo=UTC),
+            rate=None,
+            density=files * rows_per_file / (6 * 3600),
+            disorder=Disorder(
+                late=0.05, late_after="30 minutes", late_by="2 hours", duplicates=0.02, malformed=0.02, future=0
+            ),
+        )
+        each = rows_per_file // fewer
+        simulate_files(shop, out=str(landing), rows=files * each, rows_per_file=each)
+        for number, path in enumerate(sorted((landing / stream).iterdir())):
+            os.utime(path, (1_767_225_600 + number, 1_767_225_600 + number))
 
 
 def command(lake: Lake) -> list[str]:
@@ -101,26 +110,39 @@ def run_calm(lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
     return contents(lake)
 
 
-def batches_of_ingest(lake: Lake) -> list[int]:
-    """How many files each batch of the ingest has read."""
-    ingest = next(each for each in DEFINITIONS if isinstance(each, Ingest))
+def batches_of_ingests(lake: Lake) -> dict[str, list[int]]:
+    """How many files each batch of each ingest has read."""
+    return {each.name: _batches_of(lake, each) for each in INGESTS}
+
+
+def _batches_of(lake: Lake, ingest: Ingest) -> list[int]:
     offsets = [json.loads(next(iter(row.sources.values())))["logOffset"] for _, row in lakes.ledger(lake, ingest)]
     return [upto - before for before, upto in zip([-1, *offsets], offsets, strict=False)]
 
 
-def arrive_by(batches: Sequence[int], landing: Path, lake: Lake, ingest: Callable[[], object]) -> None:
+def arrive_by(
+    batches: Mapping[str, Sequence[int]], landing: Path, lake: Lake, run_ingest: Callable[[str], object]
+) -> None:
     """Lets files of an input arrive in a lake, so many at a time, and has them ingested each time."""
-    files = iter(sorted((landing / "sales").iterdir()))
-    for count in batches:
-        _put(lake, [next(files) for _ in range(count)])
-        ingest()
+    _put_lookup(lake)
+    for ingest in INGESTS:
+        files = iter(_input_of(ingest, landing))
+        for count in batches[ingest.name]:
+            _put(lake, ingest, [next(files) for _ in range(count)])
+            run_ingest(ingest.name)
 
 
-def run_calm_by(batches: Sequence[int], landing: Path, lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
-    """A run that nobody disturbs, whose ingest reads as many files in each batch as it is told."""
-    program = [sys.executable, "-m", "spark_jobs.cli", "run", "ingest_sales", "--lake", lake.uri, "--until-caught-up"]
+def run_calm_by(
+    batches: Mapping[str, Sequence[int]], landing: Path, lake: Lake, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """A run that nobody disturbs, whose ingests read as many files in each batch as they are told."""
     together = {**os.environ, **environment}
-    arrive_by(batches, landing, lake, lambda: subprocess.run(program, env=together, capture_output=True, check=True))
+
+    def run_ingest(name: str) -> None:
+        program = [sys.executable, "-m", "spark_jobs.cli", "run", name, "--lake", lake.uri, "--until-caught-up"]
+        subprocess.run(program, env=together, capture_output=True, check=True)
+
+    arrive_by(batches, landing, lake, run_ingest)
     return run_calm(lake, environment)
 
 
@@ -148,8 +170,8 @@ def unbalanced(lake: Lake) -> list[str]:
     return found
 
 
-CalmBy = Callable[[Sequence[int]], Mapping[str, Any]]
-"""The tables of a calm run whose ingest reads so many files in each batch."""
+CalmBy = Callable[[Mapping[str, Sequence[int]]], Mapping[str, Any]]
+"""The tables of a calm run whose ingests read so many files in each batch."""
 
 
 def run_killed(
@@ -185,8 +207,8 @@ def run_killed(
         said = f"{run.stdout[-500:]} {run.stderr[-1500:]}"
         result.differing.append(f"a run that was not killed failed with {run.returncode}: {said}")
         return result
-    found, batches = contents(lake), batches_of_ingest(lake)
-    if calm_by is not None and set(batches) != {1}:
+    found, batches = contents(lake), batches_of_ingests(lake)
+    if calm_by is not None and {files for each in batches.values() for files in each} != {1}:
         result.own_batches, expected = batches, calm_by(batches)
     result.differing += [table for table in expected if found[table] != expected[table]]
     result.differing += unbalanced(lake)
@@ -226,6 +248,7 @@ def _kill_again_and_again(
             phase = "pipelines" if any(progress[reader.name] for reader in READERS) else "ingest"
             moment = f"{phase}: {_newest(lake)}"
             _kill(driver)
+            _change_lookup(lake)
             yield moment
 
 
@@ -314,13 +337,37 @@ def lakes_of(kind: str, root: Path) -> Iterator[tuple[Any, dict[str, str]]]:
 
 def put_input(lake: Lake, landing: Path) -> None:
     """Copies the input into a lake, in order, each file a moment after the one before: a source reads them so."""
-    _put(lake, sorted((landing / "sales").iterdir()))
+    _put_lookup(lake)
+    for ingest in INGESTS:
+        _put(lake, ingest, _input_of(ingest, landing))
 
 
-def _put(lake: Lake, paths: Sequence[Path]) -> None:
+def _put_lookup(lake: Lake) -> None:
+    _append_categories(lake, {f"p-{number + 1:03d}": f"c-{number % 7}" for number in range(_PRODUCTS)})
+
+
+def _change_lookup(lake: Lake) -> None:
+    """A newer version with other rows, that gives each sale what the one before gave it.
+
+    The next driver takes it, except for a batch that a table has a part of; the tables stay comparable.
+    """
+    _append_categories(lake, {f"unsold-{time.time_ns()}": "none"})
+
+
+def _append_categories(lake: Lake, categories: Mapping[str, str]) -> None:
+    rows = pa.table({"product_id": [*categories], "category": [*categories.values()]})
+    where = lake.table_uri(pipelines.LOOKUP)
+    write_deltalake(where, rows, mode="append", storage_options=lake.storage_options)
+
+
+def _input_of(ingest: Ingest, landing: Path) -> list[Path]:
+    return sorted((landing / Path(ingest.source.path).name).iterdir())
+
+
+def _put(lake: Lake, ingest: Ingest, paths: Sequence[Path]) -> None:
     newest: Any = None
     for path in paths:
-        target = f"landing/sales/{path.name}"
+        target = f"{ingest.source.path}/{path.name}"
         while True:
             lake.store.put(target, path.read_bytes())
             modified = lake.store.head(target)["last_modified"]

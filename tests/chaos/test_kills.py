@@ -1,6 +1,6 @@
 """A handful of real kills on each kind of lake; `make chaos` makes any number."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from tests.services.minio import minio_binary
 from tests.services.process import leave_out
 
 
-def calm_by(batches: Sequence[int], calm: CalmRun, spark: SparkSession, lake: Lake) -> dict[str, Any]:
+def calm_by(batches: Mapping[str, Sequence[int]], calm: CalmRun, spark: SparkSession, lake: Lake) -> dict[str, Any]:
     """What a run that nobody disturbs makes of so many files a batch; without a driver's start for each of them."""
 
-    def ingest() -> None:
-        lakes.run_all(spark, lake, [registry()["ingest_sales"]], close=False)
+    def run_ingest(name: str) -> None:
+        lakes.run_all(spark, lake, [registry()[name]], close=False)
 
-    kills.arrive_by(batches, calm.landing, lake, ingest)
+    kills.arrive_by(batches, calm.landing, lake, run_ingest)
     lakes.run_all(spark, lake, kills.DEFINITIONS, close=True)
     return kills.contents(lake)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -14,6 +15,7 @@ from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.spec import (
     Aggregate,
+    Enrich,
     Hopping,
     Late,
     Pipeline,
@@ -30,6 +32,10 @@ from tests import lakes, model
 
 START = 1_767_225_600_000  # 2026-01-01
 COLUMNS = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
+NO_KEY = ""
+"""In the model, for null."""
+CATEGORIES = {"a": "tea", "b": "milk", "c": "tea"}
+"""What is looked up; of other keys, and of null, nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +49,17 @@ class Shape:
     mode: str = "append"
     filters: bool = False
     tables: tuple[str, ...] = ("bronze.events",)
+    missing: str | None = None
+    """What becomes of events whose category is not known; None: events are grouped by their own key."""
 
     def pipeline(self, name: str) -> Pipeline:
-        """The definition; it removes values that are not positive, or nothing."""
+        """The definition; it removes values that are not positive, or nothing, and may look categories up."""
+        looked_up = {"on": ("k",), "columns": {"category": "category"}, "missing": self.missing}
         watermark = Watermark(delay=f"{self.delay_ms} ms", grace=f"{self.grace_ms} ms", late=self.late)
         steps = (
             *([Where("v > 0")] if self.filters else []),
-            Aggregate(window=self.window, by=("k",), measures={"n": "count(*)", "total": "sum(v)"}),
+            *([Enrich("silver.categories", **looked_up)] if self.missing else []),
+            Aggregate(window=self.window, by=(self.key,), measures={"n": "count(*)", "total": "sum(v)"}),
         )
         return lakes.one_file_a_batch(
             Pipeline(
@@ -63,6 +73,11 @@ class Shape:
         )
 
     @property
+    def key(self) -> str:
+        """The column by which events are grouped."""
+        return "category" if self.missing else "k"
+
+    @property
     def _source(self) -> Table | Union:
         if len(self.tables) == 1:
             return Table(self.tables[0])
@@ -70,7 +85,7 @@ class Shape:
 
     def expected(self, batches: Sequence[model.Batch]) -> model.Outcome:
         """What the rules say."""
-        judged = [[self._filtered(row) for row in batch] for batch in batches]
+        judged = [[self.judged(row) for row in batch] for batch in batches]
         # Until it has caught up, Spark always has data for the next batch: only the last is followed by one without.
         return model.run(
             judged,
@@ -82,10 +97,19 @@ class Shape:
             sources=len(self.tables),
         )
 
-    def _filtered(self, row: model.Event | model.Heartbeat) -> model.Event | model.Heartbeat:
-        if isinstance(row, model.Event) and self.filters:
-            return row._replace(passes_where=row.value > 0)
-        return row
+    def judged(self, row: model.Event | model.Heartbeat) -> model.Event | model.Heartbeat:
+        """The row as it meets the windows, for which the model knows one way only of being removed before."""
+        if isinstance(row, model.Heartbeat):
+            return row
+        key = CATEGORIES.get(row.key, NO_KEY) if self.missing else row.key
+        return row._replace(key=key, passes_where=self.removed(row) is None)
+
+    def removed(self, event: model.Event) -> str | None:
+        """Why an event meets no window; the filter comes first."""
+        if self.filters and event.value <= 0:
+            return "filtered"
+        gone = {"drop": "unmatched", "quarantine": "quarantined"}.get(self.missing or "")
+        return gone if event.key not in CATEGORIES else None
 
 
 def in_model(window: Window) -> model.Window:
@@ -131,7 +155,13 @@ def shapes(draw: st.DrawFn) -> dict[str, Shape]:
 
 
 @st.composite
-def streams(draw: st.DrawFn, start_ms: int = START, source: int = 0, batches_at_least: int = 4) -> list[model.Batch]:
+def streams(
+    draw: st.DrawFn,
+    start_ms: int = START,
+    source: int = 0,
+    batches_at_least: int = 4,
+    keys: Sequence[str] = ("a", "b"),
+) -> list[model.Batch]:
     """Batches whose events lie around a front that moves on; a heartbeat is a batch of its own."""
     batches: list[model.Batch] = []
     front_ms = start_ms
@@ -144,7 +174,7 @@ def streams(draw: st.DrawFn, start_ms: int = START, source: int = 0, batches_at_
         events = []
         for _ in range(draw(st.integers(3, 9))):
             back = draw(st.one_of(st.integers(-2, 30).map(lambda halves: halves * 500), st.integers(0, 9000)))
-            key = draw(st.sampled_from(("a", "b")))
+            key = draw(st.sampled_from(keys))
             value = draw(st.integers(-1, 5))
             events.append(model.Event(f"{source}-{number}", key, front_ms - back, value, source=source))
             number += 1
@@ -160,7 +190,7 @@ def write(lake: Lake, batches: Iterable[model.Batch], table: str = "bronze.event
             bronze.heartbeat(batch[0].event_time_ms)
         else:
             bronze.append(
-                [{"k": event.key, "v": event.value, "t": lakes.at(event.event_time_ms)} for event in batch],
+                [{"k": event.key or None, "v": event.value, "t": lakes.at(event.event_time_ms)} for event in batch],
                 ids=[event.event_id for event in batch],
             )
 
@@ -173,6 +203,9 @@ def run(spark: SparkSession, lake: Lake, pipelines: Sequence[Pipeline]) -> None:
             raise outcome.error
 
 
+VERDICTS = ("on_time", "partly_late", "late", "filtered", "unmatched", "quarantined")
+
+
 def assert_as_the_model_says(
     lake: Lake, pipeline: Pipeline, shape: Shape, batches: Sequence[model.Batch]
 ) -> model.Outcome:
@@ -182,19 +215,15 @@ def assert_as_the_model_says(
     found = lakes.ledger(lake, pipeline)
     assert [batch_id for batch_id, _ in found] == [batch.batch_id for batch in expected.batches]
     for (_, row), batch, events in zip(found, expected.batches, padded, strict=True):
-        told = Counter(batch.verdicts.values())
+        told = Counter(verdict for verdict in batch.verdicts.values() if verdict != "filtered")
+        told.update(gone for event in events if isinstance(event, model.Event) and (gone := shape.removed(event)))
         assert row.watermark_ms == batch.watermark_ms
         assert row.late_watermark_ms == (batch.late_watermark_ms or 0)
         assert row["read"] == len(batch.verdicts)
         assert row["heartbeats"] == sum(isinstance(event, model.Heartbeat) for event in events)
-        assert (row["on_time"], row["partly_late"], row["late"], row["filtered"]) == (
-            told["on_time"],
-            told["partly_late"],
-            told["late"],
-            told["filtered"],
-        )
-        judged = [e for e in events if isinstance(e, model.Event) and e.event_id in batch.verdicts]
-        assert row["pairs"] == model.pairs(judged, in_model(shape.window)) - _filtered_pairs(shape, events)
+        assert {verdict: row[verdict] for verdict in VERDICTS} == {verdict: told[verdict] for verdict in VERDICTS}
+        judged = [shape.judged(e) for e in events if isinstance(e, model.Event) and e.event_id in batch.verdicts]
+        assert row["pairs"] == model.pairs(judged, in_model(shape.window))
         assert row["pairs_late"] == len(batch.late_pairs)
         if shape.mode == "append":
             assert row["pairs_result"] == sum(closed.count for closed in batch.closed)
@@ -206,17 +235,18 @@ def assert_as_the_model_says(
     return expected
 
 
-def _filtered_pairs(shape: Shape, events: model.Batch) -> int:
-    removed = [e for e in events if isinstance(e, model.Event) and shape.filters and e.value <= 0]
-    return model.pairs(removed, in_model(shape.window))
-
-
 def _assert_tables(
     lake: Lake, pipeline: Pipeline, shape: Shape, batches: Sequence[model.Batch], expected: model.Outcome
 ) -> None:
     rows = lakes.rows(lake, pipeline.sink.table)
     results = [
-        model.Row(row["k"], lakes.ms(row["window_start"]), lakes.ms(row["window_end"]), row["n"], row["total"])
+        model.Row(
+            row[shape.key] or NO_KEY,
+            lakes.ms(row["window_start"]),
+            lakes.ms(row["window_end"]),
+            row["n"],
+            row["total"],
+        )
         for row in rows
     ]
     assert [row["__events"] for row in rows] == [row["n"] for row in rows]
@@ -226,14 +256,17 @@ def _assert_tables(
         newest = {(row.key, row.window_start_ms): row for row in expected.emitted}
         revisions = Counter((row.key, row.window_start_ms) for row in expected.emitted)
         assert sorted(results) == sorted(newest.values())
-        assert {(row["k"], lakes.ms(row["window_start"])): row["revision"] for row in rows} == revisions
+        assert {(row[shape.key] or NO_KEY, lakes.ms(row["window_start"])): row["revision"] for row in rows} == revisions
+    events = {event.event_id: event for batch in batches for event in batch if isinstance(event, model.Event)}
+    if shape.missing == "quarantine":
+        set_aside = {each.event_id: each for each in events.values() if shape.removed(each) == "quarantined"}
+        assert _events_of(lake, f"{pipeline.sink.table}__quarantine") == _as_written(set_aside.values())
     if shape.late is Late.DROP:
         return
-    events = {event.event_id: event for batch in batches for event in batch if isinstance(event, model.Event)}
     kept = []
     for row in lakes.rows(lake, f"{pipeline.sink.table}__late"):
         event, batch = events[row["_event_id"]], expected.batches[row["_batch_id"]]
-        assert (row["k"], row["v"], lakes.ms(row["t"])) == (event.key, event.value, event.event_time_ms)
+        assert (row["k"] or NO_KEY, row["v"], lakes.ms(row["t"])) == (event.key, event.value, event.event_time_ms)
         assert row["partly_late"] == (batch.verdicts[event.event_id] == "partly_late")
         assert lakes.ms(row["engine_watermark"]) == batch.late_watermark_ms
         assert lakes.ms(row["watermark"]) == (batch.late_watermark_ms or 0) + shape.grace_ms
@@ -243,6 +276,16 @@ def _assert_tables(
             kept.append(model.LatePair(batch.batch_id, event.event_id, start, end))
         assert row["late_by_ms"] == max(missed["late_by_ms"] for missed in row["missed_windows"])
     assert sorted(kept) == sorted(expected.late_pairs)
+
+
+def _events_of(lake: Lake, table: str) -> list[tuple[object, ...]]:
+    return sorted(
+        (row["_event_id"], row["k"] or NO_KEY, row["v"], lakes.ms(row["t"])) for row in lakes.rows(lake, table)
+    )
+
+
+def _as_written(events: Iterable[model.Event]) -> list[tuple[object, ...]]:
+    return sorted((event.event_id, event.key, event.value, event.event_time_ms) for event in events)
 
 
 # Whatever the random streams hold, this one has each kind of verdict.
@@ -291,6 +334,76 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     holds()
     kinds = ("final late", "early late", "visits late", "final partly_late", "early within grace", "final filtered")
     assert [kind for kind in (*kinds, "heartbeats") if not reached[kind]] == []
+
+
+@st.composite
+def shapes_with_lookups(draw: st.DrawFn) -> dict[str, Shape]:
+    """One of each way to deal with a missing category, to be run beside each other on one stream."""
+    return {
+        "null": Shape(draw(grid_windows()), draw(milliseconds), missing="null", filters=draw(st.booleans())),
+        "drop": Shape(
+            draw(grid_windows()), draw(milliseconds), late=Late.UPDATE, grace_ms=1000, mode="update", missing="drop"
+        ),
+        "quarantine": Shape(Session("1 second"), draw(milliseconds), missing="quarantine", filters=draw(st.booleans())),
+    }
+
+
+# Here late events and removed ones lie beside each other: what has no category is never late.
+EVERY_KIND_LOOKED_UP: tuple[list[model.Batch], dict[str, Shape]] = (
+    [
+        [model.Event("e0", "a", START + 20_000), model.Event("e1", "x", START + 19_000, 0)],
+        [model.Event("e2", "b", START + 21_000), model.Event("e3", NO_KEY, START + 21_000)],
+        [
+            model.Event("e4", "c", START + 18_000),
+            model.Event("e5", "b", START + 1_000),
+            model.Event("e6", "x", START + 1_000),
+            model.Event("e7", NO_KEY, START + 1_000),
+            model.Event("e8", "a", START + 1_000, 0),
+        ],
+        [model.Heartbeat(START + 60_000)],
+    ],
+    {
+        "null": Shape(Hopping("10 seconds", "5 seconds"), 0, missing="null", filters=True),
+        "drop": Shape(Tumbling("5 seconds"), 0, missing="drop", late=Late.UPDATE, grace_ms=1000, mode="update"),
+        "quarantine": Shape(Session("1 second"), 0, missing="quarantine", filters=True),
+    },
+)
+
+
+def test_every_event_of_a_random_stream_that_is_looked_up_ends_where_the_rules_say(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    reached: Counter[str] = Counter()
+
+    @settings(
+        max_examples=3,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(streams(keys=(*CATEGORIES, "x", NO_KEY)), shapes_with_lookups())
+    @example(*EVERY_KIND_LOOKED_UP)
+    def holds(batches: list[model.Batch], chosen: dict[str, Shape]) -> None:
+        lake = Lake(str(tmp_path_factory.mktemp("lake")))
+        write(lake, batches)
+        # A row without a key matches no event, not even one without a key.
+        known: dict[str | None, str] = {**CATEGORIES, None: "nothing"}
+        looked_up = pa.table({"k": [*known], "category": [*known.values()]})
+        write_deltalake(lake.table_uri("silver.categories"), looked_up)
+        pipelines = {name: shape.pipeline(name) for name, shape in chosen.items()}
+        run(spark, lake, list(pipelines.values()))
+        for name, shape in chosen.items():
+            outcome = assert_as_the_model_says(lake, pipelines[name], shape, batches)
+            kept = (f"{name} {verdict}" for verdict in outcome.verdicts.values() if verdict != "filtered")
+            events = (event for batch in batches for event in batch if isinstance(event, model.Event))
+            reached.update([*kept, *(f"{name} {shape.removed(event)}" for event in events)])
+
+    holds()
+    ends = {"null": ("partly_late", "filtered"), "drop": ("unmatched",), "quarantine": ("quarantined", "filtered")}
+    kinds = [f"{name} {end}" for name, own in ends.items() for end in ("on_time", "late", *own)]
+    assert [kind for kind in kinds if not reached[kind]] == []
 
 
 def test_of_several_tables_the_one_furthest_behind_decides_what_is_late(

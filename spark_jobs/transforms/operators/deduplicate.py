@@ -6,6 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.columns import HEARTBEAT, PLACE
 from spark_jobs.plan.operators.aggregate import Grouped
 from spark_jobs.plan.operators.deduplicate import Deduplicated
 from spark_jobs.plan.operators.stateless import Stateless
@@ -33,7 +34,9 @@ class DeduplicatedTransform(Transform[Deduplicated]):
         first = self._first(events)
         if isinstance(self._after.operator, Grouped):
             return self._after.results(first)
-        return with_row_steps(first, self.operator.pipeline.result_steps, removed=WITHHELD)
+        kept = with_row_steps(first, self.operator.pipeline.result_steps, removed=WITHHELD)
+        # Here, not only where rows are written: Spark then neither shuffles them nor keeps them with the batch.
+        return kept.drop(PLACE, HEARTBEAT)
 
     def _first(self, events: DataFrame) -> DataFrame:
         keys, time = list(self.operator.step.keys), str(self.operator.pipeline.event_time)
