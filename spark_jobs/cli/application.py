@@ -8,7 +8,21 @@ import sys
 
 import typer
 
-from spark_jobs.cli import alerts, drivers, epochs, laptop, late, ledger, pipelines, run, shop, sql, streams, tables
+from spark_jobs.cli import (
+    alerts,
+    batch,
+    drivers,
+    epochs,
+    laptop,
+    late,
+    ledger,
+    pipelines,
+    run,
+    shop,
+    sql,
+    streams,
+    tables,
+)
 from spark_jobs.cli.errors import shown
 from spark_jobs.cli.terminal import complain
 
@@ -29,6 +43,8 @@ for _command in (
     tables.tables,
     ledger.ledger,
     late.late,
+    batch.backfill,
+    batch.repair,
     sql.sql,
     streams.plan,
     streams.deploy,

@@ -7,6 +7,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+GONE = "__gone"
+"""Marks the rows of a merge that are to be deleted."""
+
 _FEW_ROWS, _FEW_BYTES = 50_000, 256 * 2**20
 
 
@@ -63,6 +66,19 @@ class ReplaceWindows(Upsert):
     Attributes:
         rows: every row of each window that is touched.
     """
+
+
+@dataclass(frozen=True)
+class Revise(Upsert):
+    """As `Upsert`; rows that `GONE` marks are deleted.
+
+    Attributes:
+        rows: those that differ from the table's, with `GONE`.
+        between: a column, and its least and greatest value in `rows` in microseconds since 1970: by them files are left
+            out.
+    """
+
+    between: tuple[str, int, int]
 
 
 Change = Append | Upsert

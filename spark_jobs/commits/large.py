@@ -8,8 +8,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.commits.changes import Append, Change, ReplaceWindows, Upsert
-from spark_jobs.commits.merging import GONE, CommitId, measures, retrying, touched
+from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert
+from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
 from spark_jobs.lake import Lake
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
@@ -64,13 +64,15 @@ class LargeCommits:
 
     def _merge(self, change: Upsert, commit_id: CommitId, metadata: str) -> None:
         rows, keys = change.rows, change.keys
-        session = rows.sparkSession
-        changed = " OR ".join(f"NOT (t.`{name}` <=> s.`{name}`)" for name in measures(rows.columns, keys))
-        values = {name: f"s.`{name}`" for name in rows.columns}
+        session, names = rows.sparkSession, [name for name in rows.columns if name != GONE]
+        changed = " OR ".join(f"NOT (t.`{name}` <=> s.`{name}`)" for name in measures(names, keys))
+        values = {name: f"s.`{name}`" for name in names}
         # The total over the whole stream has no key: its table holds one row.
         same = [f"t.`{name}` <=> s.`{name}`" for name in keys]
         of_windows = None
-        if "window_end" in keys:
+        if isinstance(change, Revise):
+            of_windows = within(change.between, "timestamp_micros")
+        elif "window_end" in keys:
             ends = rows.select(F.unix_micros("window_end")).distinct().toArrow().column(0)
             # Literals let Delta skip the files of other windows.
             of_windows = touched(sorted(ends.to_pylist()), "timestamp_micros")
@@ -79,7 +81,7 @@ class LargeCommits:
         settings = {_TXN_APP_ID: commit_id.writer, _TXN_VERSION: str(commit_id.number), _USER_METADATA: metadata}
 
         def execute() -> None:
-            source = rows.withColumn(GONE, F.lit(False))
+            source = rows if isinstance(change, Revise) else rows.withColumn(GONE, F.lit(False))
             if isinstance(change, ReplaceWindows) and of_windows:
                 held = session.read.format("delta").load(self._path).alias("t").where(of_windows).select(*rows.columns)
                 windows = rows.select("window_end").distinct()

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-GONE = "__gone"
-"""Marks the rows of a merge that are to be deleted."""
-
 FEW_WINDOWS = 1_000
 """So many windows are named one by one where a table is searched for them, more by the first and the last of them."""
 
@@ -42,6 +39,12 @@ def touched(ends_us: Sequence[int], instant: str) -> str:
     if len(ends_us) > FEW_WINDOWS:
         return f"t.window_end BETWEEN {instant}({ends_us[0]}) AND {instant}({ends_us[-1]})"
     return f"t.window_end IN ({', '.join(f'{instant}({end})' for end in ends_us)})"
+
+
+def within(between: tuple[str, int, int], instant: str) -> str:
+    """The same for rows that lie between two instants."""
+    column, first, last = between
+    return f"t.{column} BETWEEN {instant}({first}) AND {instant}({last})"
 
 
 def measures(columns: Sequence[str], keys: Sequence[str]) -> list[str]:

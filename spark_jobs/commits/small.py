@@ -5,15 +5,14 @@ To look up a transaction id costs Spark two jobs over the table's log at each co
 (docs/decisions/0002).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame
 
-from spark_jobs.commits.changes import Append, Change, ReplaceWindows, Upsert
-from spark_jobs.commits.merging import GONE, CommitId, measures, retrying, touched
+from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert
+from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
 from spark_jobs.lake import Lake
 from spark_jobs.lake.appends import append
 from spark_jobs.lake.errors import LedgerError
@@ -55,12 +54,13 @@ class SmallCommits:
             case Append():
                 append(self.lake, self.table, table, content, properties)
             case Upsert():
-                whole = isinstance(change, ReplaceWindows)
-                retrying(lambda: self._merge(content, change.keys, commit_id, properties, whole_windows=whole))
+                retrying(lambda: self._merge(change, content, commit_id, properties))
 
     def _collect(self, change: Change, table: DeltaTable) -> pa.Table:
         """The rows with the columns of the table."""
         schema = pa.schema(table.schema().to_arrow())
+        if isinstance(change, Revise):
+            schema = schema.append(pa.field(GONE, pa.bool_()))
         if not change.count:
             return schema.empty_table()
         found = change.rows.coalesce(1).toArrow() if isinstance(change.rows, DataFrame) else change.rows
@@ -72,34 +72,30 @@ class SmallCommits:
             )
         return content
 
-    def _merge(
-        self,
-        content: pa.Table,
-        keys: Sequence[str],
-        commit_id: CommitId,
-        properties: CommitProperties,
-        *,
-        whole_windows: bool,
-    ) -> None:
+    def _merge(self, change: Upsert, content: pa.Table, commit_id: CommitId, properties: CommitProperties) -> None:
         table = open_table(self.lake, self.table)
         if _knows(table, commit_id):
             return
-        names = content.column_names
+        keys, names = change.keys, [name for name in content.column_names if name != GONE]
         values = {name: f's."{name}"' for name in names}
         changed = " OR ".join(f'(t."{name}" IS DISTINCT FROM s."{name}")' for name in measures(names, keys))
         same = [f'(t."{name}" IS NOT DISTINCT FROM s."{name}")' for name in keys]
-        gone = content.slice(0, 0)
-        if "window_end" in keys:
+        source = content
+        if isinstance(change, Revise):
+            same.insert(0, within(change.between, "to_timestamp_micros"))
+        elif "window_end" in keys:
             ends = sorted(content.column("window_end").cast(pa.int64()).unique().to_pylist())
             same.insert(0, touched(ends, "to_timestamp_micros"))
-            if whole_windows:
+            if isinstance(change, ReplaceWindows):
                 instants = pa.array(ends).cast(content.schema.field("window_end").type).to_pylist()
                 held = rows_holding(self.lake, self.table, "window_end", instants, opened=table)
                 gone = rows_without(held.select(names).cast(content.schema), content, keys)
-        marks = pa.array([False] * content.num_rows + [True] * gone.num_rows)
+                source = pa.concat_tables([_marked(content, gone=False), _marked(gone, gone=True)])
+        if GONE not in source.column_names:
+            source = _marked(source, gone=False)
         (
             table.merge(
-                pa.concat_tables([content, gone]).append_column(GONE, marks),
+                source,
                 " AND ".join(same) or "true",
                 source_alias="s",
                 target_alias="t",
@@ -110,6 +106,10 @@ class SmallCommits:
             .when_not_matched_insert({**values, "revision": "1"}, predicate=f"NOT s.{GONE}")
             .execute()
         )
+
+
+def _marked(rows: pa.Table, *, gone: bool) -> pa.Table:
+    return rows.append_column(GONE, pa.array([gone] * rows.num_rows, pa.bool_()))
 
 
 def _knows(table: DeltaTable, commit_id: CommitId) -> bool:

@@ -18,6 +18,10 @@ class SchemaMismatchError(TidemarkError):
     """A table has other columns than the definition gives."""
 
 
+ADDED_LATER = {"settled_version", "settled_at"}
+"""Columns of Tidemark's own that tables of earlier versions lack; they are added."""
+
+
 def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequence[str] = ()) -> None:
     """Creates a table unless it exists; without Spark, which takes a second for it.
 
@@ -52,6 +56,9 @@ def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequ
             f"table {table}: Delta cannot keep these columns ({first_line(error)}): {nullable.simpleString()}. Nothing "
             "was written. Cast them to other types in the definition."
         ) from error
+    present = {field.name for field in found.schema().fields}
+    if later := [field for field in Schema.from_json(nullable.json()).fields if field.name in ADDED_LATER - present]:
+        found.alter.add_columns(later)
     columns = {field.name: field.dataType for field in StructType.fromJson(json.loads(found.schema().to_json()))}
     expected = {field.name: field.dataType for field in nullable}
     if columns == expected:

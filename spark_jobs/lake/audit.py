@@ -11,6 +11,7 @@ from spark_jobs.lake.history import commit_at, latest_version
 from spark_jobs.lake.ledger import LedgerEntry, Totals, discrepancies, named
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
+from spark_jobs.lake.revisions import revisions, with_revised
 from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical as plan
@@ -29,6 +30,8 @@ def checks(
     """
     planned = plan.build(definition)
     totals = Totals.of(row for _, row in rows)
+    groups = planned.operator.groups.name if planned.operator else None
+    revised = [each for _, each in revisions(lake, groups, definition.name, epoch)] if groups else []
     results = [_equation(equation, totals) for equation in planned.equations]
     results += [(False, problem) for problem in discrepancies(rows, planned.equations)]
     current = current_epoch(lake, definition.name)
@@ -38,7 +41,8 @@ def checks(
     if isinstance(definition, Pipeline):
         results += _source_check(lake, definition, current, rows, totals)
     books = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
-    results += [_holding(books, holding, totals, all_rows=current.tables_emptied) for holding in planned.holdings]
+    held = Totals(batches=totals.batches, terms=with_revised(totals.terms, revised))
+    results += [_holding(books, holding, held, all_rows=current.tables_emptied) for holding in planned.holdings]
     return results
 
 

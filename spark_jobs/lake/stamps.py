@@ -84,7 +84,7 @@ def _clock(ms: int | None) -> str:
 
 
 def decode(commit: dict[str, Any]) -> Stamp | None:
-    """The stamp of a commit; None where somebody else made it.
+    """The stamp of a commit of a batch; None where somebody else made it, or it is a revision.
 
     Raises:
         FormatError: if Tidemark made it, in a form that this version cannot read: it must not be taken for another's.
@@ -96,7 +96,7 @@ def decode(commit: dict[str, Any]) -> Stamp | None:
         value = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(value, dict) or SIGN not in value:
+    if not isinstance(value, dict) or value.get(SIGN) in (None, "revision"):
         return None
     try:
         return Stamp.model_validate(value)

@@ -22,6 +22,9 @@ WINDOW_START, WINDOW_END = "window_start", "window_end"
 FINAL_AFTER, REVISION, REVISED_AT = "final_after", "revision", "revised_at"
 """Of each result row: the published watermark from which on it is final, how often it was written, when it was last."""
 
+JUDGED = "__judged"
+"""Of an event of which a stream has counted only some windows: the watermark by which it was late for the others."""
+
 TIME, SEQ, SOURCE, KEY, FATE, GAP = "__time", "__seq", "__table", "__key", "__fate", "__gap_us"
 """The narrow row of an event: its time, its number in the source table, which table that is, a hash of its key, what
 became of it before any step that remembers events (null: it went on), how long a session it keeps open."""

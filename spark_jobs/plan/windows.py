@@ -46,6 +46,12 @@ def window_count(time: str, window: Window) -> str:
     return f"(({size - 1}L - {into_newest}) div {every}L + 1L)"
 
 
+def first_start_after(instant_us: int, window: GridWindow) -> int:
+    """Start of the first window that starts after an instant; microseconds since 1970."""
+    every, offset = duration_ms(window.every) * 1000, duration_ms(window.offset) * 1000
+    return (instant_us - offset) // every * every + every + offset
+
+
 def gap_us(window: Session) -> str:
     """How long an event keeps its session open, in microseconds."""
     return f"{duration_ms(window.gap) * 1000}L" if window.gap_sql is None else GAP

@@ -54,7 +54,17 @@ PipelineName = Annotated[str, AfterValidator(_check_name)]
 METADATA_COLUMNS = ("_event_id", "_ingest_seq", "_ingest_time", "_source", "_heartbeat")
 """What ingest adds to the payload of each bronze row."""
 
-LATE_COLUMNS = frozenset({"missed_windows", "partly_late", "late_by_ms", "watermark", "engine_watermark"})
+LATE_COLUMNS = frozenset(
+    {
+        "missed_windows",
+        "partly_late",
+        "late_by_ms",
+        "watermark",
+        "engine_watermark",
+        "settled_version",
+        "settled_at",
+    }
+)
 """What a late row has beside the event."""
 
 

@@ -21,7 +21,10 @@ from spark_jobs.transforms.events import project
 
 _WINDOWS = f"missed_windows {MISSED}, partly_late BOOLEAN, "
 _SIDE = f"{SIDE} STRING, "
-_WHY = "late_by_ms BIGINT, watermark TIMESTAMP, engine_watermark TIMESTAMP, _epoch INT, _batch_id BIGINT"
+_WHY = (
+    "late_by_ms BIGINT, watermark TIMESTAMP, engine_watermark TIMESTAMP, _epoch INT, _batch_id BIGINT, "
+    "settled_version BIGINT, settled_at TIMESTAMP"
+)
 
 FEW = 50_000
 """So many late events of a batch are fetched and written without a job of Spark's."""
@@ -38,7 +41,9 @@ def late_schema(sources: Sequence[DataFrame], plan: LogicalPlan, verdict: Verdic
     - `_side`, in a join: whose event it is;
     - `late_by_ms`: how much longer the watermark would have had to wait for all of it;
     - `watermark`: the published watermark, up to which results were final when the event was judged;
-    - `engine_watermark`: the one that it was judged by, which lies `grace` behind.
+    - `engine_watermark`: the one that it was judged by, which lies `grace` behind;
+    - `settled_version`, `settled_at`: the version of the result in which a repair or a backfill has counted the event
+      after all, and when; null until then.
     """
     kept = {field.name: field for source in sources for field in source.schema if field.name != HEARTBEAT}
     why = (_WINDOWS if verdict.in_windows else "") + (_SIDE if len(plan.sides) > 1 else "") + _WHY

@@ -11,6 +11,7 @@ from spark_jobs.plan.operators.base import Operator, Replay
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.plan.verdicts import Never, Verdict, WindowEnd
 from spark_jobs.spec import Aggregate, Session
+from spark_jobs.spec.durations import duration_ms
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,32 @@ class Grouped(Operator):
         if self.step.window is None:
             return "the row of its key"
         return "the whole window" if self.pipeline.top_n else "the rows of its key and windows"
+
+    @property
+    def placed_by(self) -> str | None:
+        """Where its window starts."""
+        return WINDOW_START if self.step.window is not None else None
+
+    @property
+    def can_be_recomputed(self) -> bool:
+        """Not of sessions yet."""
+        return not self.is_session
+
+    @property
+    def reach(self) -> tuple[timedelta, timedelta]:
+        """Events of a window that starts in a range come up to its end."""
+        return timedelta(0), windows.longest(self.step.window) if self.step.window is not None else timedelta(0)
+
+    def closed(self, watermark_ms: int) -> str:
+        """Windows that the watermark has passed."""
+        return f"({WINDOW_END} <= timestamp_micros({watermark_ms * 1000}L))"
+
+    def first_open_us(self, watermark_ms: int) -> int:
+        """The start of the oldest window that is open; a session that is open may start anywhere before."""
+        window = self.step.window
+        if window is None or isinstance(window, Session):
+            return watermark_ms * 1000
+        return windows.first_start_after(watermark_ms * 1000 - duration_ms(window.size) * 1000, window)
 
     @property
     def verdict(self) -> Verdict:
@@ -110,6 +137,11 @@ class Grouped(Operator):
         return (*super().equations, Equation(PAIRS_UNIT, "pairs", parts, open="pairs_open", in_state=True))
 
     @property
+    def repaired_by_key(self) -> bool:
+        """A ranking changes with every group of its window."""
+        return self.pipeline.top_n is None
+
+    @property
     def holdings(self) -> tuple[Holding, ...]:
         """Rows of the result; of a result that is updated the pairs in it."""
         if not self.updates:
@@ -122,7 +154,7 @@ class Grouped(Operator):
                 PAIRS_UNIT,
                 self.groups,
                 f"sum({EVENTS})",
-                ("pairs",),
+                ("pairs", "pairs_revised"),
                 "read and not late",
                 minus=("pairs_late",),
                 whole_table=True,

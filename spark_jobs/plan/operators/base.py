@@ -76,6 +76,39 @@ class Operator(ABC):
         """What one late event can change."""
 
     @property
+    def placed_by(self) -> str | None:
+        """The column of a result row that says to which range of event time it belongs; None: to none."""
+        return None
+
+    @property
+    def can_be_recomputed(self) -> bool:
+        """Whether a backfill and a repair of it are built."""
+        return False
+
+    @property
+    def repaired_by_key(self) -> bool:
+        """Whether a late event changes only rows of its own key."""
+        return True
+
+    @property
+    def reach(self) -> tuple[timedelta, timedelta]:
+        """How far before and after a range events matter to the rows that belong to it."""
+        return timedelta(0), timedelta(0)
+
+    def closed(self, watermark_ms: int) -> str:
+        """Which rows of the result the stream does not change any more once its watermark is there; SQL."""
+        return f"({self.placed_by} <= timestamp_micros({watermark_ms * 1000}L))"
+
+    def first_open_us(self, watermark_ms: int) -> int:
+        """No row that is placed before this instant is open; microseconds since 1970."""
+        return watermark_ms * 1000 + 1
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        """Columns that no two rows of the result share, copies of events included."""
+        return self.keys
+
+    @property
     def sides(self) -> tuple[Side, ...]:
         """What is read; a join has two."""
         pipeline = self.pipeline

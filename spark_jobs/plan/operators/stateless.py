@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from spark_jobs.plan.columns import EVENT_ID
+from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ
 from spark_jobs.plan.equations import Holding
 from spark_jobs.plan.operators.base import Operator
 
@@ -22,6 +22,29 @@ class Stateless(Operator):
     def keys(self) -> tuple[str, ...]:
         """Each event stands for itself."""
         return (EVENT_ID,)
+
+    @property
+    def placed_by(self) -> str | None:
+        """The event time, if there is one."""
+        return self.pipeline.event_time
+
+    @property
+    def can_be_recomputed(self) -> bool:
+        """Each row from its event."""
+        return True
+
+    def first_open_us(self, watermark_ms: int) -> int:
+        """None is open."""
+        return 2**62
+
+    def closed(self, watermark_ms: int) -> str:
+        """An event that was read is in the result."""
+        return "true"
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        """The event by its number: a copy has its id."""
+        return (EVENT_ID, INGEST_SEQ)
 
     @property
     def statistics(self) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""What is computed again over a range of events: backfill, repair, audit."""

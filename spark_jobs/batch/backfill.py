@@ -1,0 +1,142 @@
+"""Computes the results of a range of event time again, and puts right what differs."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.batch.planning import BackfillPlan, Slice, Target
+from spark_jobs.batch.ranges import Range
+from spark_jobs.batch.recompute import Recompute
+from spark_jobs.batch.revising import Changed, revise
+from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.revisions import Revision
+from spark_jobs.lake.settling import settle
+from spark_jobs.plan.columns import FATE
+from spark_jobs.spec.durations import duration_ms
+
+Told = Callable[[Slice, "Done | None"], None]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a slice, or a repair, has changed.
+
+    Attributes:
+        changed: in the result.
+        settled: late events that are counted from now on.
+        unsettled: late events that are not counted any more.
+        seconds: that it took.
+    """
+
+    changed: Changed
+    settled: int = 0
+    unsettled: int = 0
+    seconds: float = 0.0
+
+
+def execute(spark: SparkSession, target: Target, plan: BackfillPlan, *, tell: Told = lambda *_: None) -> list[Done]:
+    """Executes a plan, slice by slice; each slice changes each table in one commit, or not at all.
+
+    What was committed before an interruption stays; the same backfill, run again, passes over it where nothing of it
+    is left to be done.
+
+    Args:
+        spark: a session.
+        target: the pipeline, as the plan was made for.
+        plan: what to do.
+        tell: called before and after each slice.
+    """
+    done = []
+    for part in plan.slices:
+        if part.nothing_to_do:
+            continue
+        tell(part, None)
+        done.append(_execute(spark, target, plan, part))
+        tell(part, done[-1])
+    return done
+
+
+def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slice) -> Done:
+    operator = target.operator
+    began = time.time()
+    clock_ms = round(began * 1000)
+    counts_late = plan.mode == "corrected"
+    recompute = Recompute(spark, target, plan.reads, clock_ms, None if counts_late else plan.late_version)
+    before, after = operator.reach
+    times = Range(part.begin_us - duration_ms(before) * 1000, part.end_us + duration_ms(after) * 1000)
+    where = (
+        f"{operator.placed_by} >= timestamp_micros({part.begin_us}L) AND {operator.placed_by} < "
+        f"timestamp_micros({part.end_us}L) AND {operator.closed(plan.watermark_ms)}"
+    )
+    groups = recompute.groups(recompute.sources([times])).where(where)
+    late = target.late(plan.late_version) if plan.late_version is not None else None
+    revision = Revision(
+        pipeline=target.name,
+        epoch=plan.epoch,
+        run=plan.run,
+        number=part.number,
+        role="result",
+        mode=plan.mode,
+        begin_us=part.begin_us,
+        end_us=part.end_us,
+        late_version=plan.late_version,
+    )
+    entry = LedgerEntry(
+        kind="backfill",
+        run=plan.run,
+        started_ms=clock_ms,
+        watermark_ms=plan.watermark_ms,
+        reads={read.table: (0, read.version + 1) for read in plan.reads},
+    )
+    changed = revise_tables(recompute, groups, where, revision, entry)
+    if late is None:
+        return Done(changed, seconds=time.time() - began)
+    table = target.operator.late
+    within = late.within(part.begin_us, part.end_us)
+    if counts_late:
+        # Only events all of whose windows are in the slice, and that were known when the sources were looked at.
+        whole = pc.and_(pc.greater_equal(within["first_us"], part.begin_us), pc.less(within["last_us"], part.end_us))
+        marked = within.filter(pc.and_(whole, pc.invert(within["settled"])))
+        settle(target.lake, table.name, marked, changed.version)
+        return Done(changed, settled=marked.num_rows, seconds=time.time() - began)
+    marked = within.filter(within["settled"])
+    settle(target.lake, table.name, marked, None)
+    return Done(changed, unsettled=marked.num_rows, seconds=time.time() - began)
+
+
+def revise_tables(
+    recompute: Recompute,
+    groups: DataFrame,
+    where: str,
+    revision: Revision,
+    entry: LedgerEntry,
+    *,
+    only: DataFrame | None = None,
+) -> Changed:
+    """Puts right the groups of a live ranking, if there are, then the result.
+
+    Args:
+        recompute: of the pipeline.
+        groups: as they should be.
+        where: which rows are compared; SQL.
+        revision: what the commits say of themselves.
+        entry: of the ledger.
+        only: as `Recompute.difference`.
+    """
+    target = recompute.target
+    operator = target.operator
+    computed = groups.persist()
+    try:
+        kept = target.logical.table("groups")
+        if kept is not None:
+            all_groups = computed.drop(FATE)
+            difference = recompute.difference(kept.name, all_groups, where, operator.row_keys, only=only)
+            revise(target, kept, difference, revision.model_copy(update={"role": "groups"}), entry)
+        results = recompute.results(computed)
+        difference = recompute.difference(target.result, results, where, operator.row_keys, only=only)
+        return revise(target, target.logical.result, difference, revision, entry)
+    finally:
+        computed.unpersist()

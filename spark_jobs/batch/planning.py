@@ -1,0 +1,458 @@
+"""What a backfill or a repair will do, as a value; made from logs and statistics, without a JVM."""
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs.batch.ranges import Range, RangeError, shown, us
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.files import refuse_missing
+from spark_jobs.lake.history import newest_ledger_rows
+from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.reset import EMPTIED
+from spark_jobs.lake.revisions import Mode, Revision, decode_revision, revisions
+from spark_jobs.lake.settling import LateEvents, late_events
+from spark_jobs.lake.spark_log import place
+from spark_jobs.lake.stamps import decode
+from spark_jobs.lake.tables import exists, file_statistics, history, open_table
+from spark_jobs.plan import logical
+from spark_jobs.plan.changes import needs_new_epoch
+from spark_jobs.plan.operators import Operator
+from spark_jobs.plan.operators.base import Replay
+from spark_jobs.spec import Definition, Ingest, Table, definition_from_json
+from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.errors import TidemarkError
+
+_BYTES_A_SLICE = 4 * 2**30
+
+# What changes no row of a table, by Delta's names.
+_HARMLESS = ("CREATE", "SET", "ADD", "OPTIMIZE", "VACUUM", "UPGRADE", "CHANGE", "COMMENT", "REORG", "FSCK")
+
+
+class BackfillRefusedError(TidemarkError):
+    """Nothing can, or may, be computed again."""
+
+
+class Read(BaseModel):
+    """A source table as it is read.
+
+    Attributes:
+        table: its name.
+        version: that is read.
+        upto: up to which file of this version the stream has read; None: all of it is read.
+        rows: in the files that may hold events of the range; None where statistics do not tell.
+        bytes: of these files.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    table: str
+    version: int
+    upto: int | None = None
+    rows: int | None = None
+    bytes: int = 0
+
+
+class Slice(BaseModel):
+    """A part of a range that is computed and committed at once.
+
+    Attributes:
+        number: from 0.
+        begin_us: of the rows that are replaced; microseconds since 1970.
+        end_us: up to it.
+        nothing_to_do: why nothing has to be computed; None: it has to.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    begin_us: int
+    end_us: int
+    nothing_to_do: str | None = None
+
+
+class BackfillPlan(BaseModel):
+    """What a backfill will do.
+
+    Attributes:
+        pipeline: its name.
+        table: its result.
+        run: of the commits that it will make.
+        mode: which events count.
+        begin_us: of the range that was asked for.
+        end_us: of it.
+        slices: parts of what is closed of it, in order; none where nothing is.
+        notices: what differs from what was asked for.
+        epoch: of the checkpoint whose results are replaced.
+        watermark_ms: of the stream: only rows that it has closed are touched.
+        reads: the source tables.
+        late_version: of the table of late events; None: there is none.
+        late: late events in the range.
+        unsettled: of these, such as no result counts.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    table: str
+    run: str
+    mode: Mode
+    begin_us: int
+    end_us: int
+    slices: tuple[Slice, ...]
+    notices: tuple[str, ...]
+    epoch: int
+    watermark_ms: int
+    reads: tuple[Read, ...]
+    late_version: int | None
+    late: int
+    unsettled: int
+
+    @property
+    def nothing_to_do(self) -> str | None:
+        """Why nothing has to be computed; None: something has."""
+        if not self.slices:
+            return "no result of the range is closed yet"
+        if all(each.nothing_to_do for each in self.slices):
+            return self.slices[0].nothing_to_do
+        return None
+
+
+class Target:
+    """A pipeline whose results are to be revised, and what its lake says of it.
+
+    Args:
+        lake: where.
+        definition: of the pipeline, as it is now.
+        force: whether rows that another program has changed may be replaced.
+
+    Raises:
+        BackfillRefusedError: if they cannot be.
+        MissingTableError: if the pipeline has not run here.
+    """
+
+    def __init__(self, lake: Lake, definition: Definition, *, force: bool = False) -> None:
+        if isinstance(definition, Ingest):
+            raise BackfillRefusedError(
+                f"pipeline `{definition.name}` is an ingest: bronze has every event as it arrived, and nothing to "
+                "compute again. Nothing was read or written. Name a pipeline that reads it."
+            )
+        self.lake, self.pipeline, self.force = lake, definition, force
+        self.logical = logical.build(definition)
+        self.operator = self._operator()
+        self.epoch = self._epoch()
+        self.newest = self._newest()
+        self._refuse_foreign_changes()
+        self._refuse_lost_events()
+
+    @property
+    def name(self) -> str:
+        """Of the pipeline."""
+        return self.pipeline.name
+
+    @property
+    def result(self) -> str:
+        """The result table."""
+        return self.logical.result.name
+
+    def _refuse(self, why: str, remedy: str) -> BackfillRefusedError:
+        return BackfillRefusedError(f"pipeline `{self.name}`: {why}. Nothing was read or written. {remedy}")
+
+    def _operator(self) -> Operator:
+        operator = self.logical.operator
+        if operator is None or not operator.can_be_recomputed:
+            raise self._refuse(
+                f"a backfill or a repair of {operator.describe() if operator else 'it'} is not built yet",
+                f"Until then: `tidemark reset {self.name} --empty-tables`, then start the stream.",
+            )
+        if operator.placed_by is None:
+            raise self._refuse(
+                "its results belong to no range of event time: the stream itself holds the whole total",
+                "To count again from the first event: "
+                f"`tidemark reset {self.name} --empty-tables`, then start the stream.",
+            )
+        if self.logical.lookups:
+            raise self._refuse(
+                "a backfill of Enrich is not built yet: it would have to read the versions of "
+                f"{', '.join(step.table for step in self.logical.lookups)} that each batch has read",
+                f"Until then: `tidemark reset {self.name} --empty-tables`, then start the stream.",
+            )
+        return operator
+
+    def _epoch(self) -> Epoch:
+        epoch = current_epoch(self.lake, self.name)
+        if epoch is None or not exists(self.lake, self.result):
+            raise MissingTableError(
+                f"pipeline `{self.name}` has not run on {self.lake.uri} yet: there is nothing to compute again. "
+                f"Start it: tidemark run {self.name}"
+            )
+        changed = ", ".join(needs_new_epoch(definition_from_json(epoch.definition), self.pipeline))
+        if changed:
+            raise self._refuse(
+                f"its definition has changed ({changed}) since epoch {epoch.number} wrote {self.result}",
+                "Put the definition back, or begin a new epoch with it: "
+                f"`tidemark reset {self.name} --empty-tables`, then start the stream.",
+            )
+        if not epoch.tables_emptied:
+            raise self._refuse(
+                f"{self.result} also has rows of epochs before {epoch.number}, which nothing tells apart",
+                f"`tidemark reset {self.name} --empty-tables` computes all of them again.",
+            )
+        return epoch
+
+    def _newest(self) -> LedgerEntry:
+        found = newest_ledger_rows(self.lake, self.result, self.name, self.epoch.number, 1)
+        if not found:
+            raise self._refuse("no batch of it has ended yet", "Wait for its first batch, then run the same again.")
+        return found[-1][1]
+
+    def _refuse_foreign_changes(self) -> None:
+        if self.force:
+            return
+        for table in self.logical.tables:
+            if table.role not in ("result", "groups"):
+                continue
+            for commit in history(open_table(self.lake, table.name)):
+                stamp = decode(commit)
+                if stamp is not None and stamp.epoch < self.epoch.number:
+                    break
+                ours = stamp is not None or decode_revision(commit) is not None or EMPTIED in commit
+                if ours or str(commit.get("operation", "")).upper().startswith(_HARMLESS) or _no_rows(commit):
+                    continue
+                raise self._refuse(
+                    f"another program has changed {table.name} (version {commit.get('version')}, "
+                    f"{commit.get('operation', 'unknown')}): what it wrote would be taken for results",
+                    "To replace its rows by what the events give, say --force.",
+                )
+
+    def _refuse_lost_events(self) -> None:
+        """Results of events that bronze does not have any more must not be taken away."""
+        starts = starts_of(self.lake, self.epoch)
+        for source in self.logical.reads:
+            first = starts.versions.get(source.name, 0) if starts else 0
+            for commit in history(open_table(self.lake, source.name)):
+                if commit.get("version", 0) <= first:
+                    break
+                operation = str(commit.get("operation", "")).upper()
+                taken = operation in ("DELETE", "TRUNCATE", "MERGE", "UPDATE", "RESTORE") or commit.get(EMPTIED)
+                if taken and decode(commit) is None:
+                    raise self._refuse(
+                        f"rows of its source {source.name} were taken away in version {commit.get('version')} "
+                        f"({commit.get('operation', 'reset')}): results of these events would be lost",
+                        "Bring the events back (Delta's RESTORE) before you compute again.",
+                    )
+
+    def late(self, version: int | None = None) -> LateEvents | None:
+        """The late events of this epoch; None: the pipeline keeps none.
+
+        Args:
+            version: of their table; None: the newest.
+        """
+        table = self.logical.table("late")
+        if table is None:
+            return None
+        return late_events(
+            self.lake,
+            table.name,
+            self.epoch.number,
+            event_time=str(self.pipeline.event_time),
+            in_windows=self.operator.verdict.in_windows,
+            version=version,
+        )
+
+    def reads(self, mode: Mode, times: Range | None) -> tuple[Read, ...]:
+        """The source tables: as they are now, or as far as the stream has read them."""
+        found = []
+        for side in self.logical.sides:
+            for source in side.tables:
+                version, upto = open_table(self.lake, source.name).version(), None
+                # Without a watermark nothing is late: what the stream has not read yet, it will count itself.
+                if mode == "as-streamed" or self.pipeline.watermark is None:
+                    version, upto = self._read_by_stream(source)
+                opened = open_table(self.lake, source.name, version=version)
+                refuse_missing(self.lake, source.name, opened)
+                rows, size = _within(opened, _column(source, side.event_time), times)
+                found.append(Read(table=source.name, version=version, upto=upto, rows=rows, bytes=size))
+        return tuple(found)
+
+    def _read_by_stream(self, source: Table) -> tuple[int, int | None]:
+        ending = "/" + source.name.replace(".", "/", 1)
+        offset = next(o for s, o in self.newest.sources.items() if s.rstrip("]/").endswith(ending))
+        version, index = place(offset)
+        return (version, index) if index >= 0 else (version - 1, None)
+
+
+def _no_rows(commit: dict[str, object]) -> bool:
+    """Whether a commit that nobody signed has written nothing: a tombstone of a reset, the first of a table."""
+    metrics = commit.get("operationMetrics")
+    if not isinstance(metrics, dict):
+        return commit.get("version") == 0
+    counts = [int(value) for name, value in metrics.items() if "ow" in name and str(value).isdigit()]
+    return sum(counts) == 0
+
+
+def _column(source: Table, event_time: str | None) -> str | None:
+    """The source's own column that has the event time; None where it is computed."""
+    if event_time is None or source.select is None:
+        return event_time
+    sql = source.select[event_time].strip(" `")
+    return sql if sql.isidentifier() else None
+
+
+def _within(opened: object, column: str | None, times: Range | None) -> tuple[int | None, int]:
+    """Rows and bytes of the files that may hold times of a range, by their statistics."""
+    files = file_statistics(opened)  # type: ignore[arg-type]
+    low, high = f"min.{column}", f"max.{column}"
+    if times is not None and {low, high} <= set(files.column_names):
+        least, most = (files.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for name in (low, high))
+        # Statistics are cut to milliseconds.
+        known = pc.and_(pc.less(least, times.end_us), pc.greater_equal(pc.add(most, 1000), times.begin_us))
+        files = files.filter(pc.fill_null(known, True))
+    if not files.num_rows:
+        return 0, 0
+    rows = files.column("num_records")
+    return None if rows.null_count else pc.sum(rows).as_py(), pc.sum(files.column("size_bytes")).as_py()
+
+
+def plan_backfill(
+    lake: Lake,
+    definition: Definition,
+    begin: datetime,
+    end: datetime,
+    *,
+    mode: Mode = "corrected",
+    strict: bool = False,
+    force: bool = False,
+) -> tuple[Target, BackfillPlan]:
+    """What a backfill of a range will do; nothing is written.
+
+    Args:
+        lake: where.
+        definition: of the pipeline.
+        begin: of the range: rows that are placed at or after it (windows by their start).
+        end: up to it.
+        mode: `corrected`: late events count; `as-streamed`: the rows that the stream wrote.
+        strict: refuse a range that reaches into what is still open, which is otherwise cut.
+        force: compute again also where nothing seems to have changed, or another program has changed the table.
+
+    Raises:
+        RangeError: if nothing of the range can be computed.
+        BackfillRefusedError: if the pipeline cannot be backfilled so.
+    """
+    asked, target = Range.between(begin, end), Target(lake, definition, force=force)
+    operator, notices = target.operator, []
+    _refuse_mode(target, mode)
+    now_us = us(datetime.now(begin.tzinfo))
+    if asked.begin_us >= now_us:
+        raise RangeError(f"range {asked}: it lies in the future. Nothing was read or written.")
+    late = target.late()  # before the sources: each late event is in them
+    open_us = operator.first_open_us(target.newest.watermark_ms)
+    closed = Range(asked.begin_us, min(asked.end_us, open_us)) if open_us > asked.begin_us else None
+    if closed is None or closed.end_us < asked.end_us:
+        cut = f"results from {shown(max(open_us, asked.begin_us))} on are still open in the stream"
+        if strict or closed is None:
+            raise RangeError(
+                f"range {asked}: {cut}. Nothing was read or written. "
+                + ("Ask for a range that ends there." if closed else "Wait until the watermark has passed it.")
+            )
+        notices.append(f"{cut}: the range ends there")
+    before, after = operator.reach
+    times = Range(closed.begin_us - duration_ms(before) * 1000, closed.end_us + duration_ms(after) * 1000)
+    reads = target.reads(mode, times)
+    _refuse_before_first_event(target, reads, times)
+    parts = _slices(target, closed, sum(read.bytes for read in reads))
+    found = None if late is None else late.within(closed.begin_us, closed.end_us)
+    revised = revisions(lake, operator.groups.name, target.name, target.epoch.number)
+    slices = [
+        Slice(
+            number=number,
+            begin_us=part.begin_us,
+            end_us=part.end_us,
+            nothing_to_do=None if force else _nothing_to_do(mode, part, late, [each for _, each in revised]),
+        )
+        for number, part in enumerate(parts)
+    ]
+    return target, BackfillPlan(
+        pipeline=target.name,
+        table=target.result,
+        run=f"backfill-{uuid.uuid4().hex[:12]}",
+        mode=mode,
+        begin_us=asked.begin_us,
+        end_us=asked.end_us,
+        slices=tuple(slices),
+        notices=tuple(notices),
+        epoch=target.epoch.number,
+        watermark_ms=target.newest.watermark_ms,
+        reads=reads,
+        late_version=late.version if late else None,
+        late=found.num_rows if found is not None else 0,
+        unsettled=found.num_rows - pc.sum(found["settled"]).as_py() if found is not None and found.num_rows else 0,
+    )
+
+
+def _refuse_mode(target: Target, mode: Mode) -> None:
+    if mode == "corrected":
+        return
+    watermark = target.pipeline.watermark
+    if target.logical.replay is Replay.BOUNDARIES:
+        raise target._refuse(
+            "a backfill as-streamed is not built yet for steps in which the cut of the batches decides",
+            "A backfill `corrected` counts all events.",
+        )
+    if watermark is not None and target.logical.table("late") is None:
+        raise target._refuse(
+            "it drops late events (Late.DROP), so that nothing tells which of them the stream has counted",
+            "A backfill `corrected` counts all of them.",
+        )
+
+
+def _refuse_before_first_event(target: Target, reads: Sequence[Read], times: Range) -> None:
+    if all(read.rows == 0 for read in reads):
+        sources = ", ".join(read.table for read in reads)
+        raise RangeError(
+            f"range: {sources} has no event from {shown(times.begin_us)} to {shown(times.end_us)}. Nothing was written."
+        )
+
+
+def _slices(target: Target, closed: Range, size: int) -> list[Range]:
+    """Parts of equal length that begin where windows do, so that each is read and committed in one piece."""
+    count = min(-(-size // _BYTES_A_SLICE) or 1, 1_000)
+    if count == 1:
+        return [closed]
+    step = -(-(closed.end_us - closed.begin_us) // count)
+    edges = [closed.begin_us, *range(closed.begin_us + step, closed.end_us, step), closed.end_us]
+    return [Range(low, high) for low, high in pairwise(edges)]
+
+
+def _nothing_to_do(mode: Mode, part: Range, late: LateEvents | None, revised: Sequence[Revision]) -> str | None:
+    """Why the rows of a part are what they should be; None: they may not be."""
+    overlapping = [
+        each
+        for each in revised
+        if each.begin_us is None or each.end_us is None or (each.begin_us < part.end_us and each.end_us > part.begin_us)
+    ]
+    if mode == "as-streamed":
+        newest = overlapping[-1] if overlapping else None
+        covers = newest is not None and newest.begin_us is not None and newest.end_us is not None
+        if newest is None:
+            return "no repair and no backfill has revised it"
+        if (
+            newest.mode == "as-streamed"
+            and covers
+            and (newest.begin_us or 0) <= part.begin_us
+            and part.end_us <= (newest.end_us or 0)
+        ):
+            return "the newest backfill of it was as-streamed"
+        return None
+    if late is None:
+        return None
+    found = late.within(part.begin_us, part.end_us)
+    settled = pc.sum(found["settled"]).as_py() if found.num_rows else 0
+    return None if found.num_rows - (settled or 0) else "no late event of it is left to be counted"

@@ -1,0 +1,82 @@
+"""Half-open ranges of event time, as people write them."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from spark_jobs.spec.errors import TidemarkError
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RangeError(TidemarkError):
+    """A range of event time that nothing can be computed for."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """From an instant up to another one, which is left out; microseconds since 1970."""
+
+    begin_us: int
+    end_us: int
+
+    @classmethod
+    def parse(cls, begin: str, end: str) -> "Range":
+        """From ISO 8601; without a zone it is UTC, without a time of day midnight.
+
+        Raises:
+            RangeError: if it is none, or empty.
+        """
+        return cls.between(_instant("--from", begin), _instant("--to", end))
+
+    @classmethod
+    def between(cls, begin: datetime, end: datetime) -> "Range":
+        """From two instants.
+
+        Raises:
+            RangeError: if nothing lies between them.
+        """
+        if begin >= end:
+            what = "empty" if begin == end else "reversed"
+            raise RangeError(
+                f"range from {shown(us(begin))} to {shown(us(end))}: it is {what}; expected the end after the "
+                "beginning, and the end itself is left out. Nothing was read or written."
+            )
+        return cls(us(begin), us(end))
+
+    @property
+    def begin(self) -> datetime:
+        """The first instant."""
+        return EPOCH + timedelta(microseconds=self.begin_us)
+
+    @property
+    def end(self) -> datetime:
+        """The instant after the last."""
+        return EPOCH + timedelta(microseconds=self.end_us)
+
+    def __str__(self) -> str:
+        return f"{shown(self.begin_us)} to {shown(self.end_us)}"
+
+
+def us(instant: datetime) -> int:
+    """Microseconds since 1970."""
+    return (instant - EPOCH) // timedelta(microseconds=1)
+
+
+def shown(instant_us: int) -> str:
+    """An instant for people; those that Python's calendar does not have by their number."""
+    try:
+        instant = EPOCH + timedelta(microseconds=instant_us)
+    except OverflowError:
+        return f"{instant_us} microseconds since 1970"
+    return f"{instant:%Y-%m-%d %H:%M:%S}" + (f".{instant.microsecond:06}" if instant.microsecond else "")
+
+
+def _instant(option: str, text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise RangeError(
+            f"{option}: expected an instant such as 2026-11-24 or 2026-11-24T06:00, got {text!r}. Nothing was read or "
+            "written."
+        ) from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

@@ -1,0 +1,199 @@
+"""Results of a pipeline from its events, by the same transforms as in the stream, and how they differ from a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, FloatType
+
+from spark_jobs.batch.planning import Read, Target
+from spark_jobs.batch.ranges import Range
+from spark_jobs.commits.changes import GONE
+from spark_jobs.commits.merging import measures
+from spark_jobs.lake.history import actions_at
+from spark_jobs.plan.columns import (
+    EVENT_COLUMNS,
+    EVENT_ID,
+    EVENTS,
+    FATE,
+    HEARTBEAT,
+    INGEST_SEQ,
+    JUDGED,
+    WINDOW_END,
+    WINDOW_START,
+)
+from spark_jobs.plan.operators import Side
+from spark_jobs.spec import Table
+from spark_jobs.transforms.aggregation import top_n
+from spark_jobs.transforms.branches import Branches
+from spark_jobs.transforms.events import project, with_row_steps
+from spark_jobs.transforms.results import REVISED, with_revision
+
+_SAME_DIGITS = 1e-9
+"""Sums of doubles differ in their last digits by the order in which they were added."""
+
+
+@dataclass(frozen=True)
+class Recompute:
+    """Computes results of one pipeline over ranges of events.
+
+    Attributes:
+        spark: a session.
+        target: the pipeline.
+        reads: its source tables, as they are read.
+        clock_ms: `revised_at` of the rows that are new or differ.
+        late_version: of the table of late events, whose rows are left out; None: all events count.
+    """
+
+    spark: SparkSession
+    target: Target
+    reads: Sequence[Read]
+    clock_ms: int
+    late_version: int | None = None
+
+    def sources(self, times: Sequence[Range]) -> list[DataFrame]:
+        """The events of each source table whose time is in one of the ranges; heartbeats are none."""
+        sides = [(side, table) for side in self.target.logical.sides for table in side.tables]
+        return [self._events(side, table, read, times) for (side, table), read in zip(sides, self.reads, strict=True)]
+
+    def _events(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> DataFrame:
+        lake = self.target.lake
+        bronze = self.spark.read.format("delta").option("versionAsOf", read.version).load(lake.table_path(table.name))
+        if read.upto is not None:
+            # The stream stands in the middle of a version: it has not seen the files after this one.
+            actions = actions_at(lake, table.name, read.version) or []
+            files = [action["add"]["path"] for action in actions if "add" in action]
+            if unseen := files[read.upto + 1 :]:
+                bronze = bronze.where(~F.col("_metadata.file_name").isin([path.rsplit("/", 1)[-1] for path in unseen]))
+        events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT)).where(~F.col(HEARTBEAT))
+        if side.event_time is not None:
+            events = events.where(_in_ranges(F.col(side.event_time), times))
+        return events if self.late_version is None else self._as_streamed(events)
+
+    def _as_streamed(self, events: DataFrame) -> DataFrame:
+        """Leaves out what the stream has not counted; an event that is late for some windows gets `JUDGED`."""
+        target, verdict = self.target, self.target.operator.verdict
+        late = (
+            self.spark.read.format("delta")
+            .option("versionAsOf", self.late_version)
+            .load(self._path(target.operator.late.name))
+            .where(F.col("_epoch") == target.epoch.number)
+            .select(
+                F.col(EVENT_ID).alias("__that_id"),
+                F.col(INGEST_SEQ).alias("__that_seq"),
+                F.col("engine_watermark").alias(JUDGED),
+            )
+        )
+        same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
+        if not verdict.in_windows:
+            return events.join(late, same, "left_anti")
+        return events.join(late, same, "left").drop("__that_id", "__that_seq")
+
+    def groups(self, events: Sequence[DataFrame], *, only: DataFrame | None = None) -> DataFrame:
+        """What the step gives for events: rows as the table has them, and `FATE` where a `Where` withholds one.
+
+        Args:
+            events: of each source table.
+            only: windows, or windows and keys, beside which nothing is computed; None: all.
+        """
+        branches = Branches(self.target.logical)
+        found = branches.results(events)
+        fate = F.col(FATE) if FATE in found.columns else F.lit(None).cast("tinyint").alias(FATE)
+        rows = found.select(*branches.transform.written(found).columns, fate)
+        return rows if only is None else _near(rows, only)
+
+    def results(self, groups: DataFrame) -> DataFrame:
+        """The rows of the result table among all groups, without what a revision says of them."""
+        pipeline, operator = self.target.pipeline, self.target.operator
+        kept = groups.where(F.col(FATE).isNull()).drop(FATE)
+        if pipeline.top_n is None:
+            return kept
+        return top_n(kept, pipeline.top_n, operator.event_keys)
+
+    def held(self, table: str, where: str, columns: Sequence[str]) -> DataFrame:
+        """The rows that a table has."""
+        rows = self.spark.read.format("delta").load(self.target.lake.table_path(table))
+        return rows.where(where).select(*columns)
+
+    def difference(
+        self, table: str, rows: DataFrame, where: str, keys: Sequence[str], *, only: DataFrame | None = None
+    ) -> DataFrame:
+        """The rows by which a table must change: new ones, those that differ, and with `GONE` those that must go.
+
+        Args:
+            table: its name.
+            rows: that it should have; without what a revision says of them.
+            where: which rows of the table are compared; SQL.
+            keys: columns that no two rows share.
+            only: further, what the rows that are compared agree with; None: anything.
+
+        Returns:
+            Rows of the table's columns, `GONE`, `__kind` (`inserted`, `updated`, `deleted`) and `__grown`, by how many
+            events a group has grown.
+        """
+        columns = [name for name in rows.columns if name not in REVISED]
+        old = self.held(table, where, columns)
+        old = old if only is None else _near(old, only)
+        old = old.select(*(F.col(f"`{name}`").alias(f"__old_{name}") for name in columns), F.lit(True).alias("__old"))
+        new = rows.select(*columns).withColumn("__new", F.lit(True))
+        same_key = F.expr(" AND ".join(f"`{name}` <=> `__old_{name}`" for name in keys))
+        both = new.join(old, same_key, "full_outer")
+        differs = [_differs(both, name) for name in measures(columns, keys)]
+        kind = (
+            F.when(F.col("__old").isNull(), "inserted")
+            .when(F.col("__new").isNull(), "deleted")
+            .when(reduce(lambda left, right: left | right, differs, F.lit(False)), "updated")
+        )
+        gone = F.col("__new").isNull()
+        values = [F.when(gone, F.col(f"`__old_{name}`")).otherwise(F.col(f"`{name}`")).alias(name) for name in columns]
+        events = [F.lit(0), F.lit(0)]
+        if EVENTS in columns:
+            events = [F.coalesce(F.col(name), F.lit(0)) for name in (EVENTS, f"__old_{EVENTS}")]
+        changed = both.select(
+            *values, gone.alias(GONE), kind.alias("__kind"), (events[0] - events[1]).alias("__grown")
+        ).where(F.col("__kind").isNotNull())
+        revised = with_revision(changed, self.target.logical, self.clock_ms)
+        order = [field.name for field in self.spark.read.format("delta").load(self._path(table)).schema]
+        return revised.select(*order, GONE, "__kind", "__grown")
+
+    def _path(self, table: str) -> str:
+        return self.target.lake.table_path(table)
+
+    def windows_of(self, late: DataFrame, *, keyed: bool) -> DataFrame:
+        """The windows that late events have missed, and with `keyed` the key of each event."""
+        operator, pipeline = self.target.operator, self.target.pipeline
+        keys = list(operator.event_keys) if keyed else []
+        steps = with_row_steps(late, pipeline.row_steps)
+        missed = steps.select(F.explode("missed_windows").alias("__missed"), *keys)
+        return missed.select(
+            F.col(f"__missed.{WINDOW_START}").alias(WINDOW_START),
+            F.col(f"__missed.{WINDOW_END}").alias(WINDOW_END),
+            *keys,
+        ).distinct()
+
+
+def _in_ranges(time: Column, times: Sequence[Range]) -> Column:
+    """Whether a time is in one of the ranges; compared as times, so that files are left out by their statistics."""
+    conditions = [
+        (time >= F.timestamp_micros(F.lit(each.begin_us))) & (time < F.timestamp_micros(F.lit(each.end_us)))
+        for each in times
+    ]
+    return reduce(lambda left, right: left | right, conditions, F.lit(False))
+
+
+def _near(rows: DataFrame, only: DataFrame) -> DataFrame:
+    """The rows that agree with one of `only` in all of its columns; nulls are equal."""
+    near = F.broadcast(only.select(*(F.col(f"`{name}`").alias(f"__only_{name}") for name in only.columns)))
+    same = " AND ".join(f"`{name}` <=> `__only_{name}`" for name in only.columns)
+    return rows.join(near, F.expr(same), "left_semi")
+
+
+def _differs(rows: DataFrame, name: str) -> Column:
+    """Whether a column of a new row has another value than that of the old one."""
+    new, old = F.col(f"`{name}`"), F.col(f"`__old_{name}`")
+    if isinstance(rows.schema[name].dataType, DoubleType | FloatType):
+        close = F.abs(new - old) <= F.greatest(F.abs(new), F.abs(old)) * F.lit(_SAME_DIGITS)
+        return ~(new.eqNullSafe(old) | F.coalesce(close, F.lit(False)))
+    return ~new.eqNullSafe(old)

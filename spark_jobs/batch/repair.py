@@ -1,0 +1,160 @@
+"""Counts late events after all: computes again only the results that they can change."""
+
+import time
+import uuid
+from collections.abc import Iterable
+
+import duckdb
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.batch.backfill import Done, revise_tables
+from spark_jobs.batch.planning import Read, Target
+from spark_jobs.batch.ranges import Range
+from spark_jobs.batch.recompute import Recompute
+from spark_jobs.lake import Lake
+from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.revisions import Revision
+from spark_jobs.lake.settling import settle
+from spark_jobs.lake.tables import open_table
+from spark_jobs.plan.columns import WINDOW_END
+from spark_jobs.spec import Definition
+
+_MOST_RANGES = 200
+"""So many ranges of event time are told apart when events are read; more are drawn together."""
+
+
+class RepairPlan(BaseModel):
+    """What a repair will do.
+
+    Attributes:
+        pipeline: its name.
+        table: its result.
+        run: of the commits that it will make.
+        epoch: of the checkpoint.
+        watermark_ms: of the stream.
+        reads: the source tables.
+        late_version: of the table of late events.
+        late: late events that no result counts yet.
+        times: ranges of event time that hold all events of the results that they change.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    table: str
+    run: str
+    epoch: int
+    watermark_ms: int
+    reads: tuple[Read, ...] = ()
+    late_version: int | None = None
+    late: int = 0
+    times: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def nothing_to_do(self) -> str | None:
+        """Why nothing has to be computed; None: something has."""
+        if self.late_version is None:
+            return "no event can be late, or late ones are not kept"
+        return None if self.late else "no late event is left to be counted"
+
+
+def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> tuple[Target, RepairPlan]:
+    """What a repair will do; nothing is written, and no JVM is started.
+
+    Args:
+        lake: where.
+        definition: of the pipeline.
+        force: go on also where another program has changed the result.
+
+    Raises:
+        BackfillRefusedError: if the pipeline cannot be repaired.
+    """
+    target = Target(lake, definition, force=force)
+    late = target.late()  # before the sources: each late event is in them
+    plan = RepairPlan(
+        pipeline=target.name,
+        table=target.result,
+        run=f"repair-{uuid.uuid4().hex[:12]}",
+        epoch=target.epoch.number,
+        watermark_ms=target.newest.watermark_ms,
+    )
+    if late is None:
+        return target, plan
+    plan = plan.model_copy(update={"late_version": late.version, "late": late.unsettled.num_rows})
+    if not plan.late:
+        return target, plan
+    times = _times(target, late.version)
+    whole = Range(min(begin for begin, _ in times), max(end for _, end in times))
+    return target, plan.model_copy(update={"times": times, "reads": target.reads("corrected", whole)})
+
+
+def _times(target: Target, version: int) -> tuple[tuple[int, int], ...]:
+    """The windows that unsettled events have missed, those that touch drawn together."""
+    table = target.operator.late
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("late", open_table(target.lake, table.name, version=version).to_pyarrow_dataset())
+        found = connection.sql(
+            "SELECT DISTINCT epoch_us(w.window_start), epoch_us(w.window_end) FROM "
+            f"(SELECT unnest(missed_windows) AS w FROM late WHERE settled_version IS NULL AND _epoch = "
+            f"{target.epoch.number}) ORDER BY ALL"
+        ).fetchall()
+    return _drawn_together(found)
+
+
+def _drawn_together(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for begin, end in ranges:
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((begin, end))
+    while len(merged) > _MOST_RANGES:
+        merged = [(left[0], right[1]) for left, right in zip(merged[::2], [*merged[1::2], merged[-1]], strict=False)]
+    return tuple(merged)
+
+
+def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
+    """Executes a repair: the results change in one commit, then the late events are marked."""
+    operator, table = target.operator, target.operator.late
+    began = time.time()
+    clock_ms = round(began * 1000)
+    recompute = Recompute(spark, target, plan.reads, clock_ms)
+    late = (
+        spark.read.format("delta")
+        .option("versionAsOf", plan.late_version)
+        .load(target.lake.table_path(table.name))
+        .where(F.col("settled_version").isNull() & (F.col("_epoch") == plan.epoch))
+    )
+    near = recompute.windows_of(late, keyed=operator.repaired_by_key).persist()
+    try:
+        times = [Range(begin, end) for begin, end in plan.times]
+        ends = near.agg(F.min(F.unix_micros(WINDOW_END)), F.max(F.unix_micros(WINDOW_END))).collect()[0]
+        where = f"{WINDOW_END} BETWEEN timestamp_micros({ends[0]}L) AND timestamp_micros({ends[1]}L)"
+        groups = recompute.groups(recompute.sources(times), only=near)
+        revision = Revision(
+            pipeline=target.name,
+            epoch=plan.epoch,
+            run=plan.run,
+            role="result",
+            begin_us=times[0].begin_us,
+            end_us=times[-1].end_us,
+            late_version=plan.late_version,
+        )
+        entry = LedgerEntry(
+            kind="repair",
+            run=plan.run,
+            started_ms=clock_ms,
+            watermark_ms=plan.watermark_ms,
+            reads={read.table: (0, read.version + 1) for read in plan.reads},
+        )
+        changed = revise_tables(recompute, groups, where, revision, entry, only=near)
+    finally:
+        near.unpersist()
+    known = target.late(plan.late_version)
+    unsettled: pa.Table = known.unsettled if known is not None else pa.table({})
+    settle(target.lake, table.name, unsettled, changed.version)
+    return Done(changed, settled=unsettled.num_rows, seconds=time.time() - began)

@@ -1,0 +1,132 @@
+"""Commits by which a backfill or a repair revises the tables of a pipeline."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.batch.planning import Target
+from spark_jobs.commits.changes import Revise
+from spark_jobs.commits.large import LargeCommits
+from spark_jobs.commits.merging import CommitId
+from spark_jobs.commits.small import SmallCommits
+from spark_jobs.lake.durable import force_commit
+from spark_jobs.lake.errors import LedgerError, TidemarkError, first_line
+from spark_jobs.lake.history import commit_at, latest_version
+from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.revisions import Revision, decode_revision
+from spark_jobs.lake.tables import prune_log_checkpoints
+from spark_jobs.plan.tables import TableRef
+from spark_jobs.spark.frames import size_of
+
+_KINDS = ("inserted", "updated", "deleted")
+
+
+class ConflictError(TidemarkError):
+    """Another writer changed the same rows again and again."""
+
+    exit_code = 75
+
+
+@dataclass(frozen=True)
+class Changed:
+    """By how much a table has changed.
+
+    Attributes:
+        inserted: rows that were missing.
+        updated: rows that had other values.
+        deleted: rows that must not be there.
+        grown: by how many events, or (event, window) pairs, its rows stand for more than before.
+        version: of the table, in which they changed; where nothing did, its newest.
+    """
+
+    inserted: int
+    updated: int
+    deleted: int
+    grown: int
+    version: int
+
+    @property
+    def rows(self) -> int:
+        """Rows that differ."""
+        return self.inserted + self.updated + self.deleted
+
+
+def revise(target: Target, table: TableRef, difference: DataFrame, revision: Revision, entry: LedgerEntry) -> Changed:
+    """Commits a difference, in one version of a table; where there is none, nothing.
+
+    Args:
+        target: the pipeline.
+        table: which of its tables.
+        difference: as `Recompute.difference` gives it.
+        revision: what the commit says of itself.
+        entry: of the ledger, for the commit to the table that has all groups; it is completed by what has changed.
+
+    Raises:
+        ConflictError: if another writer was faster each time.
+    """
+    operator = target.operator
+    placed = str(operator.placed_by)
+    kept = difference.persist()
+    try:
+        counted = kept.agg(
+            *(F.count(F.when(F.col("__kind") == kind, 1)).alias(kind) for kind in _KINDS),
+            F.coalesce(F.sum("__grown"), F.lit(0)).alias("grown"),
+            F.min(F.unix_micros(placed)).alias("low"),
+            F.max(F.unix_micros(placed)).alias("high"),
+        ).collect()[0]
+        before = latest_version(target.lake, table.name)
+        inserted, updated, deleted, grown = (int(counted[name]) for name in (*_KINDS, "grown"))
+        changed = Changed(inserted, updated, deleted, grown, before)
+        if not changed.rows:
+            return changed
+        if table.name == operator.groups.name:
+            revision = revision.model_copy(update={"ledger": _completed(entry, changed)})
+        change = Revise(
+            kept.drop("__kind", "__grown"),
+            changed.rows,
+            size_of(kept),
+            operator.row_keys,
+            (placed, int(counted["low"]), int(counted["high"])),
+        )
+        commit_id = CommitId(f"{target.name}/{table.name}/{revision.run}", revision.number)
+        backend = SmallCommits if change.few else LargeCommits
+        try:
+            backend(target.lake, table.name).commit(change, commit_id, revision.encode())
+        except (Py4JJavaError, PySparkException) as error:
+            if "DELTA_CONCURRENT" in str(error):
+                raise ConflictError(
+                    f"{revision.run} of `{target.name}`: another writer changed the same files of {table.name} at the "
+                    f"same moments, 8 times in a row ({first_line(error)}). Nothing of it was written here. Run the "
+                    "same command again."
+                ) from error
+            raise
+        version = _found(target, table.name, revision, before)
+        return Changed(inserted, updated, deleted, grown, version)
+    finally:
+        kept.unpersist()
+
+
+def _completed(entry: LedgerEntry, changed: Changed) -> LedgerEntry:
+    terms: Mapping[str, int] = {"rows": changed.inserted - changed.deleted, "pairs_revised": changed.grown}
+    return entry.model_copy(update={"terms": {**entry.terms, **terms}})
+
+
+def _found(target: Target, table: str, revision: Revision, before: int) -> int:
+    """The version in which the table has a commit, which is forced to the disk.
+
+    Raises:
+        LedgerError: if it has none.
+    """
+    version = before
+    while (commit := commit_at(target.lake, table, version + 1)) is not None:
+        version += 1
+        found = decode_revision(commit)
+        if found is not None and (found.run, found.number) == (revision.run, revision.number):
+            force_commit(target.lake, table, version)
+            prune_log_checkpoints(target.lake, table, version)
+            return version
+    raise LedgerError(f"table {table}: {revision.run} of `{target.name}` was committed, but no version has it.")

@@ -1,0 +1,96 @@
+"""`tidemark backfill` and `tidemark repair`: results computed again in batch."""
+
+from typing import Annotated
+
+import typer
+
+from spark_jobs.cli.definitions import one, registered, resolved
+from spark_jobs.cli.options import LakeOption, PipelineArgument, lake_of
+from spark_jobs.cli.terminal import err, out, say, warn
+from spark_jobs.spec import Pipeline
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan; start no JVM and write nothing.")]
+ForceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Compute also where nothing seems to have changed, or another program has changed rows."
+    ),
+]
+
+
+def backfill(
+    pipeline: PipelineArgument,
+    begin: Annotated[str, typer.Option("--from", help="Begin of the range (UTC), such as 2026-11-01.")],
+    end: Annotated[str, typer.Option("--to", help="End of the range; itself left out.")],
+    lake: LakeOption = None,
+    as_streamed: Annotated[
+        bool,
+        typer.Option("--as-streamed", help="Give back the rows that the stream wrote, without late events."),
+    ] = False,
+    dry_run: DryRunOption = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a range of which results are still open, instead of cutting it.")
+    ] = False,
+    force: ForceOption = False,
+) -> None:
+    """Compute the results of a range of event time again, late events included, and put right what differs."""
+    from spark_jobs.batch.planning import plan_backfill
+    from spark_jobs.batch.ranges import Range
+    from spark_jobs.console.batch import backfill_text, run_backfill
+
+    definition, where, asked = one(pipeline), lake_of(lake), Range.parse(begin, end)
+    target, plan = plan_backfill(
+        where,
+        definition,
+        asked.begin,
+        asked.end,
+        mode="as-streamed" if as_streamed else "corrected",
+        strict=strict,
+        force=force,
+    )
+    out.print(backfill_text(plan), highlight=False, markup=False, soft_wrap=True)
+    if dry_run:
+        say("Nothing was written: --dry-run.")
+    elif plan.nothing_to_do:
+        say("Nothing to do. To compute it all the same: --force.")
+    else:
+        run_backfill(out, err, target, plan)
+
+
+def repair(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Registered names, or paths of pipeline files. [default: all that have run]",
+            metavar="[PIPELINE]...",
+            show_default=False,
+        ),
+    ] = None,
+    lake: LakeOption = None,
+    dry_run: DryRunOption = False,
+    force: ForceOption = False,
+) -> None:
+    """Count late events after all: compute again only the results that they can change."""
+    from spark_jobs.batch.planning import BackfillRefusedError
+    from spark_jobs.batch.repair import plan_repair
+    from spark_jobs.console.batch import repair_text, run_repairs
+    from spark_jobs.lake.checkpoints import current_epoch
+
+    where, planned = lake_of(lake), []
+    for definition in resolved(names) if names else registered():
+        if not names and (not isinstance(definition, Pipeline) or current_epoch(where, definition.name) is None):
+            continue
+        try:
+            target, plan = plan_repair(where, definition, force=force)
+        except BackfillRefusedError as error:
+            if names:
+                raise
+            warn(str(error))
+            continue
+        out.print(repair_text(plan), highlight=False, markup=False, soft_wrap=True)
+        if not plan.nothing_to_do:
+            planned.append((target, plan))
+    if dry_run:
+        say("Nothing was written: --dry-run.")
+    elif planned:
+        run_repairs(out, err, planned)

@@ -1,0 +1,96 @@
+"""Backfills and repairs in this process: the plan as a person reads it, progress, and what has changed."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from spark_jobs.batch import backfill, repair
+from spark_jobs.batch.backfill import Done
+from spark_jobs.batch.planning import BackfillPlan, Slice, Target
+from spark_jobs.batch.ranges import shown
+from spark_jobs.batch.repair import RepairPlan
+from spark_jobs.console.running import session
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+def backfill_text(plan: BackfillPlan) -> str:
+    """A plan in lines."""
+    return "\n".join(_backfill_lines(plan))
+
+
+def _backfill_lines(plan: BackfillPlan) -> Iterator[str]:
+    yield f"backfill of {plan.pipeline}, {plan.mode}: {shown(plan.begin_us)} to {shown(plan.end_us)} UTC"
+    for notice in plan.notices:
+        yield f"notice   {notice}"
+    yield from _reads(plan)
+    yield f"late     {_counted(plan.late, 'late event')} in the range, {plan.unsettled:,} not counted in a result yet"
+    for part in plan.slices:
+        what = f"nothing to do: {part.nothing_to_do}" if part.nothing_to_do else f"computes and compares {plan.table}"
+        yield f"slice {part.number:<3}{shown(part.begin_us)} to {shown(part.end_us)}: {what}"
+
+
+def repair_text(plan: RepairPlan) -> str:
+    """A plan in lines."""
+    lines = [f"repair of {plan.pipeline}: {_counted(plan.late, 'late event')} not counted in a result yet"]
+    if plan.nothing_to_do:
+        lines.append(f"nothing to do: {plan.nothing_to_do}")
+        return "\n".join(lines)
+    lines += [f"events   {shown(begin)} to {shown(end)}" for begin, end in plan.times[:10]]
+    lines += [f"         and {len(plan.times) - 10:,} more ranges"] if len(plan.times) > 10 else []
+    return "\n".join([*lines, *_reads(plan)])
+
+
+def _reads(plan: BackfillPlan | RepairPlan) -> Iterator[str]:
+    for read in plan.reads:
+        rows = "an unknown number of rows" if read.rows is None else _counted(read.rows, "row")
+        yield f"reads    {read.table}, version {read.version}: at most {rows}, {_size(read.bytes)}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _size(size: float) -> str:
+    for unit in _UNITS:
+        if size < 1000 or unit == _UNITS[-1]:
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def done_text(table: str, done: Done) -> str:
+    """What has changed, in a line."""
+    changed = done.changed
+    if changed.rows:
+        what = (
+            f"{table}: {_counted(changed.inserted, 'row')} added, {changed.updated:,} revised, "
+            f"{changed.deleted:,} deleted in version {changed.version}"
+        )
+    else:
+        what = f"{table}: every row is as it should be, nothing was written"
+    if done.settled:
+        what += f"; {_counted(done.settled, 'late event')} settled"
+    if done.unsettled:
+        what += f"; {_counted(done.unsettled, 'late event')} not counted any more"
+    return f"{what} ({done.seconds:.1f} s)"
+
+
+def run_backfill(out: Console, err: Console, target: Target, plan: BackfillPlan) -> None:
+    """Executes a plan and says what each slice has changed."""
+
+    def tell(part: Slice, done: Done | None) -> None:
+        if done is not None:
+            where = f"slice {part.number + 1} of {len(plan.slices)}: " if len(plan.slices) > 1 else ""
+            out.print(where + done_text(plan.table, done), highlight=False, soft_wrap=True)
+
+    with session(target.lake, err) as spark:
+        backfill.execute(spark, target, plan, tell=tell)
+
+
+def run_repairs(out: Console, err: Console, planned: list[tuple[Target, RepairPlan]]) -> None:
+    """Executes plans, one after the other, and says what each has changed."""
+    with session(planned[0][0].lake, err) as spark:
+        for target, plan in planned:
+            done = repair.execute(spark, target, plan)
+            out.print(f"{plan.pipeline}: {done_text(plan.table, done)}", highlight=False, soft_wrap=True)
