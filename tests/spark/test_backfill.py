@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -13,7 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.batch import backfill, repair
-from spark_jobs.batch.planning import plan_backfill
+from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill
+from spark_jobs.batch.ranges import RangeError
+from spark_jobs.batch.recompute import Recompute
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import (
@@ -187,3 +192,166 @@ def test_a_repair_and_a_backfill_count_every_event_and_as_streamed_gives_the_str
     assert_same(table(lake), expected + opened)
     assert run_backfill(spark, lake, definition) == []
     lakes.assert_balanced(lake, definition)
+
+
+@pytest.fixture(scope="module")
+def streamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake with a live ranking over hopping windows; copied, never changed."""
+    lake = Lake(str(tmp_path_factory.mktemp("streamed"))).ensure_exists()
+    feed(lake, events(11))
+    lakes.run(spark, lake, KINDS["top, updated"])
+    return lake
+
+
+@pytest.fixture
+def copy(streamed: Lake, tmp_path: Path) -> Lake:
+    shutil.copytree(streamed.uri, tmp_path / "copy")
+    return Lake(str(tmp_path / "copy")).ensure_exists()
+
+
+RANKING = KINDS["top, updated"]
+TABLES = ("gold.activity", "gold.activity__groups")
+
+
+def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:
+    """Without sums of doubles, whose last digits go by the order in which they were added."""
+    return {name: lakes.comparable(lakes.rows(lake, name), without=("mean",)) for name in TABLES}
+
+
+def test_any_split_of_a_range_gives_the_same_tables(spark: SparkSession, streamed: Lake, tmp_path: Path) -> None:
+    chance, found = random.Random(3), []
+    for number, cuts in enumerate((0, 1, 4)):
+        shutil.copytree(streamed.uri, tmp_path / str(number))
+        lake = Lake(str(tmp_path / str(number))).ensure_exists()
+        edges = [START - 60 * MINUTE, *sorted(START + chance.randrange(90 * MINUTE) for _ in range(cuts)), None]
+        for begin, end in pairwise(edges):
+            run_backfill(spark, lake, RANKING, begin=lakes.at(begin), end=END if end is None else lakes.at(end))
+        found.append(contents(lake))
+        # An event whose windows lie on both sides of an edge is left for the repair, which finds nothing to change.
+        if (done := run_repair(spark, lake, RANKING)) is not None:
+            assert done.changed.rows == 0
+        assert settled(lake) == {True}
+        lakes.assert_balanced(lake, RANKING)
+    assert found[0] == found[1] == found[2]
+    assert found[0] != contents(streamed)
+
+
+@pytest.mark.parametrize("point", ["before the result", "before the late events are settled"])
+def test_a_repair_that_is_cut_off_is_finished_by_the_next(
+    spark: SparkSession, streamed: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    lakes_of = {}
+    for name in ("calm", "cut"):
+        shutil.copytree(streamed.uri, tmp_path / name)
+        lakes_of[name] = Lake(str(tmp_path / name)).ensure_exists()
+    run_repair(spark, lakes_of["calm"], RANKING)
+
+    def cut(*_: Any, **__: Any) -> None:
+        raise RuntimeError("cut off")
+
+    if point == "before the result":
+        monkeypatch.setattr(Recompute, "results", cut)
+    else:
+        monkeypatch.setattr(repair, "settle", cut)
+    with pytest.raises(RuntimeError, match="cut off"):
+        run_repair(spark, lakes_of["cut"], RANKING)
+    monkeypatch.undo()
+    assert settled(lakes_of["cut"]) == {False}
+    assert run_repair(spark, lakes_of["cut"], RANKING) is not None
+    assert contents(lakes_of["cut"]) == contents(lakes_of["calm"])
+    assert settled(lakes_of["cut"]) == {True}
+    lakes.assert_balanced(lakes_of["cut"], RANKING)
+
+
+def test_rows_that_another_program_changed_are_replaced_only_if_asked(spark: SparkSession, copy: Lake) -> None:
+    before = contents(copy)
+    oldest = min(lakes.rows(copy, "gold.activity__groups"), key=lambda row: row["window_end"])
+    open_table(copy, "gold.activity__groups").delete(f"total = {oldest['total']} AND n = {oldest['n']}")
+    assert contents(copy) != before
+    with pytest.raises(
+        BackfillRefusedError, match=r"another program has changed gold\.activity__groups .*DELETE.*--force"
+    ):
+        plan_backfill(copy, RANKING, BEGIN, END)
+    # Only late events distinguish the two, and none of them is counted here.
+    run_backfill(spark, copy, RANKING, mode="as-streamed", force=True)
+    assert contents(copy) == before
+
+
+def test_results_of_events_that_bronze_has_lost_stay(copy: Lake) -> None:
+    open_table(copy, "bronze.clicks").delete("v = 50")
+    with pytest.raises(BackfillRefusedError, match=r"rows of its source bronze\.clicks were taken away in version 12"):
+        plan_backfill(copy, RANKING, BEGIN, END)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "said"),
+    [
+        (END, BEGIN, "it is reversed"),
+        (BEGIN, BEGIN, "it is empty"),
+        (datetime(2999, 1, 1, tzinfo=UTC), datetime(2999, 1, 2, tzinfo=UTC), "it lies in the future"),
+        (datetime(1999, 1, 1, tzinfo=UTC), datetime(1999, 1, 2, tzinfo=UTC), r"bronze\.clicks has no event from"),
+        (datetime(2026, 1, 1, 3, tzinfo=UTC), END, "results from 2026-01-01 03:00:00 on are still open"),
+    ],
+)
+def test_a_range_of_which_nothing_can_be_computed_is_refused(
+    copy: Lake, begin: datetime, end: datetime, said: str
+) -> None:
+    before = contents(copy)
+    with pytest.raises(RangeError, match=said):
+        plan_backfill(copy, RANKING, begin, end)
+    assert contents(copy) == before
+
+
+def test_a_range_that_reaches_into_what_is_open_is_cut_or_refused(copy: Lake) -> None:
+    open_ms = closed_ms(copy, RANKING) - 15 * MINUTE
+    first_open = lakes.at(open_ms // (10 * MINUTE) * 10 * MINUTE + 10 * MINUTE)
+    _, plan = plan_backfill(copy, RANKING, BEGIN, END)
+    assert lakes.at(plan.slices[-1].end_us // 1000) == first_open
+    assert len(plan.notices) == 1
+    with pytest.raises(RangeError, match="still open in the stream"):
+        plan_backfill(copy, RANKING, BEGIN, END, strict=True)
+    assert plan_backfill(copy, RANKING, BEGIN, first_open, strict=True)[1].notices == ()
+
+
+def test_a_stream_goes_on_over_repaired_results_and_the_next_repair_counts_what_came_since(
+    spark: SparkSession, lake: Lake
+) -> None:
+    definition, batches = KINDS["hopping"], events(5, batches=16)
+    bronze = feed(lake, batches[:10])
+    lakes.run(spark, lake, definition)
+    first = run_repair(spark, lake, definition)
+    for batch in batches[10:]:
+        bronze.append(batch)
+    lakes.run(spark, lake, definition)
+    lakes.assert_balanced(lake, definition)
+    second = run_repair(spark, lake, definition)
+    assert first is not None
+    assert second is not None
+    assert first.settled + second.settled == len(lakes.rows(lake, "gold.activity__late"))
+    assert_same(table(lake), by_duckdb(lake, HOPPING, closed_ms=closed_ms(lake, definition)))
+    lakes.assert_balanced(lake, definition)
+
+
+def test_rows_of_single_events_come_back_and_the_stream_goes_on(spark: SparkSession, lake: Lake) -> None:
+    definition = lakes.one_file_a_batch(
+        Pipeline(
+            name="valid",
+            source=Table("bronze.clicks"),
+            event_time="t",
+            steps=(Where("v >= 0"), Select({"w": "v * 2"})),
+            sink=Sink("gold.valid"),
+        )
+    )
+    batches = events(2, batches=3)
+    bronze = feed(lake, batches[:2])
+    lakes.run(spark, lake, definition)
+    before = lakes.comparable(lakes.rows(lake, "gold.valid"))
+    open_table(lake, "gold.valid").delete("v = 50")
+    # What the stream has not read yet it will write itself.
+    bronze.append(batches[2])
+    (done,) = run_backfill(spark, lake, definition, force=True)
+    assert (done.changed.updated, done.changed.deleted) == (0, 0)
+    assert lakes.comparable(lakes.rows(lake, "gold.valid")) == before
+    lakes.run(spark, lake, definition)
+    kept = sorted(row["v"] for batch in batches for row in batch if row["v"] >= 0)
+    assert sorted(row["v"] for row in lakes.rows(lake, "gold.valid")) == kept

@@ -1,16 +1,19 @@
 """Real earthquakes, from files to results: `make verify DATA=folder`."""
 
 import csv
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.batch import repair
 from spark_jobs.lake import Lake
 from spark_jobs.lake.ledger import Totals
 from spark_jobs.plan.logical import build
@@ -180,3 +183,18 @@ def test_counted_and_late_are_all_under_each_policy(earthquakes: Earthquakes, na
 def test_the_ledger_of_every_pipeline_balances(earthquakes: Earthquakes) -> None:
     for pipeline in earthquakes.pipelines.values():
         lakes.assert_balanced(earthquakes.lake, pipeline)
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_on_time_counts_and_a_repair_give_the_counts_of_all_earthquakes(
+    spark: SparkSession, earthquakes: Earthquakes, tmp_path: Path, delay: str
+) -> None:
+    name = f"kept_{list(DELAYS).index(delay)}"
+    shutil.copytree(earthquakes.lake.uri, tmp_path / "lake")
+    repaired = replace(earthquakes, lake=Lake(str(tmp_path / "lake")).ensure_exists())
+    target, plan = repair.plan_repair(repaired.lake, repaired.pipelines[name])
+    assert plan.late == LATE[delay]
+    done = repair.execute(spark, target, plan)
+    assert done.settled == LATE[delay]
+    assert repaired.counts(name) == [tuple(row) for row in by_duckdb(repaired.rows)]
+    lakes.assert_balanced(repaired.lake, repaired.pipelines[name])
