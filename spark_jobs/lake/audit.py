@@ -1,5 +1,6 @@
 """Whether the books of a pipeline balance, from the lake alone."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import duckdb
@@ -11,7 +12,7 @@ from spark_jobs.lake.history import commit_at, latest_version
 from spark_jobs.lake.ledger import LedgerEntry, Totals, discrepancies, named
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
-from spark_jobs.lake.revisions import revisions, with_revised
+from spark_jobs.lake.revisions import Revision, revisions, with_revised
 from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical as plan
@@ -40,6 +41,8 @@ def checks(
         return results
     if isinstance(definition, Pipeline):
         results += _source_check(lake, definition, current, rows, totals)
+    if revised:
+        results.append((True, _revised(lake, planned, epoch, revised)))
     books = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
     held = Totals(batches=totals.batches, terms=with_revised(totals.terms, revised))
     results += [_holding(books, holding, held, all_rows=current.tables_emptied) for holding in planned.holdings]
@@ -55,6 +58,27 @@ def _equation(equation: Equation, totals: Totals) -> tuple[bool, str]:
         shown.append(f"{named(equation.open)} {rest:,}")
     holds = rest >= 0 if equation.open is not None else rest == 0
     return holds, f"{equation.unit}: {named(equation.whole)} {totals[equation.whole]:,} = {' + '.join(shown)}"
+
+
+def _revised(lake: Lake, planned: plan.LogicalPlan, epoch: int, revised: list[Revision]) -> str:
+    """What backfills and repairs have done."""
+    grown = with_revised({}, revised)
+    kinds = Counter(each.ledger.kind for each in revised if each.ledger)
+    commits = " and ".join(
+        _counted(count, f"commit of a {kind}", f"commits of {kind}s") for kind, count in kinds.items()
+    )
+    changes = ", ".join(f"{named(term)} {count:+,}" for term, count in sorted(grown.items()))
+    late = planned.table("late")
+    settled = ""
+    if late is not None:
+        table = open_table(lake, late.name).to_pyarrow_dataset()
+        with duckdb.connect() as connection:
+            connection.register("late", table)
+            counted = connection.execute(
+                f"SELECT count(settled_version), count(*) FROM late WHERE _epoch = {epoch}"
+            ).fetchone() or (0, 0)
+        settled = f"; {counted[0]:,} of {counted[1]:,} late events settled"
+    return f"revised: {commits}: {changes}{settled}"
 
 
 def _holding(books: "_Books", holding: Holding, totals: Totals, *, all_rows: bool) -> tuple[bool, str]:
@@ -95,8 +119,8 @@ def _source_check(
     ]
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str, several: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
 
 
 def open_pairs(lake: Lake, definition: Pipeline, epoch: int, rows: list[tuple[int, LedgerEntry]]) -> int | None:
