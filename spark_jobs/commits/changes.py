@@ -7,7 +7,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-_FEW_ROWS, _FEW_BYTES = 50_000, 256 * 2**20
+# Beyond that Spark is the faster one. A merge holds each row against those of the table, in the memory of this process.
+_FEW_ROWS, _FEW_ROWS_TO_MERGE, _FEW_BYTES = 250_000, 50_000, 128 * 2**20
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Upsert:
         """Whether the rows may be collected; values that are nested cannot be compared without Spark."""
         if any(isinstance(field.dataType, ArrayType | MapType | StructType) for field in self.rows.schema):
             return False
-        return Append(self.rows, self.count, self.size).few
+        return self.count <= _FEW_ROWS_TO_MERGE and Append(self.rows, self.count, self.size).few
 
 
 @dataclass(frozen=True)
