@@ -10,7 +10,8 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 GONE = "__gone"
 """Marks the rows of a merge that are to be deleted."""
 
-_FEW_ROWS, _FEW_BYTES = 50_000, 256 * 2**20
+# Beyond that Spark is the faster one. A merge holds each row against those of the table, in the memory of this process.
+_FEW_ROWS, _FEW_ROWS_TO_MERGE, _FEW_BYTES = 250_000, 50_000, 128 * 2**20
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Upsert:
         """Whether the rows may be collected; values that are nested cannot be compared without Spark."""
         if any(isinstance(field.dataType, ArrayType | MapType | StructType) for field in self.rows.schema):
             return False
-        return Append(self.rows, self.count, self.size).few
+        return self.count <= _FEW_ROWS_TO_MERGE and Append(self.rows, self.count, self.size).few
 
 
 @dataclass(frozen=True)

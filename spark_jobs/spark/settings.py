@@ -53,6 +53,8 @@ _SETTINGS = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
     # Else each call that builds a column asks the JVM five times more, to name its line of Python in an error.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # A batch is kept while it is counted and written. To compress it costs more time than to write and read it again.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",

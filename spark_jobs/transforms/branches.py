@@ -117,7 +117,9 @@ class Branches:
 
     def _narrow(self, stream: DataFrame, side: Side, index: int) -> DataFrame:
         events = self._with_account(self._steps(stream, side), side, index)
-        key = [F.col(f"`{name}`") for name in self.operator.event_keys]
+        # Who counts events asks of no group, and need not read its key a second time.
+        keys = self.operator.event_keys if self.operator.verdict.counts_groups else ()
+        key = [F.col(f"`{name}`") for name in keys]
         # A hash passes over nulls: without their flags (null, a) and (a, null) would be one key.
         hashed = F.xxhash64(F.lit(0), *chain.from_iterable((F.isnull(column), column) for column in key))
         gap = [GAP] if self._has_gaps else []

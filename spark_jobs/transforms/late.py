@@ -89,11 +89,15 @@ class Bronze:
     def few(self, index: int, seqs: Sequence[int]) -> pa.Table:
         """The events of one table with these numbers (ascending), as the pipeline reads them.
 
-        They are picked out without a job of Spark's, and pass through it only where the source selects columns.
+        They are picked out without a job of Spark's, and pass through it only where the source computes columns.
         """
         found = tables.rows_holding(self.lake, self.tables[index].name, INGEST_SEQ, seqs)
-        if self.tables[index].select is None:
+        select = self.tables[index].select
+        if select is None:
             return found.drop_columns([HEARTBEAT])
+        if all(_is_name(sql) and sql in found.column_names for sql in select.values()):
+            names = {**select, **{name: name for name in EVENT_COLUMNS}}
+            return found.select(list(names.values())).rename_columns(list(names))
         return self._read(index, self.spark.createDataFrame(found, self.schemas[index])).toArrow()
 
     def many(self, index: int, seqs: Sequence[int], only: DataFrame) -> DataFrame:
@@ -221,6 +225,11 @@ class LateRows:
             f"{batch_id}L AS _batch_id",
             f"{verdict.groups()} AS {_GROUPS}",
         )
+
+
+def _is_name(sql: str) -> bool:
+    """Whether an expression can only be the name of a column, where there is one."""
+    return sql.isidentifier() and sql.casefold() not in ("null", "true", "false")
 
 
 def _beside(events: pa.Table, verdicts: pa.Table) -> pa.Table:

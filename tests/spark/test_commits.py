@@ -127,7 +127,7 @@ def hour(number):
 def test_the_rows_of_the_windows_of_a_batch_are_replaced_and_no_others(
     tmp_path, spark, monkeypatch, few_rows, few_windows
 ):
-    monkeypatch.setattr(changes, "_FEW_ROWS", few_rows)
+    monkeypatch.setattr(changes, "_FEW_ROWS_TO_MERGE", few_rows)
     monkeypatch.setattr(merging, "FEW_WINDOWS", few_windows)
     lake, keys = a_lake(tmp_path), ("window_end", "k")
     create_table(lake, "gold.ranking", WINDOWED, statistics=("window_end",))
@@ -168,6 +168,13 @@ def test_a_batch_may_change_tens_of_thousands_of_windows(tmp_path, spark):
         (row["n"], row["revision"]) for row in open_table(lake, "gold.minutes").to_pyarrow_table().to_pylist()
     )
     assert found == {(0, 1): windows // 2, (1, 2): windows // 2, (1, 1): windows // 2}
+
+
+def test_fewer_rows_are_merged_than_appended_without_spark(spark):
+    rows = spark.range(1).selectExpr("'a' AS k", "id AS n", "1L AS revision")
+    appended = [Append(rows, count, 0).few for count in (250_000, 250_001)]
+    merged = [Upsert(rows, count, 0, ("k",)).few for count in (50_000, 50_001)]
+    assert appended == merged == [True, False]
 
 
 def test_few_rows_that_are_large_are_not_collected(lake, spark, monkeypatch):
