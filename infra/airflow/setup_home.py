@@ -1,4 +1,4 @@
-"""Prepare Airflow's home and database: the administrator's password, and the tables.
+"""Prepare Airflow's home and database: the administrator's password, the tables, and the pool of batch jobs.
 
 Run as ``python -m infra.airflow.setup_home`` before Airflow's services start. The simple auth manager reads passwords
 from a file that it opens for writing, so a mounted secret, which cannot be written, does not do; this writes the file
@@ -15,6 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _PASSWORDS_FILE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"
+_POOL = ("tidemark_batch", "1", "backfills and repairs: one at a time")
+"""Tasks of a pool that does not exist stay queued."""
+
 _USERS = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"
 
 
@@ -43,7 +46,10 @@ def main() -> int:
         print(f"setup_home: expected {', '.join(missing)}, got nothing. Nothing was changed.", file=sys.stderr)
         return 1
     write_password(os.environ)
-    return subprocess.run(["airflow", "db", "migrate"], check=False).returncode
+    for command in (["airflow", "db", "migrate"], ["airflow", "pools", "set", *_POOL]):
+        if code := subprocess.run(command, check=False).returncode:
+            return code
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`tidemark backfill` and `tidemark repair`: results computed again in batch."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,9 @@ ForceOption = Annotated[
     typer.Option(
         "--force", help="Compute also where nothing seems to have changed, or another program has changed rows."
     ),
+]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", hidden=True, help="File that takes what has changed, as JSON.")
 ]
 
 
@@ -32,11 +36,13 @@ def backfill(
         bool, typer.Option("--strict", help="Refuse a range of which results are still open, instead of cutting it.")
     ] = False,
     force: ForceOption = False,
+    report: ReportOption = None,
 ) -> None:
     """Compute the results of a range of event time again, late events included, and put right what differs."""
     from spark_jobs.batch.planning import plan_backfill
     from spark_jobs.batch.ranges import Range
     from spark_jobs.console.batch import backfill_text, run_backfill
+    from spark_jobs.control import batch_reports
 
     definition, where, asked = one(pipeline), lake_of(lake), Range.parse(begin, end)
     target, plan = plan_backfill(
@@ -54,7 +60,9 @@ def backfill(
     elif plan.nothing_to_do:
         say("Nothing to do. To compute it all the same: --force.")
     else:
-        run_backfill(out, err, target, plan)
+        changed = run_backfill(out, err, target, plan)
+        if report is not None:
+            batch_reports.write(report, [changed])
 
 
 def repair(
@@ -69,11 +77,13 @@ def repair(
     lake: LakeOption = None,
     dry_run: DryRunOption = False,
     force: ForceOption = False,
+    report: ReportOption = None,
 ) -> None:
     """Count late events after all: compute again only the results that they can change."""
     from spark_jobs.batch.planning import BackfillRefusedError
     from spark_jobs.batch.repair import plan_repair
     from spark_jobs.console.batch import repair_text, run_repairs
+    from spark_jobs.control import batch_reports
     from spark_jobs.lake.checkpoints import current_epoch
 
     where, planned = lake_of(lake), []
@@ -93,4 +103,6 @@ def repair(
     if dry_run:
         say("Nothing was written: --dry-run.")
     elif planned:
-        run_repairs(out, err, planned)
+        changed = run_repairs(out, err, planned)
+        if report is not None:
+            batch_reports.write(report, changed)

@@ -1,15 +1,17 @@
 """Backfills and repairs in this process: the plan as a person reads it, progress, and what has changed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 
 from rich.console import Console
 
 from spark_jobs.batch import backfill, repair
 from spark_jobs.batch.backfill import Done
 from spark_jobs.batch.planning import BackfillPlan, Slice, Target
-from spark_jobs.batch.ranges import shown
+from spark_jobs.batch.ranges import EPOCH, shown
 from spark_jobs.batch.repair import RepairPlan
 from spark_jobs.console.running import session
+from spark_jobs.control.batch_reports import BatchReport
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -76,8 +78,8 @@ def done_text(table: str, done: Done) -> str:
     return f"{what} ({done.seconds:.1f} s)"
 
 
-def run_backfill(out: Console, err: Console, target: Target, plan: BackfillPlan) -> None:
-    """Executes a plan and says what each slice has changed."""
+def run_backfill(out: Console, err: Console, target: Target, plan: BackfillPlan) -> BatchReport:
+    """Executes a plan and says what each slice has changed; what they have changed together."""
 
     def tell(part: Slice, done: Done | None) -> None:
         if done is not None:
@@ -85,12 +87,29 @@ def run_backfill(out: Console, err: Console, target: Target, plan: BackfillPlan)
             out.print(where + done_text(plan.table, done), highlight=False, soft_wrap=True)
 
     with session(target.lake, err) as spark:
-        backfill.execute(spark, target, plan, tell=tell)
+        return _report(plan, backfill.execute(spark, target, plan, tell=tell))
 
 
-def run_repairs(out: Console, err: Console, planned: list[tuple[Target, RepairPlan]]) -> None:
+def run_repairs(out: Console, err: Console, planned: list[tuple[Target, RepairPlan]]) -> list[BatchReport]:
     """Executes plans, one after the other, and says what each has changed."""
+    reports = []
     with session(planned[0][0].lake, err) as spark:
         for target, plan in planned:
             done = repair.execute(spark, target, plan)
             out.print(f"{plan.pipeline}: {done_text(plan.table, done)}", highlight=False, soft_wrap=True)
+            reports.append(_report(plan, [done]))
+    return reports
+
+
+def _report(plan: BackfillPlan | RepairPlan, done: Sequence[Done]) -> BatchReport:
+    return BatchReport(
+        pipeline=plan.pipeline,
+        table=plan.table,
+        version=max((each.changed.version for each in done if each.changed.rows), default=None),
+        watermark=EPOCH + timedelta(milliseconds=plan.watermark_ms) if plan.watermark_ms > 0 else None,
+        inserted=sum(each.changed.inserted for each in done),
+        updated=sum(each.changed.updated for each in done),
+        deleted=sum(each.changed.deleted for each in done),
+        settled=sum(each.settled for each in done),
+        unsettled=sum(each.unsettled for each in done),
+    )

@@ -74,9 +74,10 @@ def submit(out: Console, settings: Settings, arguments: tuple[str, ...]) -> int:
     name = f"{'-'.join(arguments[:2])}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     task = Task(name=name, arguments=arguments, log=Path(settings.logs).absolute() / "batch" / f"{name}.log")
     out.print(f"{name} runs on {settings.master}; its log: {task.log}", highlight=False)
-    code = launcher(lake, settings).launch(task).wait()
-    out.print(task.log.read_text(errors="replace")[-4000:], highlight=False, markup=False)
-    return code
+    launched = launcher(lake, settings).launch(task)
+    for line in launched.lines():
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
+    return launched.wait()
 
 
 class _SupervisorCollector(Collector):

@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import psutil
+
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,17 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True)
 class Launched:
-    """A task that was started by this process."""
+    """A task that was started by this process.
+
+    Attributes:
+        process: the task's own.
+        log: its output.
+        log_start: where its output begins in there; what is before that is of an earlier one.
+    """
 
     process: subprocess.Popen[bytes]
     log: Path
+    log_start: int = 0
 
     def exit_code(self) -> int | None:
         """How it ended, negative for a signal; None while it runs."""
@@ -56,9 +66,24 @@ class Launched:
         """Waits for its end and gives the exit code."""
         return self.process.wait()
 
+    def lines(self) -> Iterator[str]:
+        """The lines of its output as they come, until it has ended."""
+        rest = b""
+        with self.log.open("rb") as log:
+            log.seek(self.log_start)
+            while True:
+                ended = self.exit_code() is not None  # asked first: whatever it has written is then there
+                *whole, rest = (rest + log.read()).split(b"\n")
+                yield from (line.decode(errors="replace") for line in whole)
+                if ended:
+                    break
+                time.sleep(_LOOK_S)
+        if rest:
+            yield rest.decode(errors="replace")
+
     def kill(self) -> None:
         """Ends it at once, with all that it started."""
-        kill_group(self.process.pid)
+        kill_tree(self.process.pid)
         self.process.wait()
 
 
@@ -106,6 +131,7 @@ def _start(command: Sequence[str], task: Task, environment: Mapping[str, str] | 
     task.log.parent.mkdir(parents=True, exist_ok=True)
     # Appending, so that the file can be cut by whoever rotates it.
     with task.log.open("ab") as log:
+        log_start = log.tell()
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -115,7 +141,7 @@ def _start(command: Sequence[str], task: Task, environment: Mapping[str, str] | 
             # Its own session: what signals the starter's process group does not reach it.
             start_new_session=True,
         )
-    return Launched(process, task.log)
+    return Launched(process, task.log, log_start)
 
 
 def birth(process: psutil.Process) -> str:
@@ -182,6 +208,16 @@ def kill_group(pid: int) -> None:
     """SIGKILL to a process and all that share its group: a driver's Python and its JVM."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(os.getpgid(pid), signal.SIGKILL)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL to a process and all that it started, also what has a session of its own; waits for nothing."""
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        children = []
+    for each in (pid, *(child.pid for child in children)):
+        kill_group(each)
 
 
 def terminate(pid: int) -> None:

@@ -26,6 +26,9 @@ class Settings(BaseSettings):
         metrics_port: where the supervisor serves metrics; drivers take the next free ports. 0: no metrics.
         metrics_address: on which metrics are served.
         logs: folder of the drivers' logs.
+        batch_access_key_id: who the backfills and repairs that Airflow starts are to S3, where Airflow itself may not
+            write results; None: who Airflow is.
+        batch_secret_access_key: of that user.
     """
 
     model_config = SettingsConfigDict(env_prefix="TIDEMARK_")
@@ -43,6 +46,8 @@ class Settings(BaseSettings):
     metrics_port: int = Field(default=9463, ge=0, le=65000)
     metrics_address: str = "127.0.0.1"
     logs: str = "logs"
+    batch_access_key_id: str | None = None
+    batch_secret_access_key: SecretStr | None = None
 
     @field_validator("spark_secret")
     @classmethod

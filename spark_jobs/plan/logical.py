@@ -47,6 +47,13 @@ class LogicalPlan:
         return Replay.BOUNDARIES if self.lookups else self.operator.replay
 
     @property
+    def can_be_backfilled(self) -> bool:
+        """Whether a backfill of a range of event time, and a repair, are built for it."""
+        operator = self.operator
+        placed = operator is not None and operator.can_be_recomputed and operator.placed_by is not None
+        return placed and not self.lookups
+
+    @property
     def reads(self) -> tuple[Table, ...]:
         """The source tables, in the order by which a row tells where it comes from."""
         return tuple(table for side in self.sides for table in side.tables)

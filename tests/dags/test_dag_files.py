@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tidemark_dags.batch import POOL, repairable
 
+from infra.airflow import setup_home
+from spark_jobs.console.laptop import airflow
 from spark_jobs.pipelines import registry
 from tests.services.process import REPOSITORY
+
+KEEPING_LATE = ["top_products", "top_products_live", "user_activity"]
 
 FILES = sorted(path.name for path in (REPOSITORY / "dags").glob("*.py"))
 
@@ -60,6 +65,12 @@ dags = {
         "retries": {task.task_id: task.retries for task in dag.tasks},
         "params": {name: dag.params.get_param(name).schema for name in dag.params},
         "timeout": dag.dagrun_timeout.total_seconds() if dag.dagrun_timeout else None,
+        "file": Path(dag.fileloc).name,
+        "schedule": (type(dag.timetable).__name__, str(getattr(dag.timetable, "expression", ""))),
+        "start": dag.start_date.isoformat() if dag.start_date else None,
+        "paused": dag.is_paused_upon_creation,
+        "pools": {task.task_id: task.pool for task in dag.tasks},
+        "pipelines": [task.pipeline for task in dag.tasks if hasattr(task, "pipeline")],
     }
     for dag in bag.dags.values()
 }
@@ -98,7 +109,10 @@ def test_a_dag_file_imports_neither_spark_nor_a_lake_nor_the_network(file: str, 
 
 def test_every_dag_file_is_read_without_an_error(described: Any) -> None:
     assert described["errors"] == {}
-    assert sorted(described["dags"]) == [name.removesuffix(".py") for name in FILES]
+    assert sorted({dag["file"] for dag in described["dags"].values()}) == FILES
+    for name, dag in described["dags"].items():
+        if dag["file"] != "backfill.py":
+            assert dag["file"] == f"{name}.py"
 
 
 def test_every_dag_says_on_its_page_what_it_does_and_never_piles_up(described: Any) -> None:
@@ -113,6 +127,34 @@ def test_every_dag_says_on_its_page_what_it_does_and_never_piles_up(described: A
 def test_only_a_look_is_tried_again(described: Any) -> None:
     retries = {name: count for dag in described["dags"].values() for name, count in dag["retries"].items()}
     assert {name for name, count in retries.items() if count} == {"look"}
+
+
+def test_each_pipeline_that_can_be_backfilled_has_a_dag_for_it(described: Any) -> None:
+    found = {name: dag for name, dag in described["dags"].items() if dag["file"] == "backfill.py"}
+    assert set(found) == {"backfill_machine_spikes"} | {f"backfill_{name}" for name in KEEPING_LATE}
+    for name, dag in found.items():
+        pipeline = name.removeprefix("backfill_")
+        assert dag["schedule"] == ["CronDataIntervalTimetable", "0 0 * * *"]
+        assert dag["start"] == "2026-01-01T00:00:00+00:00"
+        assert dag["paused"] is False
+        assert dag["pools"] == {"backfill": "tidemark_batch"}
+        assert dag["pipelines"] == [pipeline]
+        assert registry()[pipeline].sink.table in dag["doc"]
+        params = dag["params"]
+        assert list(params) == ["from", "to", "mode", "dry_run", "strict", "force"]
+        assert all(params[name]["type"] == ["null", "string"] for name in ("from", "to"))
+        assert params["mode"]["enum"] == ["corrected", "as-streamed"]
+
+
+def test_late_events_are_repaired_every_hour_in_the_same_pool(described: Any) -> None:
+    dag = described["dags"]["repair_late"]
+    assert dag["schedule"] == ["CronTriggerTimetable", "0 * * * *"]
+    assert dag["pools"]["repair"] == "tidemark_batch"
+    assert repairable() == KEEPING_LATE
+
+
+def test_the_pool_has_one_name_wherever_it_is_made() -> None:
+    assert {POOL, airflow.POOL, setup_home._POOL[0]} == {"tidemark_batch"}
 
 
 def test_the_forms_offer_every_registered_pipeline(described: Any) -> None:

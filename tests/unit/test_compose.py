@@ -245,7 +245,7 @@ def test_every_setting_of_airflow_is_one_that_it_has() -> None:
 
 def test_the_parts_of_airflow_share_one_configuration() -> None:
     parts = [service.raw for name, service in SERVICES.items() if name.startswith("airflow-")]
-    shared = SERVICES["airflow-scheduler"].raw["environment"]
+    shared = SERVICES["airflow-triggerer"].raw["environment"]
     assert all(shared.items() <= part["environment"].items() for part in parts)
     assert all(part["volumes"] == ["airflow:/var/lib/airflow"] for part in parts)
 

@@ -19,6 +19,11 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fi
 from spark_jobs.lake.errors import TidemarkError
 
 USER = "admin"
+
+# As in infra/airflow/setup_home.py and dags/tidemark_dags/batch.py, which import nothing of this.
+POOL = "tidemark_batch"
+POOL_USE = "backfills and repairs: one at a time"
+
 # How long a writer waits for another one; SQLite's own five seconds are too short on a busy machine.
 _LOCKED_S = 60
 
@@ -189,6 +194,16 @@ class Airflow:
     def knows(self, dag: str) -> bool:
         """Whether the DAG has been read."""
         return self._send("GET", f"/api/v2/dags/{dag}").status_code == httpx.codes.OK
+
+    def ensure_pool(self) -> None:
+        """Makes the pool of backfills and repairs unless it is there: tasks of a pool that is not there never start.
+
+        Raises:
+            AirflowError: if Airflow refuses.
+        """
+        answer = self._send("POST", "/api/v2/pools", {"name": POOL, "slots": 1, "description": POOL_USE})
+        if answer.is_error and answer.status_code != httpx.codes.CONFLICT:
+            raise AirflowError(f"pool {POOL}: Airflow refuses it: {answer.text[:500]}")
 
     def trigger(self, dag: str, conf: Mapping[str, Any]) -> str:
         """Starts a run and gives its id.

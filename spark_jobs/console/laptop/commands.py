@@ -99,6 +99,7 @@ def _up(out: Console, err: Console, lake: Lake, times: _Times, home: Path) -> in
     api = Airflow(home, port)
     with times.measure(out, "Airflow answers"):
         _await(api.is_ready, processes[0], within_s=_READY_S)
+        api.ensure_pool()
     _refuse_ended(processes[1])
     with times.measure(out, "the pipelines make progress"):
         code = _deploy(out, err, lake, api)

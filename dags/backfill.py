@@ -1,0 +1,94 @@
+"""Compute results of a range of event time again: a DAG for each pipeline of which that can be done."""
+
+from datetime import UTC, datetime
+
+from airflow.sdk import CronDataIntervalTimetable, Param, dag
+from tidemark_dags.assets import MOVED
+from tidemark_dags.batch import POOL, Backfill, backfillable
+from tidemark_dags.forms import left_out
+
+DOC = """
+Computes the results of `{pipeline}` in a range of event time again, from bronze and by the same steps as the stream,
+compares them with `{table}`, and corrects in it what differs, late events included.
+**Only results that the stream has closed are touched, and it continues meanwhile. Running it again changes nothing.**
+
+Each day it computes the day before. On a lake where the pipeline has not run, that ends as *skipped*.
+
+**The form**
+- *From*, *To*: the range of event time; *To* is left out of it. Required for a run by hand.
+- *Mode*: `corrected` counts late events too. `as-streamed` gives back the rows that the stream wrote, without them.
+- *Dry run*: only show the plan in the log. It starts no JVM, and writes nothing.
+- *Strict*: fail if results of the range are still open, instead of leaving them out.
+- *Force*: compute also where nothing seems to have changed, or where another program has changed rows of the table.
+
+**When it is red** the last line of the log of `backfill` says what is wrong, and what to do. What was committed before
+stays; start it again with the same range. **When it is green** the log has the rows added, revised and deleted, and the
+late events that are counted now. If rows changed, an asset event of `{table}` was emitted.
+
+**When it stays queued**, another backfill or repair holds the one slot of the pool `{pool}`, or that pool is missing
+(Admin → Pools; `airflow pools set {pool} 1 "backfills and repairs"`).
+
+Late events alone: [Repair late events](/dags/repair_late) does it every hour. From a terminal: `tidemark backfill`.
+"""
+
+
+def declare(pipeline: str, table: str) -> None:
+    """Declares the DAG of a pipeline.
+
+    Args:
+        pipeline: its registered name.
+        table: its result.
+    """
+
+    @dag(
+        dag_id=f"backfill_{pipeline}",
+        dag_display_name=f"Backfill {pipeline}",
+        description=f"Compute results of {table} again.",
+        doc_md=DOC.format(pipeline=pipeline, table=table, pool=POOL) + left_out(),
+        schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        # Runs of a paused DAG would stay queued.
+        is_paused_upon_creation=False,
+        tags=["tidemark", "backfill"],
+        default_args={"retries": 0},
+        params={
+            "from": Param(
+                None,
+                type=["null", "string"],
+                format="date-time",
+                title="From",
+                description="Begin of the range of event time.",
+            ),
+            "to": Param(
+                None,
+                type=["null", "string"],
+                format="date-time",
+                title="To",
+                description="End of the range; itself left out.",
+            ),
+            "mode": Param(
+                "corrected",
+                enum=["corrected", "as-streamed"],
+                title="Mode",
+                description="Late events included, or the rows as the stream wrote them.",
+            ),
+            "dry_run": Param(False, type="boolean", title="Dry run", description="Show the plan, write nothing."),
+            "strict": Param(False, type="boolean", title="Strict", description="Fail if results are still open."),
+            "force": Param(
+                False,
+                type="boolean",
+                title="Force",
+                description="Also where nothing seems to have changed, or another program has changed rows.",
+            ),
+        },
+    )
+    def backfill() -> None:
+        Backfill(task_id="backfill", pipeline=pipeline, pool=POOL, outlets=[MOVED])
+
+    backfill()
+
+
+for _pipeline, _table in backfillable().items():
+    declare(_pipeline, _table)

@@ -1,0 +1,198 @@
+"""Tasks that run a finite command of Tidemark's as a process of its own, such as a backfill."""
+
+import sys
+from abc import abstractmethod
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+from spark_jobs.pipelines import registry
+from spark_jobs.plan import logical
+from tidemark_dags.assets import MOVED, table_asset
+from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
+
+if TYPE_CHECKING:
+    from spark_jobs.control.batch_reports import BatchReport
+    from spark_jobs.control.launchers import Launched
+    from spark_jobs.lake import Lake
+
+POOL = "tidemark_batch"
+"""The pool of these tasks, with one slot: a machine that runs streams has room for one more JVM, not for many."""
+
+_ERROR = "error:"
+
+
+def backfillable() -> dict[str, str]:
+    """Registered pipelines whose results can be computed again -> the table of these."""
+    plans = {name: logical.build(definition) for name, definition in registry().items()}
+    return {name: plan.result.name for name, plan in plans.items() if plan.can_be_backfilled}
+
+
+def repairable() -> list[str]:
+    """Those of them that keep late events, which can be counted after all."""
+    return [name for name in backfillable() if logical.build(registry()[name]).table("late") is not None]
+
+
+def has_run(lake: "Lake", pipeline: str) -> bool:
+    """Whether a registered pipeline has finished a batch on a lake."""
+    from spark_jobs.lake.checkpoints import current_epoch
+    from spark_jobs.lake.history import newest_ledger_rows
+    from spark_jobs.lake.tables import exists
+
+    table, epoch = registry()[pipeline].sink.table, current_epoch(lake, pipeline)
+    if epoch is None or not exists(lake, table):
+        return False
+    return bool(newest_ledger_rows(lake, table, pipeline, epoch.number, 1))
+
+
+class BatchCommand(BaseOperator):
+    """Runs a command that changes results of one pipeline; its output is the task's log.
+
+    Green, it gives what has changed, and emits an asset event of the table if rows have. Red, its log ends with the
+    command's own error. When the task is ended, so is the process.
+
+    Args:
+        pipeline: its registered name.
+        options: of Airflow's own; `pool` and `outlets` have to be said by the DAG, where Airflow reads them.
+    """
+
+    def __init__(self, *, pipeline: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.pipeline = pipeline
+        self._launched: Launched | None = None
+        self._ended = False
+
+    @abstractmethod
+    def arguments(self, context: Any) -> Sequence[str]:
+        """The command, without `tidemark`."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        """Runs the command to its end."""
+        from spark_jobs.control import batch_reports
+        from spark_jobs.control.launchers import LocalProcess, Task
+        from spark_jobs.lake.settings import Settings
+
+        arguments, settings = self.arguments(context), Settings()
+        log(f"tidemark {' '.join(arguments)}")
+        folder = _folder(settings)
+        name = f"{arguments[0]}-{self.pipeline}"
+        report, output = folder / f"{name}.json", folder / f"{name}.log"
+        for earlier in (report, output):
+            earlier.unlink(missing_ok=True)
+        with reporting_errors():
+            lake = this_lake()
+        command = (*arguments, "--report", str(report), "--lake", lake.uri)
+        if settings.master.startswith("spark://"):
+            command = ("submit", *command)
+        self._launched = LocalProcess((sys.executable, "-m", "spark_jobs")).launch(
+            Task(name=name, arguments=command, log=output, environment=_identity(settings))
+        )
+        error = self._follow(self._launched)
+        if code := self._launched.wait():
+            if self._ended:
+                raise fail("The task was ended, and its process with it. What was committed before stays.")
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            raise fail(error or f"`tidemark {arguments[0]}` has ended with {how}; its last lines are above.")
+        return self._tell(lake, batch_reports.read(report), context)
+
+    def on_kill(self) -> None:
+        """Ends the process and all that it started. Airflow calls it in a signal handler: nothing is waited for."""
+        from spark_jobs.control.launchers import kill_tree
+
+        self._ended = True
+        if self._launched is not None:
+            kill_tree(self._launched.process.pid)
+
+    def _follow(self, launched: "Launched") -> str:
+        """Tells what the process says; its errors, which are to stand last, are given back."""
+        errors: list[str] = []
+        try:
+            for line in launched.lines():
+                if line.startswith(_ERROR):
+                    errors.append(line.removeprefix(_ERROR).strip())
+                elif line.strip():
+                    log(line)
+        finally:
+            if launched.exit_code() is None:
+                launched.kill()
+        return "\n".join(errors)
+
+    def _tell(self, lake: "Lake", reports: Sequence["BatchReport"], context: Any) -> dict[str, Any]:
+        from spark_jobs.lake.tables import open_table
+
+        if not reports:
+            return {"pipeline": self.pipeline, "rows": 0}
+        found = reports[0]
+        if found.rows:
+            extra = {
+                "version": found.version,
+                "rows": open_table(lake, found.table, version=found.version).count(),
+                "watermark": found.watermark.isoformat() if found.watermark else None,
+                "changed": found.rows,
+            }
+            context["outlet_events"][MOVED].add(table_asset(found.table), extra=extra)
+        return {**found.model_dump(mode="json"), "rows": found.rows}
+
+
+class Backfill(BatchCommand):
+    """`tidemark backfill` of one pipeline, as the form says it, or of the run's data interval."""
+
+    def arguments(self, context: Any) -> Sequence[str]:
+        """The command, without `tidemark`; skips a run that nobody has asked for where there is nothing yet."""
+        params = context["params"]
+        begin, end = self._range(context)
+        flags = {
+            "--as-streamed": params["mode"] == "as-streamed",
+            "--dry-run": params["dry_run"],
+            "--strict": params["strict"],
+            "--force": params["force"],
+        }
+        given = [flag for flag, is_given in flags.items() if is_given]
+        return ["backfill", self.pipeline, f"--from={begin}", f"--to={end}", *given]
+
+    def _range(self, context: Any) -> tuple[str, str]:
+        begin, end = context["params"]["from"], context["params"]["to"]
+        if (begin is None) != (end is None):
+            missing = "to" if end is None else "from"
+            raise fail(f"expected both `from` and `to`, or neither: `{missing}` is missing. Nothing was computed.")
+        if begin is not None:
+            return begin, end
+        if context["dag_run"].run_type == "manual":
+            raise fail(
+                "A run that is started by hand needs a range of event time: give `from` and `to`, such as "
+                "2026-11-01T00:00:00Z and 2026-11-02T00:00:00Z. Nothing was computed."
+            )
+        with reporting_errors():
+            if not has_run(this_lake(), self.pipeline):
+                told = f"{self.pipeline} has not finished a batch on this lake yet: there is nothing to compute again."
+                log(told)
+                raise AirflowSkipException(told)
+        interval: tuple[datetime, datetime] = context["data_interval_start"], context["data_interval_end"]
+        return interval[0].astimezone(UTC).isoformat(), interval[1].astimezone(UTC).isoformat()
+
+
+class Repair(BatchCommand):
+    """`tidemark repair` of one pipeline. Where no late event is open it ends without a JVM."""
+
+    def arguments(self, context: Any) -> Sequence[str]:
+        """The command, without `tidemark`."""
+        return ["repair", self.pipeline]
+
+
+def _folder(settings: Any) -> Any:
+    from pathlib import Path
+
+    folder = Path(settings.logs).absolute() / "batch"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _identity(settings: Any) -> dict[str, str]:
+    """Who the process is to S3, where Airflow itself may not write results."""
+    key, secret = settings.batch_access_key_id, settings.batch_secret_access_key
+    if not key or secret is None:
+        return {}
+    return {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret.get_secret_value()}
