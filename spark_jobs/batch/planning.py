@@ -262,7 +262,8 @@ class Target:
             self.lake,
             table.name,
             self.epoch.number,
-            event_time=str(self.pipeline.event_time),
+            time=f"coalesce({', '.join(side.event_time for side in self.logical.sides if side.event_time)})",
+            touches_us=duration_ms(self.operator.touches) * 1000,
             in_windows=self.operator.verdict.in_windows,
             version=version,
         )

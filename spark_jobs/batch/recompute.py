@@ -21,6 +21,7 @@ from spark_jobs.plan.columns import (
     HEARTBEAT,
     INGEST_SEQ,
     JUDGED,
+    SIDE,
     WINDOW_END,
     WINDOW_START,
 )
@@ -70,9 +71,9 @@ class Recompute:
         events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT)).where(~F.col(HEARTBEAT))
         if side.event_time is not None:
             events = events.where(_in_ranges(F.col(side.event_time), times))
-        return events if self.late_version is None else self._as_streamed(events)
+        return events if self.late_version is None else self._as_streamed(events, side)
 
-    def _as_streamed(self, events: DataFrame) -> DataFrame:
+    def _as_streamed(self, events: DataFrame, side: Side) -> DataFrame:
         """Leaves out what the stream has not counted; an event that is late for some windows gets `JUDGED`."""
         target, verdict = self.target, self.target.operator.verdict
         late = (
@@ -80,6 +81,7 @@ class Recompute:
             .option("versionAsOf", self.late_version)
             .load(self._path(target.operator.late.name))
             .where(F.col("_epoch") == target.epoch.number)
+            .where(F.col(SIDE) == side.name if side.name else F.lit(True))
             .select(
                 F.col(EVENT_ID).alias("__that_id"),
                 F.col(INGEST_SEQ).alias("__that_seq"),
@@ -161,11 +163,13 @@ class Recompute:
     def _path(self, table: str) -> str:
         return self.target.lake.table_path(table)
 
-    def windows_of(self, late: DataFrame, *, keyed: bool) -> DataFrame:
-        """The windows that late events have missed, and with `keyed` the key of each event."""
+    def changed_by(self, late: DataFrame, *, keyed: bool) -> DataFrame:
+        """What the rows have that late events can change: the windows that they missed, and with `keyed` their keys."""
         operator, pipeline = self.target.operator, self.target.pipeline
         keys = list(operator.event_keys) if keyed else []
         steps = with_row_steps(late, pipeline.row_steps)
+        if not operator.verdict.in_windows:
+            return steps.select(*keys).distinct()
         missed = steps.select(F.explode("missed_windows").alias("__missed"), *keys)
         return missed.select(
             F.col(f"__missed.{WINDOW_START}").alias(WINDOW_START),

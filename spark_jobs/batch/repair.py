@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.batch.backfill import Done, revise_tables
@@ -17,10 +18,11 @@ from spark_jobs.batch.recompute import Recompute
 from spark_jobs.lake import Lake
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.settling import settle
+from spark_jobs.lake.settling import LateEvents, settle
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.spec import Definition
+from spark_jobs.spec.durations import duration_ms
 
 _MOST_RANGES = 200
 """So many ranges of event time are told apart when events are read; more are drawn together."""
@@ -83,26 +85,43 @@ def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> t
     )
     if late is None:
         return target, plan
-    plan = plan.model_copy(update={"late_version": late.version, "late": late.unsettled.num_rows})
+    ready = _ready(target, late)
+    plan = plan.model_copy(update={"late_version": late.version, "late": ready.num_rows})
     if not plan.late:
         return target, plan
-    times = _times(target, late.version)
+    times = _times(target, late.version, ready)
+    before, after = (duration_ms(each) * 1000 for each in target.operator.reach)
+    if not target.operator.verdict.in_windows:
+        # Events further away decide about the rows at the edge.
+        times = tuple((begin - before, end + after) for begin, end in times)
     whole = Range(min(begin for begin, _ in times), max(end for _, end in times))
     return target, plan.model_copy(update={"times": times, "reads": target.reads("corrected", whole)})
 
 
-def _times(target: Target, version: int) -> tuple[tuple[int, int], ...]:
-    """The windows that unsettled events have missed, those that touch drawn together."""
-    table = target.operator.late
+def _ready(target: Target, late: LateEvents) -> pa.Table:
+    """The events that nothing counts yet, and of which every row that they can change is closed."""
+    unsettled = late.unsettled
+    if target.operator.verdict.in_windows:
+        return unsettled
+    return unsettled.filter(pc.less(unsettled["last_us"], target.operator.first_open_us(target.newest.watermark_ms)))
+
+
+def _times(target: Target, version: int, ready: pa.Table) -> tuple[tuple[int, int], ...]:
+    """Where the rows lie that events can change: the windows that they missed, or their neighbourhoods; those that
+    touch drawn together."""
+    if not target.operator.verdict.in_windows:
+        found = zip(ready["first_us"].to_pylist(), ready["last_us"].to_pylist(), strict=True)
+        return _drawn_together(sorted((first, last + 1) for first, last in found))
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.register("late", open_table(target.lake, table.name, version=version).to_pyarrow_dataset())
-        found = connection.sql(
+        late = open_table(target.lake, target.operator.late.name, version=version).to_pyarrow_dataset()
+        connection.register("late", late)
+        windows = connection.sql(
             "SELECT DISTINCT epoch_us(w.window_start), epoch_us(w.window_end) FROM "
             f"(SELECT unnest(missed_windows) AS w FROM late WHERE settled_version IS NULL AND _epoch = "
             f"{target.epoch.number}) ORDER BY ALL"
         ).fetchall()
-    return _drawn_together(found)
+    return _drawn_together(windows)
 
 
 def _drawn_together(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -123,18 +142,21 @@ def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
     began = time.time()
     clock_ms = round(began * 1000)
     recompute = Recompute(spark, target, plan.reads, clock_ms)
+    known = target.late(plan.late_version)
+    if known is None:
+        raise TypeError(f"{plan.run}: expected a plan with late events")
     late = (
         spark.read.format("delta")
         .option("versionAsOf", plan.late_version)
         .load(target.lake.table_path(table.name))
         .where(F.col("settled_version").isNull() & (F.col("_epoch") == plan.epoch))
     )
-    near = recompute.windows_of(late, keyed=operator.repaired_by_key).persist()
+    near = recompute.changed_by(late, keyed=operator.repaired_by_key).persist()
+    ready = _ready(target, known)
     try:
         times = [Range(begin, end) for begin, end in plan.times]
-        ends = near.agg(F.min(F.unix_micros(WINDOW_END)), F.max(F.unix_micros(WINDOW_END))).collect()[0]
-        where = f"{WINDOW_END} BETWEEN timestamp_micros({ends[0]}L) AND timestamp_micros({ends[1]}L)"
-        groups = recompute.groups(recompute.sources(times), only=near)
+        where = _where(target, near, ready)
+        groups = recompute.groups(recompute.sources(times), only=near).where(where)
         revision = Revision(
             pipeline=target.name,
             epoch=plan.epoch,
@@ -154,7 +176,15 @@ def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
         changed = revise_tables(recompute, groups, where, revision, entry, only=near)
     finally:
         near.unpersist()
-    known = target.late(plan.late_version)
-    unsettled: pa.Table = known.unsettled if known is not None else pa.table({})
-    settle(target.lake, table.name, unsettled, changed.version)
-    return Done(changed, settled=unsettled.num_rows, seconds=time.time() - began)
+    settle(target.lake, table.name, ready, changed.version)
+    return Done(changed, settled=ready.num_rows, seconds=time.time() - began)
+
+
+def _where(target: Target, near: DataFrame, ready: pa.Table) -> str:
+    """Which rows of the result are compared; SQL."""
+    if target.operator.verdict.in_windows:
+        ends = near.agg(F.min(F.unix_micros(WINDOW_END)), F.max(F.unix_micros(WINDOW_END))).collect()[0]
+        return f"{WINDOW_END} BETWEEN timestamp_micros({ends[0]}L) AND timestamp_micros({ends[1]}L)"
+    placed = f"unix_micros({target.operator.placed_by})"
+    ranges = (f"({placed} >= {begin}L AND {placed} < {end}L)" for begin, end in _times(target, 0, ready))
+    return " OR ".join(ranges)

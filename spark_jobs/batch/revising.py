@@ -75,8 +75,8 @@ def revise(target: Target, table: TableRef, difference: DataFrame, revision: Rev
         counted = kept.agg(
             *(F.count(F.when(F.col("__kind") == kind, 1)).alias(kind) for kind in _KINDS),
             F.coalesce(F.sum("__grown"), F.lit(0)).alias("grown"),
-            F.min(F.unix_micros(placed)).alias("low"),
-            F.max(F.unix_micros(placed)).alias("high"),
+            F.expr(f"min(unix_micros({placed}))").alias("low"),
+            F.expr(f"max(unix_micros({placed}))").alias("high"),
         ).collect()[0]
         before = latest_version(target.lake, table.name)
         inserted, updated, deleted, grown = (int(counted[name]) for name in (*_KINDS, "grown"))
@@ -90,7 +90,7 @@ def revise(target: Target, table: TableRef, difference: DataFrame, revision: Rev
             changed.rows,
             size_of(kept),
             operator.row_keys,
-            (placed, int(counted["low"]), int(counted["high"])),
+            (placed, int(counted["low"]), int(counted["high"])) if placed in difference.columns else None,
         )
         commit_id = CommitId(f"{target.name}/{table.name}/{revision.run}", revision.number)
         backend = SmallCommits if change.few else LargeCommits

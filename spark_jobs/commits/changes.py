@@ -76,10 +76,10 @@ class Revise(Upsert):
     Attributes:
         rows: those that differ from the table's, with `GONE`.
         between: a column, and its least and greatest value in `rows` in microseconds since 1970: by them files are left
-            out.
+            out. None: no file is.
     """
 
-    between: tuple[str, int, int]
+    between: tuple[str, int, int] | None = None
 
 
 Change = Append | Upsert

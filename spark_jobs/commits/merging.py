@@ -41,8 +41,10 @@ def touched(ends_us: Sequence[int], instant: str) -> str:
     return f"t.window_end IN ({', '.join(f'{instant}({end})' for end in ends_us)})"
 
 
-def within(between: tuple[str, int, int], instant: str) -> str:
+def within(between: tuple[str, int, int] | None, instant: str) -> str:
     """The same for rows that lie between two instants."""
+    if between is None:
+        return "true"
     column, first, last = between
     return f"t.{column} BETWEEN {instant}({first}) AND {instant}({last})"
 

@@ -88,7 +88,8 @@ def _holding(books: "_Books", holding: Holding, totals: Totals, *, all_rows: boo
     if holding.whole_table and not all_rows:
         return True, f"{said}; {table} also keeps rows of earlier epochs"
     conditions = [holding.where, *([f"_epoch = {books.epoch}"] if holding.of_epoch else [])]
-    found = books.figure(holding.measure, table, " AND ".join(conditions))
+    late = holding.late.name if holding.late else None
+    found = books.figure(holding.measure, table, " AND ".join(conditions), late=late)
     if holding.open is not None:
         return found <= expected, f"{said}, {found:,} in {table}, {named(holding.open)} {expected - found:,}"
     return found == expected, f"{said}, {found:,} in {table}"
@@ -146,13 +147,15 @@ class _Books:
     epoch: int
     batch_id: int
 
-    def figure(self, measure: str, table: str, where: str = "true") -> int:
+    def figure(self, measure: str, table: str, where: str = "true", *, late: str | None = None) -> int:
         """One number from a table, as of the batch; 0 where the table has no row."""
         version = self._version(table)
         rows = open_table(self.lake, table, version=version).to_pyarrow_dataset()
         try:
             with duckdb.connect() as connection, reading(self.lake, lambda _: [table], version=version):
                 connection.register("books", rows)
+                if late is not None:
+                    connection.register("late", open_table(self.lake, late).to_pyarrow_dataset())
                 row = connection.execute(f"SELECT {measure} FROM books WHERE {where}").fetchone()
         except duckdb.Error as error:
             raise LakeUnavailableError(

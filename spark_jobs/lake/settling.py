@@ -22,7 +22,8 @@ class LateEvents:
     Attributes:
         version: of the table.
         events: one row for each: `_epoch`, `_batch_id`, `_event_id`, `_ingest_seq`, `first_us` and `last_us` (where the
-            first and the last of the windows that it missed start; without windows its own time), `settled`.
+            first and the last of the windows that it missed start; without windows the first and the last instant at
+            which it can change rows), `settled`.
     """
 
     version: int
@@ -41,7 +42,14 @@ class LateEvents:
 
 
 def late_events(
-    lake: Lake, table: str, epoch: int, *, event_time: str, in_windows: bool, version: int | None = None
+    lake: Lake,
+    table: str,
+    epoch: int,
+    *,
+    time: str,
+    touches_us: int = 0,
+    in_windows: bool,
+    version: int | None = None,
 ) -> LateEvents:
     """The events of a table of late events.
 
@@ -49,13 +57,16 @@ def late_events(
         lake: where.
         table: such as `gold.top_products__late`.
         epoch: of the checkpoint.
-        event_time: column of the event's own time.
+        time: the event's own time; SQL of DuckDB.
+        touches_us: how far from it the rows lie that it can change, in microseconds.
         in_windows: whether the events missed windows.
         version: of the table; None: the newest.
     """
     opened = open_table(lake, table, version=version)
     starts = "list_transform(missed_windows, lambda w: epoch_us(w.window_start))"
-    first, last = (f"list_min({starts})", f"list_max({starts})") if in_windows else (f'epoch_us("{event_time}")',) * 2
+    first, last = f"epoch_us({time}) - {touches_us}", f"epoch_us({time}) + {touches_us}"
+    if in_windows:
+        first, last = f"list_min({starts})", f"list_max({starts})"
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("late", opened.to_pyarrow_dataset())

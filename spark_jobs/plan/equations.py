@@ -53,6 +53,7 @@ class Holding:
         where: further, the rows of the table that count.
         whole_table: whether all rows of the table must be of this epoch.
         open: what the rest is called where the table may hold less, because some still waits in Spark's state.
+        late: a table that `where` reads as `late`: what a repair has counted after all is no part of the measure.
     """
 
     label: str
@@ -65,6 +66,7 @@ class Holding:
     where: str = "true"
     whole_table: bool = False
     open: str | None = None
+    late: TableRef | None = None
 
     def expected(self, terms: Mapping[str, int]) -> int:
         """What the measure must be, for the sums of these terms."""

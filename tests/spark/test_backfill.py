@@ -24,6 +24,7 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import (
     Aggregate,
     Hopping,
+    Join,
     Late,
     Pipeline,
     Select,
@@ -355,3 +356,83 @@ def test_rows_of_single_events_come_back_and_the_stream_goes_on(spark: SparkSess
     lakes.run(spark, lake, definition)
     kept = sorted(row["v"] for batch in batches for row in batch if row["v"] >= 0)
     assert sorted(row["v"] for row in lakes.rows(lake, "gold.valid")) == kept
+
+
+PAID = {"k": pa.string(), "p": pa.int64(), "u": lakes.TIMESTAMP}
+
+
+def both_sides(seed: int, batches: int = 14, size: int = 10) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """Batches of two disordered streams, a fifth of each late by up to an hour."""
+    chance, made = random.Random(seed), []
+
+    def moment(batch: int) -> datetime:
+        minutes = batch * 10 + chance.uniform(0, 10) - chance.choice([0, 0, 0, 0, 40])
+        return lakes.at(START + round(minutes * MINUTE))
+
+    for batch in range(batches):
+        keys = [*"abcdefgh", None]
+        left = [{"k": chance.choice(keys), "v": 1, "d": 0.5, "t": moment(batch)} for _ in range(size)]
+        right = [{"k": chance.choice(keys), "p": 1, "u": moment(batch)} for _ in range(size)]
+        made.append((left, right))
+    return made
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_a_join_with_late_events_of_both_sides_is_repaired_and_given_back(
+    spark: SparkSession, lake: Lake, how: str
+) -> None:
+    within, before = 10, 4
+    definition = lakes.one_file_a_batch(
+        Pipeline(
+            name="paid",
+            source=Table("bronze.clicks"),
+            event_time="t",
+            watermark=Watermark(delay="3 minutes"),
+            steps=(
+                Join(Table("bronze.paid"), on=("k",), event_time="u", within="10 minutes", before="4 minutes", how=how),
+            ),
+            sink=Sink("gold.paid"),
+        )
+    )
+    clicks = lakes.Bronze(lake, "bronze.clicks", COLUMNS, "t")
+    paid = lakes.Bronze(lake, "bronze.paid", PAID, "u")
+    for left, right in both_sides(4):
+        clicks.append(left, ids=[f"l{clicks._next + i}" for i in range(len(left))])
+        paid.append(right, ids=[f"r{paid._next + i}" for i in range(len(right))])
+    lakes.run(spark, lake, definition)
+    last_ms = closed_ms(lake, definition) - within * MINUTE
+
+    def found() -> list[str]:
+        """Rows that nothing can change any more, and that no event can which is open itself."""
+        rows = [
+            (row["_event_id"], row["_other_event_id"], row["t"] or row["u"]) for row in lakes.rows(lake, "gold.paid")
+        ]
+        return sorted(repr(row[:2]) for row in rows if lakes.ms(row[2]) < last_ms - within * MINUTE)
+
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for name in ("clicks", "paid"):
+            connection.register(name, open_table(lake, f"bronze.{name}").to_pyarrow_dataset())
+        kind = {"inner": "INNER", "full": "FULL OUTER"}[how]
+        expected = connection.execute(
+            f"""
+            SELECT c._event_id, p._event_id FROM clicks c {kind} JOIN paid p ON c.k = p.k
+            AND u >= t - INTERVAL {before} MINUTE AND u <= t + INTERVAL {within} MINUTE
+            WHERE epoch_ms(coalesce(t, u)) < {last_ms - within * MINUTE}
+            """
+        ).fetchall()
+    streamed = found()
+    assert streamed != sorted(map(repr, expected))
+    (same,) = run_backfill(spark, lake, definition, mode="as-streamed", force=True)
+    assert same.changed.rows == 0
+
+    done = run_repair(spark, lake, definition)
+    assert done is not None
+    assert found() == sorted(map(repr, expected))
+    lakes.assert_balanced(lake, definition)
+    (undone,) = run_backfill(spark, lake, definition, mode="as-streamed")
+    assert undone.unsettled == done.settled
+    assert found() == streamed
+    run_backfill(spark, lake, definition)
+    assert found() == sorted(map(repr, expected))
+    lakes.assert_balanced(lake, definition)

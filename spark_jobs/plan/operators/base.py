@@ -77,7 +77,7 @@ class Operator(ABC):
 
     @property
     def placed_by(self) -> str | None:
-        """The column of a result row that says to which range of event time it belongs; None: to none."""
+        """Where a result row lies in event time, so that it belongs to a range; SQL. None: nowhere."""
         return None
 
     @property
@@ -102,6 +102,11 @@ class Operator(ABC):
     def first_open_us(self, watermark_ms: int) -> int:
         """No row that is placed before this instant is open; microseconds since 1970."""
         return watermark_ms * 1000 + 1
+
+    @property
+    def touches(self) -> timedelta:
+        """How far from a late event's own time the rows lie that it can change, where it missed no windows."""
+        return timedelta(0)
 
     @property
     def row_keys(self) -> tuple[str, ...]:

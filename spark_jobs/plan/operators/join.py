@@ -8,6 +8,7 @@ from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, OTHER, SIDE
 from spark_jobs.plan.equations import Equation, Holding
 from spark_jobs.plan.operators.base import Operator, Replay, Side
 from spark_jobs.plan.verdicts import EventTime, Verdict
+from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.steps.join import Join
 
 LEFT, RIGHT, BOTH = "left", "right", "both"
@@ -52,8 +53,41 @@ class Joined(Operator):
 
     @property
     def replay(self) -> Replay:
-        """An inner join gives the same whatever the batches; when an event has waited in vain, they decide."""
-        return Replay.BOUNDARIES if self.outer else Replay.SUBTRACT
+        """What is in time decides alone: an event is kept until nothing in time can match it any more."""
+        return Replay.SUBTRACT
+
+    @property
+    def can_be_recomputed(self) -> bool:
+        """Also without a match."""
+        return True
+
+    @property
+    def placed_by(self) -> str | None:
+        """Where its left event happened; without one, its right event."""
+        return f"coalesce({', '.join(self.statistics)})"
+
+    @property
+    def touches(self) -> timedelta:
+        """The longer of both distances at which events match."""
+        return max(self.step.within or timedelta(0), self.step.before)
+
+    @property
+    def reach(self) -> tuple[timedelta, timedelta]:
+        """Either side looks for the other."""
+        return self.touches, self.touches
+
+    def closed(self, watermark_ms: int) -> str:
+        """Nothing that could still match is in time."""
+        return f"({self.placed_by} < timestamp_micros({self.first_open_us(watermark_ms)}L))"
+
+    def first_open_us(self, watermark_ms: int) -> int:
+        """Events as far behind the watermark as others may match are still waited for."""
+        return (watermark_ms - duration_ms(self.touches)) * 1000
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        """The events of both sides, by their numbers: a copy has the same id."""
+        return (EVENT_ID, INGEST_SEQ, f"{OTHER}{EVENT_ID}", f"{OTHER}{INGEST_SEQ}")
 
     @property
     def repair_unit(self) -> str:
@@ -116,15 +150,21 @@ class Joined(Operator):
             # By its number: a copy of an event has its id, and is an event.
             number, event = f"{prefix}{INGEST_SEQ}", f"{prefix}{EVENT_ID}"
             rest = f"{side}_open" if side in self.outer and not self.withholds else f"{side}_open_or_not_written"
+            where = f"{number} IS NOT NULL"
+            if self.keeps_late:
+                late = f"SELECT {INGEST_SEQ}, {EVENT_ID} FROM late WHERE {SIDE} = '{side}'"
+                where += f" AND ({number}, {event}) NOT IN ({late})"
             held.append(
                 Holding(
                     f"{side} events",
                     self.result,
-                    f"count(DISTINCT ({number}, {event})) FILTER (WHERE {number} IS NOT NULL)",
+                    f"count(DISTINCT ({number}, {event}))",
                     (f"{side}_on_time",),
                     "on time",
+                    where=where,
                     whole_table=True,
                     open=rest,
+                    late=self.late if self.keeps_late else None,
                 )
             )
         return (*held, *super().holdings)
