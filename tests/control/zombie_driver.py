@@ -10,7 +10,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from spark_jobs.cli import main
-from spark_jobs.commits import writer as commits
+from spark_jobs.commits import small as commits
 from spark_jobs.lake import Lake
 
 _TABLE, _VERSION = os.environ["ZOMBIE_TABLE"], int(os.environ["ZOMBIE_VERSION"])

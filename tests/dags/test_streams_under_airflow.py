@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -15,7 +15,7 @@ import pytest
 from spark_jobs.console.laptop.airflow import AirflowError, password
 from spark_jobs.control import awaiting, status
 from spark_jobs.control.launchers import is_running
-from spark_jobs.lake import audit
+from spark_jobs.lake import audit, query
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.pipelines import registry
@@ -240,6 +240,46 @@ def test_a_lake_that_is_unreachable_is_told_once_and_streams_go_on_when_it_is_ba
     until(lambda: _read(here, "shop_totals") > read, 120, "further events in the ledger")
 
 
+def test_a_backfill_corrects_closed_results_settles_late_events_and_says_what_has_changed(here: Machine) -> None:
+    pool = here.api.get("pools/tidemark_batch")
+    assert pool["slots"] == 1
+    before = _late(here, "settled_version IS NULL")
+    here.sell("sales", rows=200, hours_ago=30)  # hours that are closed for long
+    until(lambda: _late(here, "settled_version IS NULL") >= before + 200, 120, "late events")
+    times = {"from": "2020-01-01T00:00:00Z", "to": "2100-01-01T00:00:00Z"}
+    run = here.run("backfill_top_products", **times)
+    told = run.log("backfill")
+    assert run.state == "success", told
+    assert "late events settled" in told
+    assert _late(here, "settled_version IS NOT NULL") >= before + 200
+    # The shop goes on, with late events of its own: of hours much later.
+    assert _differing(here, before=datetime.now(UTC) - timedelta(hours=28)) == []
+
+    events = here.api.get("assets/events?limit=500")["asset_events"]
+    mine = [e for e in events if e["name"] == "gold.top_products" and e["source_dag_id"] == "backfill_top_products"]
+    assert [event["source_run_id"] for event in mine] == [run.run_id]
+    assert mine[0]["extra"].keys() == {"version", "rows", "watermark", "changed"}
+
+
+def test_a_backfill_that_cannot_be_is_red_with_its_message(here: Machine) -> None:
+    ends = {
+        "it is reversed": {"from": "2026-11-02T00:00:00Z", "to": "2026-11-01T00:00:00Z"},
+        "`to` is missing": {"from": "2026-11-02T00:00:00Z"},
+        "give `from` and `to`": {},
+    }
+    for why, conf in ends.items():
+        run = here.run("backfill_top_products", **conf)
+        assert run.state == "failed"
+        assert why in run.log("backfill")
+
+
+def test_a_repair_has_a_row_for_each_pipeline_that_has_run(here: Machine) -> None:
+    run = here.run("repair_late")
+    assert run.state == "success"
+    assert run.rows("repair") == {"top_products": "success", "top_products_live": "success"}
+    assert "late event" in run.log("repair", "top_products")
+
+
 def test_stop_drains_and_the_driver_ends_with_its_last_pipeline(here: Machine) -> None:
     driver = here.pulse()
     assert driver is not None
@@ -279,6 +319,30 @@ def _running_since(here: Machine, term: int, *, at: datetime | None = None) -> b
         one.state == "running" and one.progressed_at is not None and (at is None or one.progressed_at > at)
         for one in seen
     )
+
+
+def _late(here: Machine, which: str) -> int:
+    _, rows = query.run(here.lake, f"SELECT count(*) FROM gold.top_products__late WHERE {which}")
+    return int(str(rows[0][0]))
+
+
+def _differing(here: Machine, before: datetime) -> list[tuple[object, ...]]:
+    """Rows of hours before an instant that the table has and DuckDB does not compute, or the other way round."""
+    columns = "hour, rank, product_id, units, revenue"
+    computed = f"""
+        SELECT {columns} FROM (
+            SELECT *, row_number() OVER (PARTITION BY hour ORDER BY units DESC, product_id) AS rank FROM (
+                SELECT date_trunc('hour', sold_at) AS hour, product_id, sum(quantity) AS units,
+                    sum(quantity * unit_price) AS revenue
+                FROM bronze.sales WHERE NOT _heartbeat GROUP BY ALL)
+        ) WHERE rank <= 10 AND hour < TIMESTAMPTZ '{before.isoformat()}'"""
+    held = f"""
+        SELECT {columns} FROM (SELECT *, window_start AS hour FROM gold.top_products)
+        WHERE hour < TIMESTAMPTZ '{before.isoformat()}'"""
+    _, counted = query.run(here.lake, f"SELECT count(*) FROM ({computed})")
+    assert int(str(counted[0][0])) > 10
+    _, rows = query.run(here.lake, f"({computed} EXCEPT {held}) UNION ALL ({held} EXCEPT {computed})")
+    return rows
 
 
 def _deploy_runs(here: Machine) -> set[str]:

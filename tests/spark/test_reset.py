@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.commits.changes import Append
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake, audit
@@ -98,7 +99,7 @@ def test_after_a_reset_with_empty_tables_everything_is_computed_once(
     # A driver of the old life that still runs: what it commits now is refused.
     stamp = zombie.stamp("result", 99, 0)
     with pytest.raises(LedgerError, match="skipped as known"):
-        zombie.writer("result", "gold.totals").append(spark.createDataFrame([], "k STRING"), stamp)
+        zombie.writer("result", "gold.totals").commit(Append(spark.createDataFrame([], "k STRING"), 0, 0), stamp)
 
 
 def planned_only(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
