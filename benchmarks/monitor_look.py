@@ -54,7 +54,8 @@ def deployed(folder: Path, count: int) -> Lake:
     pulse.beat(
         lake,
         Pulse(
-            job="streams", term=1, host="here", pid=1, pid_created=1.0, pid_born="1", started_at=now, at=now, sequence=1,
+            job="streams", term=1, host="here", pid=1, pid_created=1.0, pid_born="1",
+            started_at=now, at=now, sequence=1,
             pipelines=seen,
         ),
     )  # fmt: skip
