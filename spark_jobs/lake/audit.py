@@ -16,7 +16,7 @@ from spark_jobs.lake.revisions import Revision, revisions, with_revised
 from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical as plan
-from spark_jobs.plan.columns import WINDOW_END
+from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, SIDE, WINDOW_END
 from spark_jobs.plan.equations import Equation, Holding
 from spark_jobs.spec import Definition, Pipeline
 
@@ -155,7 +155,10 @@ class _Books:
             with duckdb.connect() as connection, reading(self.lake, lambda _: [table], version=version):
                 connection.register("books", rows)
                 if late is not None:
-                    connection.register("late", open_table(self.lake, late).to_pyarrow_dataset())
+                    # As a table of its own: DuckDB pushes conditions into a dataset that Arrow cannot compare texts by.
+                    connection.register("late_rows", open_table(self.lake, late).to_pyarrow_dataset())
+                    columns = f"{EVENT_ID}, {INGEST_SEQ}, {SIDE}"
+                    connection.execute(f"CREATE TEMP TABLE late AS SELECT {columns} FROM late_rows")
                 row = connection.execute(f"SELECT {measure} FROM books WHERE {where}").fetchone()
         except duckdb.Error as error:
             raise LakeUnavailableError(
