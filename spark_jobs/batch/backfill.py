@@ -4,16 +4,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.batch.chains import Chains, starting_in
 from spark_jobs.batch.planning import BackfillPlan, Slice, Target
 from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.batch.revising import Changed, revise
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.settling import settle
+from spark_jobs.lake.settling import LateEvents, settle, those_of
 from spark_jobs.plan.columns import FATE
 from spark_jobs.spec.durations import duration_ms
 
@@ -65,13 +67,18 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
     clock_ms = round(began * 1000)
     counts_late = plan.mode == "corrected"
     recompute = Recompute(spark, target, plan.reads, clock_ms, None if counts_late else plan.late_version)
-    before, after = operator.reach
-    times = Range(part.begin_us - duration_ms(before) * 1000, part.end_us + duration_ms(after) * 1000)
-    where = (
-        f"{operator.placed_by} >= timestamp_micros({part.begin_us}L) AND {operator.placed_by} < "
-        f"timestamp_micros({part.end_us}L) AND {operator.closed(plan.watermark_ms)}"
-    )
-    groups = recompute.groups(recompute.sources([times])).where(where)
+    chains = None
+    if operator.merges_rows:
+        chains = starting_in(recompute, Range(part.begin_us, part.end_us), plan.watermark_ms)
+        groups, where = chains.groups, chains.where
+    else:
+        before, after = operator.reach
+        times = Range(part.begin_us - duration_ms(before) * 1000, part.end_us + duration_ms(after) * 1000)
+        where = (
+            f"{operator.placed_by} >= timestamp_micros({part.begin_us}L) AND {operator.placed_by} < "
+            f"timestamp_micros({part.end_us}L) AND {operator.closed(plan.watermark_ms)}"
+        )
+        groups = recompute.groups(recompute.sources([times])).where(where)
     late = target.late(plan.late_version) if plan.late_version is not None else None
     revision = Revision(
         pipeline=target.name,
@@ -91,20 +98,35 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
         watermark_ms=plan.watermark_ms,
         reads={read.table: (0, read.version + 1) for read in plan.reads},
     )
-    changed = revise_tables(recompute, groups, where, revision, entry)
-    if late is None:
+    try:
+        changed = revise_tables(recompute, groups, where, revision, entry, only=chains.rows if chains else None)
+        marked = None if late is None else _marked(recompute, plan, part, late, chains)
+    finally:
+        if chains is not None:
+            chains.release()
+    if marked is None:
         return Done(changed, seconds=time.time() - began)
-    table = target.operator.late
+    settle(target.lake, operator.late.name, marked, changed.version if counts_late else None)
+    count = marked.num_rows
+    seconds = time.time() - began
+    return (
+        Done(changed, settled=count, seconds=seconds)
+        if counts_late
+        else Done(changed, unsettled=count, seconds=seconds)
+    )
+
+
+def _marked(recompute: Recompute, plan: BackfillPlan, part: Slice, late: LateEvents, chains: Chains | None) -> pa.Table:
+    """The late events that are counted from now on, or not any more."""
+    if chains is not None:
+        rows = recompute.late(late.version, settled=plan.mode == "as-streamed")
+        return those_of(late.events, chains.events(recompute.missed(rows)))
     within = late.within(part.begin_us, part.end_us)
-    if counts_late:
-        # Only events all of whose windows are in the slice, and that were known when the sources were looked at.
-        whole = pc.and_(pc.greater_equal(within["first_us"], part.begin_us), pc.less(within["last_us"], part.end_us))
-        marked = within.filter(pc.and_(whole, pc.invert(within["settled"])))
-        settle(target.lake, table.name, marked, changed.version)
-        return Done(changed, settled=marked.num_rows, seconds=time.time() - began)
-    marked = within.filter(within["settled"])
-    settle(target.lake, table.name, marked, None)
-    return Done(changed, unsettled=marked.num_rows, seconds=time.time() - began)
+    if plan.mode != "corrected":
+        return within.filter(within["settled"])
+    # Only events all of whose windows are in the slice, and that were known when the sources were looked at.
+    whole = pc.and_(pc.greater_equal(within["first_us"], part.begin_us), pc.less(within["last_us"], part.end_us))
+    return within.filter(pc.and_(whole, pc.invert(within["settled"])))
 
 
 def revise_tables(

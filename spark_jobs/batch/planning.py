@@ -25,7 +25,6 @@ from spark_jobs.lake.tables import exists, file_statistics, history, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.operators import Operator
-from spark_jobs.plan.operators.base import Replay
 from spark_jobs.spec import Definition, Ingest, Table, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.errors import TidemarkError
@@ -178,12 +177,6 @@ class Target:
                 "To count again from the first event: "
                 f"`tidemark reset {self.name} --empty-tables`, then start the stream.",
             )
-        if self.logical.lookups:
-            raise self._refuse(
-                "a backfill of Enrich is not built yet: it would have to read the versions of "
-                f"{', '.join(step.table for step in self.logical.lookups)} that each batch has read",
-                f"Until then: `tidemark reset {self.name} --empty-tables`, then start the stream.",
-            )
         return operator
 
     def _epoch(self) -> Epoch:
@@ -274,8 +267,9 @@ class Target:
         for side in self.logical.sides:
             for source in side.tables:
                 version, upto = open_table(self.lake, source.name).version(), None
-                # Without a watermark nothing is late: what the stream has not read yet, it will count itself.
-                if mode == "as-streamed" or self.pipeline.watermark is None:
+                # Without a watermark nothing is late: what the stream has not read yet, it will count itself. And which
+                # version it will look an event up in, only its batch decides.
+                if mode == "as-streamed" or self.pipeline.watermark is None or self.logical.lookups:
                     version, upto = self._read_by_stream(source)
                 opened = open_table(self.lake, source.name, version=version)
                 refuse_missing(self.lake, source.name, opened)
@@ -376,7 +370,7 @@ def plan_backfill(
             number=number,
             begin_us=part.begin_us,
             end_us=part.end_us,
-            nothing_to_do=None if force else _nothing_to_do(mode, part, late, [each for _, each in revised]),
+            nothing_to_do=None if force else _nothing_to_do(target, mode, part, late, [each for _, each in revised]),
         )
         for number, part in enumerate(parts)
     ]
@@ -402,11 +396,6 @@ def _refuse_mode(target: Target, mode: Mode) -> None:
     if mode == "corrected":
         return
     watermark = target.pipeline.watermark
-    if target.logical.replay is Replay.BOUNDARIES:
-        raise target._refuse(
-            "a backfill as-streamed is not built yet for steps in which the cut of the batches decides",
-            "A backfill `corrected` counts all events.",
-        )
     if watermark is not None and target.logical.table("late") is None:
         raise target._refuse(
             "it drops late events (Late.DROP), so that nothing tells which of them the stream has counted",
@@ -432,12 +421,17 @@ def _slices(target: Target, closed: Range, size: int) -> list[Range]:
     return [Range(low, high) for low, high in pairwise(edges)]
 
 
-def _nothing_to_do(mode: Mode, part: Range, late: LateEvents | None, revised: Sequence[Revision]) -> str | None:
+def _nothing_to_do(
+    target: Target, mode: Mode, part: Range, late: LateEvents | None, revised: Sequence[Revision]
+) -> str | None:
     """Why the rows of a part are what they should be; None: they may not be."""
     overlapping = [
         each
         for each in revised
-        if each.begin_us is None or each.end_us is None or (each.begin_us < part.end_us and each.end_us > part.begin_us)
+        if target.operator.merges_rows
+        or each.begin_us is None
+        or each.end_us is None
+        or (each.begin_us < part.end_us and each.end_us > part.begin_us)
     ]
     if mode == "as-streamed":
         newest = overlapping[-1] if overlapping else None
@@ -454,6 +448,7 @@ def _nothing_to_do(mode: Mode, part: Range, late: LateEvents | None, revised: Se
         return None
     if late is None:
         return None
-    found = late.within(part.begin_us, part.end_us)
+    # What lies beside the part may belong to a row that begins in it.
+    found = late.events if target.operator.merges_rows else late.within(part.begin_us, part.end_us)
     settled = pc.sum(found["settled"]).as_py() if found.num_rows else 0
     return None if found.num_rows - (settled or 0) else "no late event of it is left to be counted"

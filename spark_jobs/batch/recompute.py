@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType
 
+from spark_jobs.batch.batches import batches_of
+from spark_jobs.batch.eras import Era, eras, lookup_frames, with_era, with_era_of_batch
 from spark_jobs.batch.planning import Read, Target
 from spark_jobs.batch.ranges import Range
 from spark_jobs.commits.changes import GONE
@@ -26,11 +28,15 @@ from spark_jobs.plan.columns import (
     WINDOW_START,
 )
 from spark_jobs.plan.operators import Side
+from spark_jobs.plan.operators.base import Replay
 from spark_jobs.spec import Table
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.results import REVISED, with_revision
+
+FROM, UPTO = "__from", "__upto"
+"""Of what is computed again: from where windows start, up to where."""
 
 _SAME_DIGITS = 1e-9
 """Sums of doubles differ in their last digits by the order in which they were added."""
@@ -54,6 +60,15 @@ class Recompute:
     clock_ms: int
     late_version: int | None = None
 
+    @cached_property
+    def _eras(self) -> tuple[Era, ...]:
+        """Which versions of lookup tables the stream has taken."""
+        return eras(self.target)
+
+    @cached_property
+    def _lookups(self) -> dict[str, DataFrame]:
+        return lookup_frames(self.spark, self.target, self._eras)
+
     def sources(self, times: Sequence[Range]) -> list[DataFrame]:
         """The events of each source table whose time is in one of the ranges; heartbeats are none."""
         sides = [(side, table) for side in self.target.logical.sides for table in side.tables]
@@ -71,9 +86,11 @@ class Recompute:
         events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT)).where(~F.col(HEARTBEAT))
         if side.event_time is not None:
             events = events.where(_in_ranges(F.col(side.event_time), times))
-        return events if self.late_version is None else self._as_streamed(events, side)
+        if self._eras:
+            events = with_era(events, self.target, table.name, self._eras)
+        return events if self.late_version is None else self._as_streamed(events, side, table.name)
 
-    def _as_streamed(self, events: DataFrame, side: Side) -> DataFrame:
+    def _as_streamed(self, events: DataFrame, side: Side, table: str) -> DataFrame:
         """Leaves out what the stream has not counted; an event that is late for some windows gets `JUDGED`."""
         target, verdict = self.target, self.target.operator.verdict
         late = (
@@ -89,6 +106,8 @@ class Recompute:
             )
         )
         same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
+        if target.logical.replay is Replay.BOUNDARIES:
+            return batches_of(target, table).added_to(events.join(late, same, "left_anti"))
         if not verdict.in_windows:
             return events.join(late, same, "left_anti")
         return events.join(late, same, "left").drop("__that_id", "__that_seq")
@@ -100,11 +119,11 @@ class Recompute:
             events: of each source table.
             only: windows, or windows and keys, beside which nothing is computed; None: all.
         """
-        branches = Branches(self.target.logical)
+        branches = Branches(self.target.logical, self._lookups)
         found = branches.results(events)
         fate = F.col(FATE) if FATE in found.columns else F.lit(None).cast("tinyint").alias(FATE)
         rows = found.select(*branches.transform.written(found).columns, fate)
-        return rows if only is None else _near(rows, only)
+        return rows if only is None else near(rows, only)
 
     def results(self, groups: DataFrame) -> DataFrame:
         """The rows of the result table among all groups, without what a revision says of them."""
@@ -137,7 +156,7 @@ class Recompute:
         """
         columns = [name for name in rows.columns if name not in REVISED]
         old = self.held(table, where, columns)
-        old = old if only is None else _near(old, only)
+        old = old if only is None else near(old, only)
         old = old.select(*(F.col(f"`{name}`").alias(f"__old_{name}") for name in columns), F.lit(True).alias("__old"))
         new = rows.select(*columns).withColumn("__new", F.lit(True))
         same_key = F.expr(" AND ".join(f"`{name}` <=> `__old_{name}`" for name in keys))
@@ -163,19 +182,30 @@ class Recompute:
     def _path(self, table: str) -> str:
         return self.target.lake.table_path(table)
 
+    def late(self, version: int, *, settled: bool) -> DataFrame:
+        """The late events that results count by now, or that nothing counts yet, in a version of their table."""
+        target = self.target
+        rows = (
+            self.spark.read.format("delta").option("versionAsOf", version).load(self._path(target.operator.late.name))
+        )
+        return rows.where((F.col("settled_version").isNotNull() == settled) & (F.col("_epoch") == target.epoch.number))
+
+    def missed(self, late: DataFrame) -> DataFrame:
+        """Late events with what the row steps add; once for each window that they missed, with its bounds."""
+        if self._eras:
+            late = with_era_of_batch(late, self._eras)
+        steps = with_row_steps(late, self.target.pipeline.row_steps, lookups=self._lookups)
+        if not self.target.operator.verdict.in_windows:
+            return steps
+        each = steps.select("*", F.explode("missed_windows").alias("__missed"))
+        return each.select("*", *(F.col(f"__missed.{name}").alias(name) for name in (WINDOW_START, WINDOW_END)))
+
     def changed_by(self, late: DataFrame, *, keyed: bool) -> DataFrame:
         """What the rows have that late events can change: the windows that they missed, and with `keyed` their keys."""
-        operator, pipeline = self.target.operator, self.target.pipeline
+        operator = self.target.operator
         keys = list(operator.event_keys) if keyed else []
-        steps = with_row_steps(late, pipeline.row_steps)
-        if not operator.verdict.in_windows:
-            return steps.select(*keys).distinct()
-        missed = steps.select(F.explode("missed_windows").alias("__missed"), *keys)
-        return missed.select(
-            F.col(f"__missed.{WINDOW_START}").alias(WINDOW_START),
-            F.col(f"__missed.{WINDOW_END}").alias(WINDOW_END),
-            *keys,
-        ).distinct()
+        windows = [WINDOW_START, WINDOW_END] if operator.verdict.in_windows else []
+        return self.missed(late).select(*windows, *keys).distinct()
 
 
 def _in_ranges(time: Column, times: Sequence[Range]) -> Column:
@@ -187,11 +217,16 @@ def _in_ranges(time: Column, times: Sequence[Range]) -> Column:
     return reduce(lambda left, right: left | right, conditions, F.lit(False))
 
 
-def _near(rows: DataFrame, only: DataFrame) -> DataFrame:
-    """The rows that agree with one of `only` in all of its columns; nulls are equal."""
-    near = F.broadcast(only.select(*(F.col(f"`{name}`").alias(f"__only_{name}") for name in only.columns)))
-    same = " AND ".join(f"`{name}` <=> `__only_{name}`" for name in only.columns)
-    return rows.join(near, F.expr(same), "left_semi")
+def near(rows: DataFrame, only: DataFrame) -> DataFrame:
+    """The rows that agree with one of `only` in all of its columns; nulls are equal.
+
+    Where it has `FROM` and `UPTO`, their windows start between them.
+    """
+    found = F.broadcast(only.select(*(F.col(f"`{name}`").alias(f"__only_{name}") for name in only.columns)))
+    same = [f"`{name}` <=> `__only_{name}`" for name in only.columns if name not in (FROM, UPTO)]
+    if FROM in only.columns:
+        same += [f"{WINDOW_START} >= `__only_{FROM}`", f"{WINDOW_START} < `__only_{UPTO}`"]
+    return rows.join(found, F.expr(" AND ".join(same)), "left_semi")
 
 
 def _differs(rows: DataFrame, name: str) -> Column:

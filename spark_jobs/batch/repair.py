@@ -12,13 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.batch.backfill import Done, revise_tables
+from spark_jobs.batch.chains import holding
 from spark_jobs.batch.planning import Read, Target
 from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.lake import Lake
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.settling import LateEvents, settle
+from spark_jobs.lake.settling import LateEvents, settle, those_of
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.spec import Definition
@@ -145,18 +146,19 @@ def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
     known = target.late(plan.late_version)
     if known is None:
         raise TypeError(f"{plan.run}: expected a plan with late events")
-    late = (
-        spark.read.format("delta")
-        .option("versionAsOf", plan.late_version)
-        .load(target.lake.table_path(table.name))
-        .where(F.col("settled_version").isNull() & (F.col("_epoch") == plan.epoch))
-    )
-    near = recompute.changed_by(late, keyed=operator.repaired_by_key).persist()
-    ready = _ready(target, known)
-    try:
-        times = [Range(begin, end) for begin, end in plan.times]
+    late = recompute.late(known.version, settled=False)
+    times = [Range(begin, end) for begin, end in plan.times]
+    if operator.merges_rows:
+        missed = recompute.missed(late)
+        chains = holding(recompute, missed, times, plan.watermark_ms)
+        near, groups, where = chains.rows, chains.groups, chains.where
+        ready = those_of(known.unsettled, chains.events(missed))
+    else:
+        near = recompute.changed_by(late, keyed=operator.repaired_by_key).persist()
+        ready = _ready(target, known)
         where = _where(target, near, ready)
         groups = recompute.groups(recompute.sources(times), only=near).where(where)
+    try:
         revision = Revision(
             pipeline=target.name,
             epoch=plan.epoch,

@@ -1,6 +1,5 @@
 """Late events that a repair or a backfill has counted after all: which are still to be, and which have been."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,7 +11,8 @@ from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import again_at_conflicts, open_table
 
-_IDENTITY = ("_epoch", "_batch_id", "_event_id", "_ingest_seq")
+IDENTITY = ("_epoch", "_batch_id", "_event_id", "_ingest_seq")
+"""Tells late events apart."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def late_events(
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("late", opened.to_pyarrow_dataset())
         found = connection.sql(
-            f"SELECT {', '.join(_IDENTITY)}, {first} AS first_us, {last} AS last_us, "
+            f"SELECT {', '.join(IDENTITY)}, {first} AS first_us, {last} AS last_us, "
             f"settled_version IS NOT NULL AS settled FROM late WHERE _epoch = {epoch}"
         ).to_arrow_table()
     return LateEvents(opened.version(), found)
@@ -91,12 +91,12 @@ def settle(lake: Lake, table: str, events: pa.Table, version: int | None) -> Non
         return
     opened = open_table(lake, table)
     count, now = events.num_rows, datetime.now(UTC) if version is not None else None
-    marks = events.select(list(_IDENTITY)).append_column("settled_version", pa.array([version] * count, pa.int64()))
+    marks = events.select(list(IDENTITY)).append_column("settled_version", pa.array([version] * count, pa.int64()))
     marks = marks.append_column("settled_at", pa.array([now] * count, pa.timestamp("us", tz="UTC")))
     (
         opened.merge(
             marks,
-            " AND ".join(f"t.{name} = s.{name}" for name in _IDENTITY),
+            " AND ".join(f"t.{name} = s.{name}" for name in IDENTITY),
             source_alias="s",
             target_alias="t",
             commit_properties=CommitProperties(max_commit_retries=0),
@@ -108,6 +108,6 @@ def settle(lake: Lake, table: str, events: pa.Table, version: int | None) -> Non
     force_commit(lake, table, opened.version())
 
 
-def chosen(events: pa.Table, seqs: Sequence[int]) -> pa.Table:
-    """Those of the events that have one of these numbers."""
-    return events.filter(pa.compute.is_in(events["_ingest_seq"], pa.array(seqs, pa.int64())))
+def those_of(events: pa.Table, wanted: pa.Table) -> pa.Table:
+    """Those of the events that another table names by their identity."""
+    return events.join(wanted, list(IDENTITY), join_type="left semi")

@@ -25,6 +25,13 @@ FINAL_AFTER, REVISION, REVISED_AT = "final_after", "revision", "revised_at"
 JUDGED = "__judged"
 """Of an event of which a stream has counted only some windows: the watermark by which it was late for the others."""
 
+ERA = "__era"
+"""Of an event that is looked up again: the versions that its batch has taken; of a row there: those that have it."""
+
+BATCH, CLOSED, SESSION = "__batch", "__closed_us", "__session"
+"""Of an event that is counted again as the stream did: its batch, the watermark up to which the stream had closed
+windows before it, and the session that it came into."""
+
 TIME, SEQ, SOURCE, KEY, FATE, GAP = "__time", "__seq", "__table", "__key", "__fate", "__gap_us"
 """The narrow row of an event: its time, its number in the source table, which table that is, a hash of its key, what
 became of it before any step that remembers events (null: it went on), how long a session it keeps open."""

@@ -41,17 +41,13 @@ class LogicalPlan:
     @property
     def replay(self) -> Replay | None:
         """How a batch gives the rows that the stream wrote; None for an ingest."""
-        if self.operator is None:
-            return None
-        # What an event was given is in the version of the table that its batch took.
-        return Replay.BOUNDARIES if self.lookups else self.operator.replay
+        return self.operator.replay if self.operator else None
 
     @property
     def can_be_backfilled(self) -> bool:
         """Whether a backfill of a range of event time, and a repair, are built for it."""
         operator = self.operator
-        placed = operator is not None and operator.can_be_recomputed and operator.placed_by is not None
-        return placed and not self.lookups
+        return operator is not None and operator.can_be_recomputed and operator.placed_by is not None
 
     @property
     def reads(self) -> tuple[Table, ...]:

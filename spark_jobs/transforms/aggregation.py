@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.plan.columns import EVENTS, GAP, JUDGED
+from spark_jobs.plan.columns import EVENTS, GAP, JUDGED, SESSION
 from spark_jobs.spec import Aggregate, Session, TopN, Window
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import split_order_by
@@ -14,7 +14,7 @@ from spark_jobs.spec.expressions import split_order_by
 def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> DataFrame:
     """One row for each window and key: `window_start`, `window_end`, the key, the measures and `__events`.
 
-    Events may have `JUDGED`, the watermark by which they came too late for some of their windows.
+    Events may have `JUDGED`, the watermark by which they came too late for some of their windows, or their `SESSION`.
 
     On a stream this is Spark's own stateful aggregation; in batch it gives the rows that the stream would give if no
     event came late.
@@ -23,7 +23,8 @@ def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> Dat
     if step.window is not None:
         if event_time is None:
             raise ValueError("a window needs an event time")
-        window = window_column(F.col(event_time), step.window).alias("__window")
+        given = F.col(SESSION) if SESSION in events.columns else window_column(F.col(event_time), step.window)
+        window = given.alias("__window")
         if JUDGED in events.columns:
             # As the stream has counted them: not in windows that were closed when an event came.
             events = events.select("*", window).where(f"{JUDGED} IS NULL OR __window.end > {JUDGED}")
@@ -57,6 +58,11 @@ def top_n(results: DataFrame, step: TopN, by: Iterable[str]) -> DataFrame:
     with_rank = results.withColumn("rank", rank).where(F.col("rank") <= step.n)
     bounds = ["window_start", "window_end", "rank"]
     return with_rank.select(*bounds, *(name for name in results.columns if name not in bounds))
+
+
+def gap_us(window: Session) -> Column:
+    """How long an event keeps its session open, in microseconds."""
+    return F.lit(duration_ms(window.gap) * 1000) if window.gap_sql is None else F.col(GAP)
 
 
 def window_column(time: Column, window: Window) -> Column:

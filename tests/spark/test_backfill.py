@@ -13,21 +13,25 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from spark_jobs.batch import backfill, repair
 from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill
 from spark_jobs.batch.ranges import RangeError
 from spark_jobs.batch.recompute import Recompute
+from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import (
     Aggregate,
+    Enrich,
     Hopping,
     Join,
     Late,
     Pipeline,
     Select,
+    Session,
     Sink,
     Table,
     TopN,
@@ -47,7 +51,7 @@ TUMBLING, HOPPING = Tumbling("10 minutes"), Hopping("15 minutes", "10 minutes")
 
 
 def pipeline(
-    window: Tumbling | Hopping = TUMBLING, *, mode: str = "append", top: bool = False, **more: Any
+    window: Tumbling | Hopping | Session = TUMBLING, *, mode: str = "append", top: bool = False, **more: Any
 ) -> Pipeline:
     steps = [Where("v >= 0"), Select({"w": "v * 2"}), Aggregate(window=window, by=("k",), measures=MEASURES)]
     if top:
@@ -435,4 +439,149 @@ def test_a_join_with_late_events_of_both_sides_is_repaired_and_given_back(
     assert found() == streamed
     run_backfill(spark, lake, definition)
     assert found() == sorted(map(repr, expected))
+    lakes.assert_balanced(lake, definition)
+
+
+def sessions_by_python(batches: Sequence[Sequence[dict[str, Any]]], gap_ms: int) -> list[tuple[Any, ...]]:
+    """The sessions of all events: those that touch are one."""
+    found = []
+    for key in {event["k"] for batch in batches for event in batch}:
+        mine = sorted(
+            (lakes.ms(event["t"]), 2 * event["v"])
+            for batch in batches
+            for event in batch
+            if event["k"] == key and event["v"] >= 0
+        )
+        begin, values = mine[0][0], [mine[0][1]]
+        for (before, _), (at, value) in pairwise(mine):
+            if at > before + gap_ms:
+                found.append((begin, before + gap_ms, key, len(values), sum(values)))
+                begin, values = at, []
+            values.append(value)
+        found.append((begin, mine[-1][0] + gap_ms, key, len(values), sum(values)))
+    return sorted(found, key=repr)
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_late_events_draw_sessions_together(spark: SparkSession, lake: Lake, tmp_path: Path, seed: int) -> None:
+    gap = 2
+    definition = pipeline(Session(f"{gap} minutes"))
+    batches = events(seed, batches=14, size=8)
+    feed(lake, batches)
+    lakes.run(spark, lake, definition)
+    closed = closed_ms(lake, definition)
+
+    def found(here: Lake) -> list[tuple[Any, ...]]:
+        rows = lakes.rows(here, "gold.activity")
+        bounds = ("window_start", "window_end")
+        return sorted(((*(lakes.ms(r[b]) for b in bounds), r["k"], r["n"], r["total"]) for r in rows), key=repr)
+
+    expected = [row for row in sessions_by_python(batches, gap * MINUTE) if row[1] <= closed]
+    late = lakes.rows(lake, "gold.activity__late")
+    assert found(lake) != expected
+    # What would be joined to a session that the stream holds open waits until it is closed.
+    last_open = min(row[0] for row in sessions_by_python(batches, gap * MINUTE) if row[1] > closed)
+    waiting = {row["_event_id"] for row in late if lakes.ms(row["t"]) >= last_open}
+
+    # The stream closes a session, and begins another one that touches it: only its batches tell.
+    streamed = found(lake)
+    (same,) = run_backfill(spark, lake, definition, mode="as-streamed", force=True)
+    assert same.changed.rows == 0
+
+    copied = Lake(str(tmp_path / "copy"))
+    shutil.copytree(lake.uri, copied.uri)
+    done = run_repair(spark, lake, definition)
+    assert done is not None
+    assert done.settled >= len(late) - len(waiting)
+    assert [row for row in found(lake) if row[1] < last_open] == [row for row in expected if row[1] < last_open]
+    lakes.assert_balanced(lake, definition)
+
+    # In any split, and in any order, backfills give the same.
+    edges = [BEGIN, *(lakes.at(START + minutes * MINUTE) for minutes in (7, 31, 55, 81)), END]
+    parts = list(pairwise(edges))
+    random.Random(seed).shuffle(parts)
+    for begin, end in parts:
+        run_backfill(spark, copied, definition, begin=begin, end=end)
+    assert found(copied) == found(lake)
+    lakes.assert_balanced(copied, definition)
+    settled = [
+        {r["_event_id"] for r in lakes.rows(each, "gold.activity__late") if r["settled_version"]}
+        for each in (lake, copied)
+    ]
+    assert settled[0] == settled[1]
+
+    (undone,) = run_backfill(spark, lake, definition, mode="as-streamed")
+    assert undone.unsettled == done.settled
+    assert found(lake) == streamed
+    lakes.assert_balanced(lake, definition)
+
+
+CATEGORIES = ({"a": "tea", "b": "tea"}, {"a": "milk", "b": "tea", "c": "milk"}, {"b": "milk", "c": "tea"})
+
+
+def categories(lake: Lake, version: int) -> None:
+    rows = CATEGORIES[version]
+    table = pa.table({"k": list(rows), "category": list(rows.values())})
+    write_deltalake(lake.table_uri("silver.categories"), table, mode="overwrite")
+
+
+@pytest.mark.parametrize("missing", ["null", "drop"])
+def test_events_are_looked_up_in_the_versions_that_the_stream_has_taken(
+    spark: SparkSession, lake: Lake, missing: str
+) -> None:
+    definition = lakes.one_file_a_batch(
+        Pipeline(
+            name="activity",
+            source=Table("bronze.clicks"),
+            event_time="t",
+            watermark=Watermark(delay="3 minutes"),
+            steps=(
+                Enrich("silver.categories", on=("k",), columns={"category": "category"}, missing=missing),
+                Aggregate(window=TUMBLING, by=("category",), measures={"n": "count(*)", "total": "sum(v)"}),
+            ),
+            sink=Sink("gold.activity"),
+        )
+    )
+    batches = events(7)
+    feed(lake, batches)
+    categories(lake, 0)
+    # From the batch after: a version is taken before a batch is read.
+    changes = {3: 1, 8: 2}
+
+    def change(point: str, batch_id: int) -> None:
+        if point == "result_committed" and batch_id in changes:
+            categories(lake, changes.pop(batch_id))
+
+    driver = Driver(spark, lake, (definition,), reached=change)
+    assert driver.run_until_caught_up(close=False)["activity"].error is None
+    assert not changes
+
+    def found() -> list[tuple[Any, ...]]:
+        rows = lakes.rows(lake, "gold.activity")
+        return sorted((lakes.ms(r["window_start"]), str(r["category"]), r["n"], r["total"]) for r in rows)
+
+    closed = closed_ms(lake, definition)
+    expected: dict[tuple[int, str], list[int]] = {}
+    for number, batch in enumerate(batches):
+        known = CATEGORIES[0 if number <= 3 else 1 if number <= 8 else 2]
+        for event in batch:
+            start = lakes.ms(event["t"]) // (10 * MINUTE) * (10 * MINUTE)
+            category = known.get(event["k"])
+            if start + 10 * MINUTE <= closed and (category or missing == "null"):
+                expected.setdefault((start, str(category)), []).append(event["v"])
+    all_events = sorted((*key, len(values), sum(values)) for key, values in expected.items())
+
+    streamed = found()
+    assert streamed != all_events
+    (same,) = run_backfill(spark, lake, definition, mode="as-streamed", force=True)
+    assert same.changed.rows == 0
+    assert run_repair(spark, lake, definition) is not None
+    assert found() == all_events
+    lakes.assert_balanced(lake, definition)
+    run_backfill(spark, lake, definition, mode="as-streamed")
+    assert found() == streamed
+    # A table that has changed since is of no matter.
+    categories(lake, 0)
+    run_backfill(spark, lake, definition)
+    assert found() == all_events
     lakes.assert_balanced(lake, definition)

@@ -56,13 +56,19 @@ class Grouped(Operator):
 
     @property
     def can_be_recomputed(self) -> bool:
-        """Not of sessions yet."""
-        return not self.is_session
+        """All windows."""
+        return True
+
+    @property
+    def merges_rows(self) -> bool:
+        """An event between two sessions."""
+        return self.is_session
 
     @property
     def reach(self) -> tuple[timedelta, timedelta]:
-        """Events of a window that starts in a range come up to its end."""
-        return timedelta(0), windows.longest(self.step.window) if self.step.window is not None else timedelta(0)
+        """Events of a window that starts in a range come up to its end; a session may have begun before."""
+        longest = windows.longest(self.step.window) if self.step.window is not None else timedelta(0)
+        return longest if self.is_session else timedelta(0), longest
 
     def closed(self, watermark_ms: int) -> str:
         """Windows that the watermark has passed."""

@@ -86,6 +86,11 @@ class Operator(ABC):
         return False
 
     @property
+    def merges_rows(self) -> bool:
+        """Whether an event can make one row of several, so that no instant separates rows for certain."""
+        return False
+
+    @property
     def repaired_by_key(self) -> bool:
         """Whether a late event changes only rows of its own key."""
         return True

@@ -1,12 +1,15 @@
 """Groups by window and key."""
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from spark_jobs.plan.columns import EVENTS, FATE
+from spark_jobs.plan.columns import BATCH, EVENTS, FATE
 from spark_jobs.plan.operators.aggregate import Grouped
-from spark_jobs.transforms.aggregation import aggregate
+from spark_jobs.spec import Session
+from spark_jobs.transforms.aggregation import aggregate, gap_us
 from spark_jobs.transforms.events import WITHHELD, with_row_steps
 from spark_jobs.transforms.operators.base import Transform
+from spark_jobs.transforms.replay import with_sessions
 
 
 class GroupedTransform(Transform[Grouped]):
@@ -15,6 +18,9 @@ class GroupedTransform(Transform[Grouped]):
     def results(self, *sides: DataFrame) -> DataFrame:
         """One row for each window and key."""
         (events,) = sides
-        groups = aggregate(events, self.operator.step, self.operator.pipeline.event_time)
+        step, time = self.operator.step, self.operator.pipeline.event_time
+        if BATCH in events.columns and isinstance(step.window, Session):
+            events = with_sessions(events, step.by, F.col(str(time)), gap_us(step.window))
+        groups = aggregate(events, step, time)
         results = with_row_steps(groups, self.operator.pipeline.result_steps, removed=WITHHELD)
         return results.select(*(name for name in results.columns if name not in (EVENTS, FATE)), EVENTS, FATE)

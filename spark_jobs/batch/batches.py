@@ -1,0 +1,74 @@
+"""In which batch a stream has read each event, from its ledger and the logs of its sources."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType
+
+from spark_jobs.batch.eras import numbers_of
+from spark_jobs.batch.planning import Target
+from spark_jobs.lake.checkpoints import starts_of
+from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.offsets import table_read
+from spark_jobs.lake.spark_log import place
+from spark_jobs.plan.columns import BATCH, CLOSED, INGEST_SEQ
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches that have read a table.
+
+    `_ingest_seq` grows from commit to commit, and each file of a commit has numbers of its own: so a number tells the
+    batch.
+
+    Attributes:
+        first: the least number of each part that a batch has read, in ascending order.
+        batch: the batch of each part.
+        closed_us: the watermark up to which windows were closed before it, in microseconds.
+    """
+
+    first: tuple[int, ...]
+    batch: tuple[int, ...]
+    closed_us: tuple[int, ...]
+
+    def added_to(self, events: DataFrame) -> DataFrame:
+        """The events with `BATCH` and `CLOSED`."""
+        schema = StructType([*events.schema.fields, StructField(BATCH, LongType()), StructField(CLOSED, LongType())])
+        first, columns = self.first, {BATCH: self.batch, CLOSED: self.closed_us}
+
+        def add(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for part in parts:
+                found = [bisect_right(first, seq) - 1 for seq in part.column(INGEST_SEQ).to_pylist()]
+                more = [pa.array([values[index] for index in found], pa.int64()) for values in columns.values()]
+                yield pa.RecordBatch.from_arrays([*part.columns, *more], [*part.schema.names, *columns])
+
+        return events.mapInArrow(add, schema)
+
+
+def batches_of(target: Target, table: str) -> Batches:
+    """The batches of a pipeline's epoch, as they have read a source table.
+
+    Raises:
+        BackfillRefusedError: if the table's log does not tell any more.
+    """
+    starts = starts_of(target.lake, target.epoch)
+    before = (starts.versions.get(table, 0) if starts else 0, -1)
+    parts: list[tuple[int, int, int]] = []
+    for batch_id, entry in ledger_rows(target.lake, target.result, target.name, target.epoch.number):
+        offsets = (offset for source, offset in entry.sources.items() if table_read(source, target.pipeline) == table)
+        offset = next(offsets, "")
+        if entry.kind != "batch" or not offset:
+            continue
+        upto = place(offset)
+        for version in range(before[0], upto[0] + 1):
+            parts += (
+                (numbers[0], batch_id, entry.late_watermark_ms * 1000)
+                for index, numbers in enumerate(numbers_of(target, table, version) if (version, 0) <= upto else ())
+                if numbers and before < (version, index) <= upto
+            )
+        before = upto
+    parts.sort()
+    return Batches(*(tuple(part[field] for part in parts) for field in range(3)))

@@ -1,0 +1,153 @@
+"""In which version of a table each event of a stream was looked up, from the stream's ledger."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.batch.planning import BackfillRefusedError, Target
+from spark_jobs.lake.history import actions_at, latest_version, ledger_rows
+from spark_jobs.lake.offsets import table_read
+from spark_jobs.lake.spark_log import Place, place
+from spark_jobs.plan.columns import ERA, INGEST_SEQ
+from spark_jobs.spec import Enrich
+from spark_jobs.transforms.branches import union
+
+
+@dataclass(frozen=True)
+class Era:
+    """Batches in a row that looked columns up in the same versions.
+
+    Attributes:
+        versions: lookup table -> its version.
+        last_batch: the number of the last of them.
+        ends: source table -> how far the batches of this era and of those before have read.
+    """
+
+    versions: Mapping[str, int]
+    last_batch: int
+    ends: Mapping[str, Place]
+
+
+def eras(target: Target) -> tuple[Era, ...]:
+    """The eras of a pipeline's epoch, in order; none where it looks nothing up."""
+    lookups = {step.table for step in target.logical.lookups}
+    found: list[Era] = []
+    if not lookups:
+        return ()
+    for batch_id, entry in ledger_rows(target.lake, target.result, target.name, target.epoch.number):
+        if entry.kind != "batch":
+            continue
+        versions = {table: entry.reads[table][0] for table in sorted(lookups)}
+        read = {table_read(source, target.pipeline): offset for source, offset in entry.sources.items() if offset}
+        ends = {table: place(offset) for table, offset in read.items() if table is not None}
+        if found and found[-1].versions == versions:
+            found.pop()
+        found.append(Era(versions, batch_id, ends))
+    return tuple(found)
+
+
+def with_era(events: DataFrame, target: Target, table: str, known: Sequence[Era]) -> DataFrame:
+    """Adds `ERA`, the number of the era in which the stream has read an event; what it has not read is in the last.
+
+    `_ingest_seq` grows from commit to commit, so that it tells the commits, and the files of one, apart.
+
+    Args:
+        events: of a source table.
+        target: the pipeline.
+        table: the source.
+        known: the eras.
+
+    Raises:
+        BackfillRefusedError: if the table's log does not tell any more.
+    """
+    return events.withColumn(ERA, _first([_read_by_end(target, table, era) for era in known[:-1]]))
+
+
+def with_era_of_batch(late: DataFrame, known: Sequence[Era]) -> DataFrame:
+    """Adds `ERA` to late events, which say what batch has read them."""
+    return late.withColumn(ERA, _first([F.col("_batch_id") <= era.last_batch for era in known[:-1]]))
+
+
+def _first(conditions: Sequence[Column]) -> Column:
+    """The number of the first condition that is true; else how many there are."""
+    numbered = reversed(list(enumerate(conditions)))
+    return reduce(lambda rest, each: F.when(each[1], each[0]).otherwise(rest), numbered, F.lit(len(conditions)))
+
+
+def _read_by_end(target: Target, table: str, era: Era) -> Column:
+    """Whether the stream had read an event when an era ended."""
+    seq, end = F.col(INGEST_SEQ), era.ends.get(table)
+    if end is None:
+        return F.lit(False)
+    version, index = end
+    # Commits without events, such as those of a compaction, tell nothing: the next one does.
+    for number in range(version, latest_version(target.lake, table) + 1):
+        files = numbers_of(target, table, number)
+        if not any(files):
+            continue
+        read = seq < min(each[0] for each in files if each)
+        for each in files[: index + 1] if number == version else ():
+            if each:
+                read = read | seq.between(*each)
+        return read
+    return F.lit(True)
+
+
+def numbers_of(target: Target, table: str, version: int) -> list[tuple[int, ...]]:
+    """The least and the greatest `_ingest_seq` in each file that a commit adds; empty for one of heartbeats.
+
+    Raises:
+        BackfillRefusedError: if the table's log does not tell any more.
+    """
+    actions = actions_at(target.lake, table, version)
+    if actions is None:
+        raise _refused(target, table, version)
+    found: list[tuple[int, ...]] = []
+    for action in actions:
+        if "add" in action and action["add"].get("dataChange", True):
+            statistics = json.loads(action["add"].get("stats") or "{}")
+            low, high = (statistics.get(bound, {}).get(INGEST_SEQ) for bound in ("minValues", "maxValues"))
+            rows = statistics.get("numRecords")
+            empty = rows is not None and statistics.get("nullCount", {}).get(INGEST_SEQ) == rows
+            if not empty and (low is None or high is None):
+                raise _refused(target, table, version)
+            found.append(() if empty else (low, high))
+    return found
+
+
+def _read_by(step: Enrich) -> set[str]:
+    return {*step.on, *step.columns.values()}
+
+
+def _refused(target: Target, table: str, version: int) -> BackfillRefusedError:
+    return BackfillRefusedError(
+        f"pipeline `{target.name}`: the log of {table} does not tell any more which events are in version {version}, "
+        "so that it is not known in which batch the stream has read them. Nothing was written. "
+        f"`tidemark reset {target.name} --empty-tables` computes everything again."
+    )
+
+
+def lookup_frames(spark: SparkSession, target: Target, known: Sequence[Era]) -> dict[str, DataFrame]:
+    """Lookup table -> its rows in each era, with `ERA`."""
+    frames = {}
+    for table in {table for era in known for table in era.versions}:
+        versions: dict[int, list[int]] = {}
+        for number, era in enumerate(known):
+            versions.setdefault(era.versions[table], []).append(number)
+        reader, address = spark.read.format("delta"), target.lake.table_path(table)
+        columns = sorted(
+            {column for step in target.logical.lookups if step.table == table for column in _read_by(step)}
+        )
+        frames[table] = union(
+            [
+                reader.option("versionAsOf", version)
+                .load(address)
+                .select(*(F.col(f"`{name}`") for name in columns), F.explode(F.lit(numbers)).alias(ERA))
+                for version, numbers in versions.items()
+            ]
+        )
+    return frames
