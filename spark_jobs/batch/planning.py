@@ -168,8 +168,9 @@ class Target:
         operator = self.logical.operator
         if operator is None or not operator.can_be_recomputed:
             raise self._refuse(
-                f"a backfill or a repair of {operator.describe() if operator else 'it'} is not built yet",
-                f"Until then: `tidemark reset {self.name} --empty-tables`, then start the stream.",
+                f"{operator.describe() if operator else 'it'}: which events have gone on to the groups is recorded "
+                "nowhere, so that a part of the results cannot be computed again",
+                f"All of them: `tidemark reset {self.name} --empty-tables`, then start the stream.",
             )
         if operator.placed_by is None:
             raise self._refuse(
@@ -268,8 +269,9 @@ class Target:
             for source in side.tables:
                 version, upto = open_table(self.lake, source.name).version(), None
                 # Without a watermark nothing is late: what the stream has not read yet, it will count itself. And which
-                # version it will look an event up in, only its batch decides.
-                if mode == "as-streamed" or self.pipeline.watermark is None or self.logical.lookups:
+                # version it will look an event up in, or whether it lets it through, only its batch decides.
+                decides = self.logical.lookups or self.operator.follows_result
+                if mode == "as-streamed" or self.pipeline.watermark is None or decides:
                     version, upto = self._read_by_stream(source)
                 opened = open_table(self.lake, source.name, version=version)
                 refuse_missing(self.lake, source.name, opened)

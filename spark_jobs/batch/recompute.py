@@ -21,6 +21,7 @@ from spark_jobs.plan.columns import (
     EVENTS,
     FATE,
     HEARTBEAT,
+    IN_RESULT,
     INGEST_SEQ,
     JUDGED,
     SIDE,
@@ -88,7 +89,17 @@ class Recompute:
             events = events.where(_in_ranges(F.col(side.event_time), times))
         if self._eras:
             events = with_era(events, self.target, table.name, self._eras)
+        if self.target.operator.follows_result:
+            events = self._in_result(events)
         return events if self.late_version is None else self._as_streamed(events, side, table.name)
+
+    def _in_result(self, events: DataFrame) -> DataFrame:
+        """The events with `IN_RESULT`."""
+        held = self.held(self.target.result, "true", [EVENT_ID, INGEST_SEQ])
+        known = held.select(F.col(EVENT_ID).alias("__held_id"), F.col(INGEST_SEQ).alias("__held_seq"))
+        same = F.expr(f"{EVENT_ID} = __held_id AND {INGEST_SEQ} = __held_seq")
+        found = events.join(known, same, "left").withColumn(IN_RESULT, F.col("__held_seq").isNotNull())
+        return found.drop("__held_id", "__held_seq")
 
     def _as_streamed(self, events: DataFrame, side: Side, table: str) -> DataFrame:
         """Leaves out what the stream has not counted; an event that is late for some windows gets `JUDGED`."""
@@ -108,6 +119,9 @@ class Recompute:
         same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
         if target.logical.replay is Replay.BOUNDARIES:
             return batches_of(target, table).added_to(events.join(late, same, "left_anti"))
+        if target.operator.follows_result:
+            # What the stream has let through is what the result has, less what was counted after all.
+            events = events.where(IN_RESULT)
         if not verdict.in_windows:
             return events.join(late, same, "left_anti")
         return events.join(late, same, "left").drop("__that_id", "__that_seq")
@@ -203,7 +217,7 @@ class Recompute:
     def changed_by(self, late: DataFrame, *, keyed: bool) -> DataFrame:
         """What the rows have that late events can change: the windows that they missed, and with `keyed` their keys."""
         operator = self.target.operator
-        keys = list(operator.event_keys) if keyed else []
+        keys = list(operator.repair_keys) if keyed else []
         windows = [WINDOW_START, WINDOW_END] if operator.verdict.in_windows else []
         return self.missed(late).select(*windows, *keys).distinct()
 

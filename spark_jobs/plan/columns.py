@@ -28,6 +28,9 @@ JUDGED = "__judged"
 ERA = "__era"
 """Of an event that is looked up again: the versions that its batch has taken; of a row there: those that have it."""
 
+IN_RESULT = "__in_result"
+"""Of an event that is counted again: whether the result has it already."""
+
 BATCH, CLOSED, SESSION = "__batch", "__closed_us", "__session"
 """Of an event that is counted again as the stream did: its batch, the watermark up to which the stream had closed
 windows before it, and the session that it came into."""

@@ -1,4 +1,4 @@
-"""What a stream has made of events whose batches decide: the recorded batches again, each with its watermark.
+"""What a stream has made of events, where what came before decides.
 
 Rules: Spark's `session_window` joins an event to every session of its key that it touches and that is still in the
 state; a session leaves the state when the watermark of a batch has reached its end.
@@ -12,9 +12,35 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_jobs.plan.columns import BATCH, CLOSED, SESSION
+from spark_jobs.plan.columns import BATCH, CLOSED, IN_RESULT, INGEST_SEQ, SESSION
 
 _AT, _GAP, _FROM, _UPTO = "__at_us", "__gap_of_event_us", "__session_from_us", "__session_upto_us"
+
+
+def first_of_each(events: DataFrame, keys: Sequence[str], time: str, within_ms: int) -> DataFrame:
+    """The events that are in the result, and those with no event of their key near them that is, in order of arrival.
+
+    Args:
+        events: with `IN_RESULT`.
+        keys: of which there is to be one event.
+        time: the event time.
+        within_ms: two events of a key are the same where less than this lies between them, in milliseconds.
+    """
+    kept, event = "__kept", "__event"
+    row = F.struct(*(F.col(f"`{name}`") for name in events.columns)).alias(event)
+    # What is in the result first, then by arrival.
+    order = F.struct((~F.col(IN_RESULT)).alias("later"), F.col(INGEST_SEQ).alias("seq"), row)
+    compared = " ".join(
+        f"WHEN left.{field} < right.{field} THEN -1 WHEN left.{field} > right.{field} THEN 1"
+        for field in ("later", "seq")
+    )
+    distance = f"abs(unix_micros(k.{event}.`{time}`) - unix_micros(e.{event}.`{time}`))"
+    taken = f"exists(kept, k -> {distance} < {within_ms * 1000}L)"
+    empty = f"filter({kept}, e -> false)"
+    grouped = events.groupBy(*(F.col(f"`{name}`") for name in keys)).agg(F.collect_list(order).alias(kept))
+    in_order = grouped.select(F.expr(f"array_sort({kept}, (left, right) -> CASE {compared} ELSE 0 END)").alias(kept))
+    greedy = f"aggregate({kept}, {empty}, (kept, e) -> IF(e.later AND {taken}, kept, concat(kept, array(e))))"
+    return in_order.select(F.explode(F.expr(greedy)).alias("__one")).select(f"__one.{event}.*").drop(IN_RESULT)
 
 
 def with_sessions(events: DataFrame, keys: Sequence[str], time: Column, gap_us: Column) -> DataFrame:

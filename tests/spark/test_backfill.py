@@ -25,6 +25,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import (
     Aggregate,
+    Deduplicate,
     Enrich,
     Hopping,
     Join,
@@ -440,6 +441,77 @@ def test_a_join_with_late_events_of_both_sides_is_repaired_and_given_back(
     run_backfill(spark, lake, definition)
     assert found() == sorted(map(repr, expected))
     lakes.assert_balanced(lake, definition)
+
+
+def with_duplicates(seed: int) -> list[list[dict[str, Any]]]:
+    """Events with keys of their own; some come again, within half an hour of event time and some batches later."""
+    chance = random.Random(seed)
+    batches: list[list[dict[str, Any]]] = [[] for _ in range(14)]
+    for number in range(120):
+        first = chance.randrange(10)
+        at = first * 10 + chance.uniform(0, 10) - chance.choice([0, 0, 0, 40])
+        for copy in range(chance.choice([1, 1, 2, 3])):
+            event = {"k": f"k{number}", "v": copy, "d": 0.0}
+            event["t"] = lakes.at(START + round((at + copy * chance.uniform(0, 15)) * MINUTE))
+            batches[first + copy * chance.randrange(2)].append(event)
+    for last in (12, 13):
+        batches[last].append({"k": f"end{last}", "v": 0, "d": 0.0, "t": lakes.at(START + last * 20 * MINUTE)})
+    return batches
+
+
+def test_late_events_come_in_where_no_event_of_their_key_has(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    definition = lakes.one_file_a_batch(
+        Pipeline(
+            name="unique",
+            source=Table("bronze.clicks"),
+            event_time="t",
+            watermark=Watermark(delay="3 minutes"),
+            steps=(Deduplicate("k", within="1 hour"),),
+            sink=Sink("gold.activity"),
+        )
+    )
+    feed(lake, with_duplicates(5))
+    lakes.run(spark, lake, definition)
+    closed = closed_ms(lake, definition) - 60 * MINUTE
+
+    def found(here: Lake) -> list[tuple[Any, ...]]:
+        return sorted((r["k"], r["_event_id"], r["v"]) for r in lakes.rows(here, "gold.activity"))
+
+    streamed = found(lake)
+    every_key = {(f"k{number}") for number in range(120)}
+    assert {row[0] for row in streamed if row[0] in every_key} < every_key
+    (same,) = run_backfill(spark, lake, definition, mode="as-streamed", force=True)
+    assert same.changed.rows == 0
+
+    copied = Lake(str(tmp_path / "copy"))
+    shutil.copytree(lake.uri, copied.uri)
+    done = run_repair(spark, lake, definition)
+    assert done is not None
+    keys = [row[0] for row in found(lake) if row[0] in every_key]
+    assert sorted(keys) == sorted(every_key)
+    # What the stream let through is still there, and of the late ones the first that came.
+    late = {r["_event_id"]: r for r in lakes.rows(lake, "gold.activity__late")}
+    added = set(found(lake)) - set(streamed)
+    assert set(streamed) < set(found(lake))
+    for key, event_id, _ in added:
+        assert event_id == min((i for i, r in late.items() if r["k"] == key), key=lambda i: late[i]["_ingest_seq"])
+    assert {r["settled_version"] is None for r in late.values() if lakes.ms(r["t"]) < closed} == {False}
+    lakes.assert_balanced(lake, definition)
+
+    for begin, end in pairwise([BEGIN, lakes.at(START), lakes.at(START + 30 * MINUTE), END]):
+        run_backfill(spark, copied, definition, begin=begin, end=end)
+    assert found(copied) == found(lake)
+    lakes.assert_balanced(copied, definition)
+
+    # A row that is gone is let through again; then the stream's own rows.
+    open_table(lake, "gold.activity").delete("k = 'k7'")
+    (again,) = run_backfill(spark, lake, definition, force=True)
+    assert again.changed.inserted == 1
+    assert sorted(row[0] for row in found(lake) if row[0] in every_key) == sorted(every_key)
+    (undone,) = run_backfill(spark, copied, definition, mode="as-streamed")
+    assert undone.unsettled == done.settled
+    assert found(copied) == streamed
+    lakes.assert_balanced(copied, definition)
 
 
 def sessions_by_python(batches: Sequence[Sequence[dict[str, Any]]], gap_ms: int) -> list[tuple[Any, ...]]:

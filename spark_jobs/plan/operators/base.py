@@ -11,6 +11,7 @@ from spark_jobs.plan.equations import BY_FATE, Equation, Holding
 from spark_jobs.plan.tables import TableRef, beside
 from spark_jobs.plan.verdicts import Never, Verdict
 from spark_jobs.spec import Enrich, Late, Pipeline, Session, Table, Where
+from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.steps import StepSpec
 
 
@@ -102,16 +103,22 @@ class Operator(ABC):
 
     def closed(self, watermark_ms: int) -> str:
         """Which rows of the result the stream does not change any more once its watermark is there; SQL."""
-        return f"({self.placed_by} <= timestamp_micros({watermark_ms * 1000}L))"
+        return f"({self.placed_by} < timestamp_micros({self.first_open_us(watermark_ms)}L))"
 
     def first_open_us(self, watermark_ms: int) -> int:
         """No row that is placed before this instant is open; microseconds since 1970."""
-        return watermark_ms * 1000 + 1
+        touches_us = duration_ms(self.touches) * 1000
+        return watermark_ms * 1000 - touches_us if touches_us else watermark_ms * 1000 + 1
 
     @property
     def touches(self) -> timedelta:
         """How far from a late event's own time the rows lie that it can change, where it missed no windows."""
         return timedelta(0)
+
+    @property
+    def follows_result(self) -> bool:
+        """Whether what is in the result already decides about an event."""
+        return False
 
     @property
     def row_keys(self) -> tuple[str, ...]:
@@ -134,6 +141,11 @@ class Operator(ABC):
     def verdict(self) -> Verdict:
         """By what an event is late."""
         return Never()
+
+    @property
+    def repair_keys(self) -> tuple[str, ...]:
+        """Columns that an event has in common with the rows that it can change."""
+        return self.event_keys
 
     @property
     def keys(self) -> tuple[str, ...]:

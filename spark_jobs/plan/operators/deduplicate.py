@@ -7,7 +7,7 @@ from datetime import timedelta
 from spark_jobs.plan.columns import EVENT_ID
 from spark_jobs.plan.equations import EVENTS_UNIT, PAIRS_UNIT, Equation, Holding
 from spark_jobs.plan.operators.aggregate import Grouped
-from spark_jobs.plan.operators.base import Operator, Replay
+from spark_jobs.plan.operators.base import Operator
 from spark_jobs.plan.operators.stateless import Stateless
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.plan.verdicts import EventTime, Verdict
@@ -47,9 +47,39 @@ class Deduplicated(Operator):
         return ("dedupeWithinWatermark", *self.after.state_operators)
 
     @property
-    def replay(self) -> Replay:
-        """Which of two events is the first is decided by the batches."""
-        return Replay.BOUNDARIES
+    def can_be_recomputed(self) -> bool:
+        """Alone. Which events have gone on to groups is recorded nowhere."""
+        return self.groups_after is None
+
+    @property
+    def placed_by(self) -> str | None:
+        """The event time."""
+        return self.pipeline.event_time
+
+    @property
+    def touches(self) -> timedelta:
+        """The key is remembered so long: an event in time that is not here yet can be the same."""
+        return self.step.within
+
+    @property
+    def reach(self) -> tuple[timedelta, timedelta]:
+        """The first one may lie before or after."""
+        return self.step.within, self.step.within
+
+    @property
+    def follows_result(self) -> bool:
+        """What was let through is the first; an event of its key may only come in far from it."""
+        return self.groups_after is None
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        """The event by its number."""
+        return self.after.row_keys
+
+    @property
+    def repair_keys(self) -> tuple[str, ...]:
+        """The key."""
+        return self.step.keys
 
     @property
     def repair_unit(self) -> str:

@@ -8,7 +8,6 @@ from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, OTHER, SIDE
 from spark_jobs.plan.equations import Equation, Holding
 from spark_jobs.plan.operators.base import Operator, Replay, Side
 from spark_jobs.plan.verdicts import EventTime, Verdict
-from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.steps.join import Join
 
 LEFT, RIGHT, BOTH = "left", "right", "both"
@@ -75,14 +74,6 @@ class Joined(Operator):
     def reach(self) -> tuple[timedelta, timedelta]:
         """Either side looks for the other."""
         return self.touches, self.touches
-
-    def closed(self, watermark_ms: int) -> str:
-        """Nothing that could still match is in time."""
-        return f"({self.placed_by} < timestamp_micros({self.first_open_us(watermark_ms)}L))"
-
-    def first_open_us(self, watermark_ms: int) -> int:
-        """Events as far behind the watermark as others may match are still waited for."""
-        return (watermark_ms - duration_ms(self.touches)) * 1000
 
     @property
     def row_keys(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.plan.columns import HEARTBEAT, PLACE
+from spark_jobs.plan.columns import HEARTBEAT, IN_RESULT, PLACE
 from spark_jobs.plan.operators.aggregate import Grouped
 from spark_jobs.plan.operators.deduplicate import Deduplicated
 from spark_jobs.plan.operators.stateless import Stateless
@@ -15,6 +15,7 @@ from spark_jobs.transforms.events import WITHHELD, with_row_steps
 from spark_jobs.transforms.operators.aggregate import GroupedTransform
 from spark_jobs.transforms.operators.base import Transform
 from spark_jobs.transforms.operators.stateless import StatelessTransform
+from spark_jobs.transforms.replay import first_of_each
 
 TTL = "spark.watermarkDelayMs"
 """Where Spark finds, beside an event time, how long a key outlives it; else it takes the watermark's delay."""
@@ -40,6 +41,8 @@ class DeduplicatedTransform(Transform[Deduplicated]):
 
     def _first(self, events: DataFrame) -> DataFrame:
         keys, time = list(self.operator.step.keys), str(self.operator.pipeline.event_time)
+        if IN_RESULT in events.columns:
+            return first_of_each(events, keys, time, duration_ms(self.operator.step.within))
         if not events.isStreaming:
             return events.dropDuplicates(keys)
         ttl = F.col(time).alias(time, metadata={TTL: duration_ms(self.operator.step.within)})
