@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
 from spark_jobs.lake.settling import LateEvents, settle, those_of
 from spark_jobs.plan.columns import FATE
+from spark_jobs.plan.tables import TableRef
 from spark_jobs.spec.durations import duration_ms
 
 Told = Callable[[Slice, "Done | None"], None]
@@ -152,13 +154,14 @@ def revise_tables(
     operator = target.operator
     computed = groups.persist()
     try:
+
+        def put_right(table: TableRef, rows: DataFrame) -> Changed:
+            compute = partial(recompute.difference, table.name, rows, where, operator.row_keys, only=only)
+            return revise(target, table, compute, revision.model_copy(update={"role": table.role}), entry)
+
         kept = target.logical.table("groups")
         if kept is not None:
-            all_groups = computed.drop(FATE)
-            difference = recompute.difference(kept.name, all_groups, where, operator.row_keys, only=only)
-            revise(target, kept, difference, revision.model_copy(update={"role": "groups"}), entry)
-        results = recompute.results(computed)
-        difference = recompute.difference(target.result, results, where, operator.row_keys, only=only)
-        return revise(target, target.logical.result, difference, revision, entry)
+            put_right(kept, computed.drop(FATE))
+        return put_right(target.logical.result, recompute.results(computed))
     finally:
         computed.unpersist()

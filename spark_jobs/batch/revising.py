@@ -1,6 +1,6 @@
 """Commits by which a backfill or a repair revises the tables of a pipeline."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from spark_jobs.batch.planning import Target
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
-from spark_jobs.commits.merging import CommitId
+from spark_jobs.commits.merging import CommitId, SupersededError
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import LedgerError, TidemarkError, first_line
@@ -23,6 +23,9 @@ from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
 
 _KINDS = ("inserted", "updated", "deleted")
+
+_TRIES = 5
+"""So often a difference is computed, while other runs revise the same table."""
 
 
 class ConflictError(TidemarkError):
@@ -55,59 +58,78 @@ class Changed:
         return self.inserted + self.updated + self.deleted
 
 
-def revise(target: Target, table: TableRef, difference: DataFrame, revision: Revision, entry: LedgerEntry) -> Changed:
+def revise(
+    target: Target, table: TableRef, difference: Callable[[], DataFrame], revision: Revision, entry: LedgerEntry
+) -> Changed:
     """Commits a difference, in one version of a table; where there is none, nothing.
+
+    Where another run revises the table meanwhile, the difference is computed again.
 
     Args:
         target: the pipeline.
         table: which of its tables.
-        difference: as `Recompute.difference` gives it.
+        difference: computes it, as `Recompute.difference`.
         revision: what the commit says of itself.
         entry: of the ledger, for the commit to the table that has all groups; it is completed by what has changed.
 
     Raises:
         ConflictError: if another writer was faster each time.
     """
+    other = ""
+    for _ in range(_TRIES):
+        base = latest_version(target.lake, table.name)
+        kept = difference().persist()
+        try:
+            return _commit(target, table, kept, base, revision, entry)
+        except SupersededError as error:
+            other = error.run
+        finally:
+            kept.unpersist()
+    raise ConflictError(
+        f"{revision.run} of `{target.name}`: other runs revised {table.name} at the same time, {_TRIES} times in a "
+        f"row, the last one {other}. Nothing of it was written here. Run the same command again."
+    )
+
+
+def _commit(
+    target: Target, table: TableRef, kept: DataFrame, base: int, revision: Revision, entry: LedgerEntry
+) -> Changed:
     operator = target.operator
     placed = str(operator.placed_by)
-    kept = difference.persist()
+    counted = kept.agg(
+        *(F.count(F.when(F.col("__kind") == kind, 1)).alias(kind) for kind in _KINDS),
+        F.coalesce(F.sum("__grown"), F.lit(0)).alias("grown"),
+        F.expr(f"min(unix_micros({placed}))").alias("low"),
+        F.expr(f"max(unix_micros({placed}))").alias("high"),
+    ).collect()[0]
+    inserted, updated, deleted, grown = (int(counted[name]) for name in (*_KINDS, "grown"))
+    changed = Changed(inserted, updated, deleted, grown, base)
+    if not changed.rows:
+        return changed
+    if table.name == operator.groups.name:
+        revision = revision.model_copy(update={"ledger": _completed(entry, changed)})
+    change = Revise(
+        kept.drop("__kind", "__grown"),
+        changed.rows,
+        size_of(kept),
+        operator.row_keys,
+        (placed, int(counted["low"]), int(counted["high"])) if placed in kept.columns else None,
+        base,
+    )
+    commit_id = CommitId(f"{target.name}/{table.name}/{revision.run}", revision.number)
+    backend = SmallCommits if change.few else LargeCommits
     try:
-        counted = kept.agg(
-            *(F.count(F.when(F.col("__kind") == kind, 1)).alias(kind) for kind in _KINDS),
-            F.coalesce(F.sum("__grown"), F.lit(0)).alias("grown"),
-            F.expr(f"min(unix_micros({placed}))").alias("low"),
-            F.expr(f"max(unix_micros({placed}))").alias("high"),
-        ).collect()[0]
-        before = latest_version(target.lake, table.name)
-        inserted, updated, deleted, grown = (int(counted[name]) for name in (*_KINDS, "grown"))
-        changed = Changed(inserted, updated, deleted, grown, before)
-        if not changed.rows:
-            return changed
-        if table.name == operator.groups.name:
-            revision = revision.model_copy(update={"ledger": _completed(entry, changed)})
-        change = Revise(
-            kept.drop("__kind", "__grown"),
-            changed.rows,
-            size_of(kept),
-            operator.row_keys,
-            (placed, int(counted["low"]), int(counted["high"])) if placed in difference.columns else None,
-        )
-        commit_id = CommitId(f"{target.name}/{table.name}/{revision.run}", revision.number)
-        backend = SmallCommits if change.few else LargeCommits
-        try:
-            backend(target.lake, table.name).commit(change, commit_id, revision.encode())
-        except (Py4JJavaError, PySparkException) as error:
-            if "DELTA_CONCURRENT" in str(error):
-                raise ConflictError(
-                    f"{revision.run} of `{target.name}`: another writer changed the same files of {table.name} at the "
-                    f"same moments, 8 times in a row ({first_line(error)}). Nothing of it was written here. Run the "
-                    "same command again."
-                ) from error
-            raise
-        version = _found(target, table.name, revision, before)
-        return Changed(inserted, updated, deleted, grown, version)
-    finally:
-        kept.unpersist()
+        backend(target.lake, table.name).commit(change, commit_id, revision.encode())
+    except (Py4JJavaError, PySparkException) as error:
+        if "DELTA_CONCURRENT" in str(error):
+            raise ConflictError(
+                f"{revision.run} of `{target.name}`: another writer changed the same files of {table.name} at the "
+                f"same moments, 8 times in a row ({first_line(error)}). Nothing of it was written here. Run the "
+                "same command again."
+            ) from error
+        raise
+    version = _found(target, table.name, revision, base)
+    return Changed(inserted, updated, deleted, grown, version)
 
 
 def _completed(entry: LedgerEntry, changed: Changed) -> LedgerEntry:

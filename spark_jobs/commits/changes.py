@@ -77,9 +77,11 @@ class Revise(Upsert):
         rows: those that differ from the table's, with `GONE`.
         between: a column, and its least and greatest value in `rows` in microseconds since 1970: by them files are left
             out. None: no file is.
+        base: the version of the table that they were compared with.
     """
 
-    between: tuple[str, int, int] | None = None
+    between: tuple[str, int, int] | None
+    base: int
 
 
 Change = Append | Upsert

@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert
-from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
+from spark_jobs.commits.merging import CommitId, measures, refuse_superseded, retrying, touched, within
 from spark_jobs.lake import Lake
+from spark_jobs.lake.history import latest_version
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -81,6 +82,8 @@ class LargeCommits:
         settings = {_TXN_APP_ID: commit_id.writer, _TXN_VERSION: str(commit_id.number), _USER_METADATA: metadata}
 
         def execute() -> None:
+            if isinstance(change, Revise):
+                refuse_superseded(self.lake, self.table, change.base, latest_version(self.lake, self.table))
             source = rows if isinstance(change, Revise) else rows.withColumn(GONE, F.lit(False))
             if isinstance(change, ReplaceWindows) and of_windows:
                 held = session.read.format("delta").load(self._path).alias("t").where(of_windows).select(*rows.columns)

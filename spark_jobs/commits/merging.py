@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from spark_jobs.lake import Lake
+from spark_jobs.lake.history import commit_at
+from spark_jobs.lake.revisions import decode_revision
+
 FEW_WINDOWS = 1_000
 """So many windows are named one by one where a table is searched for them, more by the first and the last of them."""
 
@@ -27,6 +31,28 @@ class CommitId:
 
     writer: str
     number: int
+
+
+class SupersededError(Exception):
+    """Another run has revised the table since it was compared: the difference is not the difference any more."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run)
+        self.run = run
+
+
+def refuse_superseded(lake: Lake, table: str, base: int, upto: int) -> None:
+    """Looks for revisions of a table after the version that it was compared at.
+
+    What a stream writes meanwhile is of no matter: only rows that it has closed are revised.
+
+    Raises:
+        SupersededError: if there is one.
+    """
+    for version in range(base + 1, upto + 1):
+        revision = decode_revision(commit_at(lake, table, version) or {})
+        if revision is not None:
+            raise SupersededError(revision.run)
 
 
 def touched(ends_us: Sequence[int], instant: str) -> str:

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame
 
 from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert
-from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
+from spark_jobs.commits.merging import CommitId, measures, refuse_superseded, retrying, touched, within
 from spark_jobs.lake import Lake
 from spark_jobs.lake.appends import append
 from spark_jobs.lake.errors import LedgerError
@@ -82,6 +82,7 @@ class SmallCommits:
         same = [f'(t."{name}" IS NOT DISTINCT FROM s."{name}")' for name in keys]
         source = content
         if isinstance(change, Revise):
+            refuse_superseded(self.lake, self.table, change.base, table.version())
             same.insert(0, within(change.between, "to_timestamp_micros"))
         elif "window_end" in keys:
             ends = sorted(content.column("window_end").cast(pa.int64()).unique().to_pylist())

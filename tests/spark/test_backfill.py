@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import duckdb
 import pyarrow as pa
@@ -20,6 +21,9 @@ from spark_jobs.batch import backfill, repair
 from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill
 from spark_jobs.batch.ranges import RangeError
 from spark_jobs.batch.recompute import Recompute
+from spark_jobs.commits.changes import Revise
+from spark_jobs.commits.large import LargeCommits
+from spark_jobs.commits.small import SmallCommits
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
@@ -440,6 +444,34 @@ def test_a_join_with_late_events_of_both_sides_is_repaired_and_given_back(
     assert found() == streamed
     run_backfill(spark, lake, definition)
     assert found() == sorted(map(repr, expected))
+    lakes.assert_balanced(lake, definition)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["few rows", "many rows"])
+def test_of_two_runs_over_the_same_rows_each_changes_what_the_other_has_left(
+    spark: SparkSession, lake: Lake, large: bool
+) -> None:
+    definition = pipeline()
+    feed(lake, events(7))
+    lakes.run(spark, lake, definition)
+    target, plan = plan_backfill(lake, definition, BEGIN, END)
+    backend = LargeCommits if large else SmallCommits
+    commit, done = backend.commit, []
+
+    def after_the_repair(*arguments: Any) -> None:
+        """Both have found what differs when the first one commits."""
+        if not done:
+            done.append(None)
+            done[0] = run_repair(spark, lake, definition)
+        commit(*arguments)
+
+    with patch.object(Revise, "few", not large), patch.object(backend, "commit", after_the_repair):
+        (second,) = backfill.execute(spark, target, plan)
+    assert done[0].changed.rows > 0
+    assert second.changed.rows == 0
+    closed = closed_ms(lake, definition)
+    assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed))
+    assert settled(lake) == {True}
     lakes.assert_balanced(lake, definition)
 
 
