@@ -17,7 +17,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import backfill, repair
+from spark_jobs.batch import backfill, planning, repair
 from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill
 from spark_jobs.batch.ranges import RangeError
 from spark_jobs.batch.recompute import Recompute
@@ -472,6 +472,35 @@ def test_of_two_runs_over_the_same_rows_each_changes_what_the_other_has_left(
     closed = closed_ms(lake, definition)
     assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed))
     assert settled(lake) == {True}
+    lakes.assert_balanced(lake, definition)
+
+
+def test_a_backfill_that_is_interrupted_goes_on_with_the_slices_that_are_left(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = pipeline()
+    feed(lake, events(7))
+    lakes.run(spark, lake, definition)
+    _, whole = plan_backfill(lake, definition, BEGIN, END)
+    monkeypatch.setattr(planning, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 12)
+    target, plan = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))
+    assert len(plan.slices) > 5
+
+    def stop(part: planning.Slice, done: backfill.Done | None) -> None:
+        if done is not None and part.number == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        backfill.execute(spark, target, plan, tell=stop)
+    lakes.assert_balanced(lake, definition)
+    _, rest = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))
+    left = [part.number for part in rest.slices if not part.nothing_to_do]
+    assert left
+    # An event with windows in two slices is left to the next run over both.
+    assert len([number for number in left if number < 4]) <= 1
+
+    run_backfill(spark, lake, definition)
+    assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))
     lakes.assert_balanced(lake, definition)
 
 
