@@ -139,6 +139,7 @@ def _chains(recompute: Recompute, groups: DataFrame, read: Sequence[Range], wate
     reached = F.max(WINDOW_END).over(of_key.rowsBetween(Window.unboundedPreceding, -1))
     begins = F.when(reached.isNull() | (F.col(WINDOW_START) >= reached), 1).otherwise(0)
     numbered = both.withColumn("__begins", begins).withColumn("__chain", F.sum("__begins").over(of_key))
-    return numbered.groupBy(*target.operator.event_keys, "__chain").agg(
+    chains = numbered.groupBy(*target.operator.event_keys, "__chain").agg(
         F.min(WINDOW_START).alias(FROM), F.max(WINDOW_END).alias(UPTO), F.max(_OPEN).alias(_OPEN)
     )
+    return chains.drop("__chain")

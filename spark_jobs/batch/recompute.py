@@ -53,6 +53,7 @@ class Recompute:
         reads: its source tables, as they are read.
         clock_ms: `revised_at` of the rows that are new or differ.
         late_version: of the table of late events, whose rows are left out; None: all events count.
+        settled_count: leave out only those that no result counts.
     """
 
     spark: SparkSession
@@ -60,6 +61,7 @@ class Recompute:
     reads: Sequence[Read]
     clock_ms: int
     late_version: int | None = None
+    settled_count: bool = False
 
     @cached_property
     def _eras(self) -> tuple[Era, ...]:
@@ -109,6 +111,7 @@ class Recompute:
             .option("versionAsOf", self.late_version)
             .load(self._path(target.operator.late.name))
             .where(F.col("_epoch") == target.epoch.number)
+            .where(F.col("settled_version").isNull() if self.settled_count else F.lit(True))
             .where(F.col(SIDE) == side.name if side.name else F.lit(True))
             .select(
                 F.col(EVENT_ID).alias("__that_id"),
@@ -169,29 +172,47 @@ class Recompute:
             events a group has grown.
         """
         columns = [name for name in rows.columns if name not in REVISED]
+        both = self.compared(table, rows, where, keys, only=only)
+        gone = F.col("__new").isNull()
+        values = [F.when(gone, F.col(f"`__old_{name}`")).otherwise(F.col(f"`{name}`")).alias(name) for name in columns]
+        events = [F.lit(0), F.lit(0)]
+        if EVENTS in columns:
+            events = [F.coalesce(F.col(name), F.lit(0)) for name in (EVENTS, f"__old_{EVENTS}")]
+        changed = both.select(*values, gone.alias(GONE), "__kind", (events[0] - events[1]).alias("__grown")).where(
+            F.col("__kind").isNotNull()
+        )
+        revised = with_revision(changed, self.target.logical, self.clock_ms)
+        order = [field.name for field in self.spark.read.format("delta").load(self._path(table)).schema]
+        return revised.select(*order, GONE, "__kind", "__grown")
+
+    def compared(
+        self, table: str, rows: DataFrame, where: str, keys: Sequence[str], *, only: DataFrame | None = None
+    ) -> DataFrame:
+        """Rows beside those of a table with the same key: `__kind` says how a table must change, null: not at all.
+
+        The columns of the table's own rows begin with `__old_`.
+
+        Args:
+            table: as `difference`.
+            rows: as `difference`.
+            where: as `difference`.
+            keys: as `difference`.
+            only: as `difference`.
+        """
+        columns = [name for name in rows.columns if name not in REVISED]
         old = self.held(table, where, columns)
         old = old if only is None else near(old, only)
         old = old.select(*(F.col(f"`{name}`").alias(f"__old_{name}") for name in columns), F.lit(True).alias("__old"))
         new = rows.select(*columns).withColumn("__new", F.lit(True))
         same_key = F.expr(" AND ".join(f"`{name}` <=> `__old_{name}`" for name in keys))
         both = new.join(old, same_key, "full_outer")
-        differs = [_differs(both, name) for name in measures(columns, keys)]
+        changed = [differs(both, name) for name in measures(columns, keys)]
         kind = (
             F.when(F.col("__old").isNull(), "inserted")
             .when(F.col("__new").isNull(), "deleted")
-            .when(reduce(lambda left, right: left | right, differs, F.lit(False)), "updated")
+            .when(reduce(lambda left, right: left | right, changed, F.lit(False)), "updated")
         )
-        gone = F.col("__new").isNull()
-        values = [F.when(gone, F.col(f"`__old_{name}`")).otherwise(F.col(f"`{name}`")).alias(name) for name in columns]
-        events = [F.lit(0), F.lit(0)]
-        if EVENTS in columns:
-            events = [F.coalesce(F.col(name), F.lit(0)) for name in (EVENTS, f"__old_{EVENTS}")]
-        changed = both.select(
-            *values, gone.alias(GONE), kind.alias("__kind"), (events[0] - events[1]).alias("__grown")
-        ).where(F.col("__kind").isNotNull())
-        revised = with_revision(changed, self.target.logical, self.clock_ms)
-        order = [field.name for field in self.spark.read.format("delta").load(self._path(table)).schema]
-        return revised.select(*order, GONE, "__kind", "__grown")
+        return both.withColumn("__kind", kind)
 
     def _path(self, table: str) -> str:
         return self.target.lake.table_path(table)
@@ -243,7 +264,7 @@ def near(rows: DataFrame, only: DataFrame) -> DataFrame:
     return rows.join(found, F.expr(" AND ".join(same)), "left_semi")
 
 
-def _differs(rows: DataFrame, name: str) -> Column:
+def differs(rows: DataFrame, name: str) -> Column:
     """Whether a column of a new row has another value than that of the old one."""
     new, old = F.col(f"`{name}`"), F.col(f"`__old_{name}`")
     if isinstance(rows.schema[name].dataType, DoubleType | FloatType):

@@ -181,8 +181,9 @@ class Supervisor:
         watched.beat = beat
         silent_s = now - watched.changed_at
         mine = watched.launched if watched.launched_term == term else None
-        alive = term > 0 and (mine is None or mine.exit_code() is None) and self._is_alive(mine, beat, silent_s)
-        exit_code = mine.exit_code() if mine and not alive else None
+        # Of a process of its own it waits for the exit code: one that is ending has no command line any more.
+        exit_code = mine.exit_code() if mine else None
+        alive = term > 0 and (exit_code is None if mine else self._is_alive(beat, silent_s))
         here = mine is not None or beat is None or beat.host == self.host
         log_file = self._log_file(job, term)
         lines = last_lines(log_file, _LINES_OF_CAUSE) if here and not alive and term else ()
@@ -210,10 +211,10 @@ class Supervisor:
             supervisor=self._lease.id,
         )
 
-    def _is_alive(self, mine: Launched | None, beat: Pulse | None, silent_s: float) -> bool:
+    def _is_alive(self, beat: Pulse | None, silent_s: float) -> bool:
         if beat is None:
-            # Started a moment ago, by this supervisor or by one that has died since.
-            return mine is not None or silent_s < _FIRST_PULSE_S
+            # Started a moment ago, by a supervisor that has died since.
+            return silent_s < _FIRST_PULSE_S
         if beat.host == self.host:
             return self._is_driver(beat)
         return beat.ending is None and silent_s < _REMOTE_S

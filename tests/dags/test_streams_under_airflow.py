@@ -248,17 +248,17 @@ def test_a_backfill_corrects_closed_results_settles_late_events_and_says_what_ha
     until(lambda: _late(here, "settled_version IS NULL") >= before + 200, 120, "late events")
     times = {"from": "2020-01-01T00:00:00Z", "to": "2100-01-01T00:00:00Z"}
     run = here.run("backfill_top_products", **times)
-    told = run.log("backfill")
-    assert run.state == "success", told
-    assert "late events settled" in told
+    said = run.log("backfill")
+    assert run.state == "success", said
+    assert "late events settled" in said
     assert _late(here, "settled_version IS NOT NULL") >= before + 200
     # The shop goes on, with late events of its own: of hours much later.
     assert _differing(here, before=datetime.now(UTC) - timedelta(hours=28)) == []
 
     events = here.api.get("assets/events?limit=500")["asset_events"]
-    mine = [e for e in events if e["name"] == "gold.top_products" and e["source_dag_id"] == "backfill_top_products"]
-    assert [event["source_run_id"] for event in mine] == [run.run_id]
-    assert mine[0]["extra"].keys() == {"version", "rows", "watermark", "changed"}
+    # The run of its schedule may have changed rows, too.
+    (mine,) = (e for e in events if e["name"] == "gold.top_products" and e["source_run_id"] == run.run_id)
+    assert mine["extra"].keys() == {"version", "rows", "watermark", "changed"}
 
 
 def test_a_backfill_that_cannot_be_is_red_with_its_message(here: Machine) -> None:

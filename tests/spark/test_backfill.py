@@ -569,6 +569,7 @@ def test_late_events_come_in_where_no_event_of_their_key_has(spark: SparkSession
     (again,) = run_backfill(spark, lake, definition, force=True)
     assert again.changed.inserted == 1
     assert sorted(row[0] for row in found(lake) if row[0] in every_key) == sorted(every_key)
+    assert run_repair(spark, copied, definition) is not None
     (undone,) = run_backfill(spark, copied, definition, mode="as-streamed")
     assert undone.unsettled == done.settled
     assert found(copied) == streamed

@@ -1,0 +1,213 @@
+"""Recounts a pipeline: its ledger, its data files, and its results row by row from bronze. Nothing is written."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.batch.planning import BackfillPlan, BackfillRefusedError, Target, plan_backfill
+from spark_jobs.batch.ranges import EPOCH, Range, RangeError
+from spark_jobs.batch.recompute import Recompute, differs
+from spark_jobs.commits.merging import measures
+from spark_jobs.lake import Lake
+from spark_jobs.lake.audit import checks
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.files import describe_missing, missing_files
+from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.plan import logical
+from spark_jobs.plan.columns import FATE
+from spark_jobs.plan.operators.base import Replay
+from spark_jobs.spec import Definition
+from spark_jobs.spec.durations import duration_ms
+
+_SHOWN = 20
+"""So many rows that differ are named."""
+
+
+class Problem(BaseModel):
+    """A row that is not as its events say.
+
+    Attributes:
+        row: its key, as a person reads it.
+        what: what is wrong with it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    row: str
+    what: str
+
+
+class Audit(BaseModel):
+    """What an audit has found of one pipeline.
+
+    Attributes:
+        pipeline: its name.
+        table: its result.
+        checks: whether each equation of the ledger holds, and the equation with its figures.
+        missing: data files that a table's log names and the store does not have, table by table, in words.
+        recounted: the range of event time whose rows were recounted; None: none were.
+        left_out: why rows were not recounted; None: they were.
+        rows: that were recounted.
+        differing: of these, such as are not as their events say.
+        problems: some of them.
+        remedy: what to run next; None: nothing is wrong.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    table: str
+    checks: tuple[tuple[bool, str], ...] = ()
+    missing: tuple[str, ...] = ()
+    recounted: str | None = None
+    left_out: str | None = None
+    rows: int = 0
+    differing: int = 0
+    problems: tuple[Problem, ...] = ()
+    remedy: str | None = None
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(holds for holds, _ in self.checks) and not self.missing and not self.differing
+
+
+def look(lake: Lake, definition: Definition) -> Audit:
+    """The part of an audit that needs no JVM: the ledger against the tables, and the data files of all of them.
+
+    Raises:
+        MissingTableError: if the pipeline has not run here.
+    """
+    planned, epoch = logical.build(definition), current_epoch(lake, definition.name)
+    if epoch is None or not exists(lake, planned.result.name):
+        raise MissingTableError(
+            f"pipeline `{definition.name}` has not run on {lake.uri} yet: there is nothing to audit. "
+            f"Start it: tidemark run {definition.name}"
+        )
+    rows = ledger_rows(lake, planned.result.name, definition.name, epoch.number)
+    names = [*(table.name for table in planned.tables), *(table.name for table in planned.reads)]
+    missing = tuple(_missing(lake, dict.fromkeys([*names, *(step.table for step in planned.lookups)])))
+    return Audit(
+        pipeline=definition.name,
+        table=planned.result.name,
+        checks=() if missing else tuple(checks(lake, definition, epoch.number, rows)),
+        missing=missing,
+        left_out="data files are missing" if missing else None,
+        remedy="docs/runbook.md#data-file-missing" if missing else None,
+    )
+
+
+def _missing(lake: Lake, names: dict[str, None]) -> Iterator[str]:
+    for name in names:
+        if exists(lake, name):
+            opened = open_table(lake, name)
+            if found := missing_files(lake, name, opened):
+                yield describe_missing(name, opened.version(), found)
+
+
+def plan_recount(
+    lake: Lake, definition: Definition, asked: Range | None, found: Audit
+) -> tuple[Target, BackfillPlan] | Audit:
+    """What is to be recounted; where nothing can be, the audit says why.
+
+    Args:
+        lake: where.
+        definition: of the pipeline.
+        asked: a range of event time; None: all that is closed.
+        found: what `look` has found.
+    """
+    if found.left_out:
+        return found
+    planned = logical.build(definition)
+    if not planned.can_be_backfilled:
+        return found.model_copy(update={"left_out": "its rows cannot be computed again"})
+    if planned.replay is Replay.BOUNDARIES or (planned.operator and planned.operator.follows_result):
+        why = "batches decide which of its rows there are, so that only its ledger is checked"
+        return found.model_copy(update={"left_out": why})
+    begin, end = (asked.begin, asked.end) if asked else (EPOCH, datetime.now(UTC))
+    try:
+        return plan_backfill(lake, definition, begin, end, force=True)
+    except (RangeError, BackfillRefusedError) as error:
+        return found.model_copy(update={"left_out": str(error)})
+
+
+def recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Audit) -> Audit:
+    """Computes the rows again that a table should have now: of all events but the late ones that nothing counts yet."""
+    operator, result = target.operator, target.result
+    part = Range(plan.slices[0].begin_us, plan.slices[-1].end_us)
+    recompute = Recompute(spark, target, plan.reads, 0, plan.late_version, settled_count=True)
+    before, after = (duration_ms(each) * 1000 for each in operator.reach)
+    where = (
+        f"{operator.placed_by} >= timestamp_micros({part.begin_us}L) AND {operator.placed_by} < "
+        f"timestamp_micros({part.end_us}L) AND {operator.closed(plan.watermark_ms)}"
+    )
+    groups = recompute.groups(recompute.sources([Range(part.begin_us - before, part.end_us + after)])).where(where)
+    computed = groups.persist()
+    try:
+        rows = recompute.results(computed)
+        differing = [_differing(recompute, result, rows, where)]
+        if (kept := target.logical.table("groups")) is not None:
+            differing.append(_differing(recompute, kept.name, computed.drop(FATE), where))
+        problems = reduce(DataFrame.unionByName, differing).persist()
+        count = problems.count()
+        shown = [
+            Problem(row=each["row"], what=each["what"]) for each in problems.orderBy("row").limit(_SHOWN).collect()
+        ]
+        problems.unpersist()
+        return found.model_copy(
+            update={
+                "recounted": str(part),
+                "rows": rows.count(),
+                "differing": count,
+                "problems": tuple(shown),
+                "remedy": f"tidemark backfill {target.name} --from … --to … --force" if count else None,
+            }
+        )
+    finally:
+        computed.unpersist()
+
+
+def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str) -> DataFrame:
+    """`row` and `what` of each row that is missing, must not be there, is there twice or has other values."""
+    keys = recompute.target.operator.row_keys
+    both = recompute.compared(table, rows, where, keys)
+    values = measures([name for name in rows.columns if f"__old_{name}" in both.columns], keys)
+    # The values that differ, each as it is and as it should be.
+    named = [
+        F.when(
+            differs(both, name),
+            F.concat(F.lit(f"{name} is "), _text(f"__old_{name}"), F.lit(", should be "), _text(name)),
+        )
+        for name in values
+    ]
+    should = _named(values, _text)
+    what = (
+        F.when(F.col("__kind") == "inserted", F.concat(F.lit("missing; it should have "), should))
+        .when(F.col("__kind") == "deleted", F.lit("must not be there: no event gives it"))
+        .when(F.col("__kind") == "updated", F.concat_ws("; ", *named))
+    )
+    row = _named(keys, lambda name: F.when(F.col("__kind") == "deleted", _text(f"__old_{name}")).otherwise(_text(name)))
+    named_row = F.concat(F.lit(f"{table}: "), row).alias("row")
+    wrong = both.where(F.col("__kind").isNotNull()).select(named_row, what.alias("what"))
+    held = recompute.held(table, where, list(keys))
+    twice = held.groupBy(*(F.col(f"`{name}`") for name in keys)).count().where("count > 1")
+    return wrong.unionByName(
+        twice.select(
+            F.concat(F.lit(f"{table}: "), _named(keys, _text)).alias("row"),
+            F.concat(F.lit("there "), F.col("count").cast("string"), F.lit(" times")).alias("what"),
+        )
+    )
+
+
+def _named(names: Sequence[str], text: Callable[[str], Column]) -> Column:
+    return F.concat_ws(", ", *(F.concat(F.lit(f"{name}="), text(name)) for name in names))
+
+
+def _text(name: str) -> Column:
+    return F.coalesce(F.col(f"`{name}`").cast("string"), F.lit("null"))
