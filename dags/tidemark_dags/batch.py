@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical
+from spark_jobs.spec import Pipeline
 from tidemark_dags.assets import MOVED, table_asset
 from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
 
@@ -34,6 +35,11 @@ def backfillable() -> dict[str, str]:
 def repairable() -> list[str]:
     """Those of them that keep late events, which can be counted after all."""
     return [name for name in backfillable() if logical.build(registry()[name]).table("late") is not None]
+
+
+def auditable() -> list[str]:
+    """Registered pipelines that have results."""
+    return [name for name, definition in registry().items() if isinstance(definition, Pipeline)]
 
 
 def has_run(lake: "Lake", pipeline: str) -> bool:
@@ -69,6 +75,9 @@ class BatchCommand(BaseOperator):
     def arguments(self, context: Any) -> Sequence[str]:
         """The command, without `tidemark`."""
 
+    reports = True
+    """Whether the command takes `--report`."""
+
     def execute(self, context: Any) -> dict[str, Any]:
         """Runs the command to its end."""
         from spark_jobs.control import batch_reports
@@ -84,7 +93,8 @@ class BatchCommand(BaseOperator):
             earlier.unlink(missing_ok=True)
         with reporting_errors():
             lake = this_lake()
-        command = (*arguments, "--report", str(report), "--lake", lake.uri)
+        reporting = ("--report", str(report)) if self.reports else ()
+        command = (*arguments, *reporting, "--lake", lake.uri)
         if settings.master.startswith("spark://"):
             command = ("submit", *command)
         self._launched = LocalProcess((sys.executable, "-m", "spark_jobs")).launch(
@@ -180,6 +190,16 @@ class Repair(BatchCommand):
     def arguments(self, context: Any) -> Sequence[str]:
         """The command, without `tidemark`."""
         return ["repair", self.pipeline]
+
+
+class Audit(BatchCommand):
+    """`tidemark audit` of one pipeline; it changes nothing."""
+
+    reports = False
+
+    def arguments(self, context: Any) -> Sequence[str]:
+        """The command, without `tidemark`."""
+        return ["audit", self.pipeline]
 
 
 def _folder(settings: Any) -> Any:

@@ -138,39 +138,57 @@ def plan_recount(
 
 
 def recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Audit) -> Audit:
-    """Computes the rows again that a table should have now: of all events but the late ones that nothing counts yet."""
-    operator, result = target.operator, target.result
+    """Computes the rows again that a table should have now, and compares them.
+
+    A row is right if it counts all events but the late ones that nothing has settled. Where a backfill ended between
+    the windows of a late event, it has counted it in some of them already: these rows count all events.
+    """
     part = Range(plan.slices[0].begin_us, plan.slices[-1].end_us)
-    recompute = Recompute(spark, target, plan.reads, 0, plan.late_version, settled_count=True)
+    rows, problems = _compared(spark, target, plan, part, all_events=False)
+    try:
+        count = problems.count()
+        if count and plan.late_version is not None:
+            _, against_all = _compared(spark, target, plan, part, all_events=True)
+            problems = problems.join(against_all.select("row"), "row", "left_semi").persist()
+            count = problems.count()
+        shown = problems.orderBy("row").limit(_SHOWN).collect()
+        return found.model_copy(
+            update={
+                "recounted": str(part),
+                "rows": rows,
+                "differing": count,
+                "problems": tuple(Problem(row=each["row"], what=each["what"]) for each in shown),
+                "remedy": _remedy(target, part) if count else None,
+            }
+        )
+    finally:
+        spark.catalog.clearCache()
+
+
+def _remedy(target: Target, part: Range) -> str:
+    begin, end = (f"{each:%Y-%m-%dT%H:%M:%S}" for each in (part.begin, part.end))
+    return f"tidemark backfill {target.name} --from {begin} --to {end} --force"
+
+
+def _compared(
+    spark: SparkSession, target: Target, plan: BackfillPlan, part: Range, *, all_events: bool
+) -> tuple[int, DataFrame]:
+    """How many rows there should be, and those that differ, with `row` and `what`."""
+    operator = target.operator
+    late_version = None if all_events else plan.late_version
+    recompute = Recompute(spark, target, plan.reads, 0, late_version, settled_count=True)
     before, after = (duration_ms(each) * 1000 for each in operator.reach)
     where = (
         f"{operator.placed_by} >= timestamp_micros({part.begin_us}L) AND {operator.placed_by} < "
         f"timestamp_micros({part.end_us}L) AND {operator.closed(plan.watermark_ms)}"
     )
-    groups = recompute.groups(recompute.sources([Range(part.begin_us - before, part.end_us + after)])).where(where)
-    computed = groups.persist()
-    try:
-        rows = recompute.results(computed)
-        differing = [_differing(recompute, result, rows, where)]
-        if (kept := target.logical.table("groups")) is not None:
-            differing.append(_differing(recompute, kept.name, computed.drop(FATE), where))
-        problems = reduce(DataFrame.unionByName, differing).persist()
-        count = problems.count()
-        shown = [
-            Problem(row=each["row"], what=each["what"]) for each in problems.orderBy("row").limit(_SHOWN).collect()
-        ]
-        problems.unpersist()
-        return found.model_copy(
-            update={
-                "recounted": str(part),
-                "rows": rows.count(),
-                "differing": count,
-                "problems": tuple(shown),
-                "remedy": f"tidemark backfill {target.name} --from … --to … --force" if count else None,
-            }
-        )
-    finally:
-        computed.unpersist()
+    events = recompute.sources([Range(part.begin_us - before, part.end_us + after)])
+    computed = recompute.groups(events).where(where).persist()
+    rows = recompute.results(computed).persist()
+    differing = [_differing(recompute, target.result, rows, where)]
+    if (kept := target.logical.table("groups")) is not None:
+        differing.append(_differing(recompute, kept.name, computed.drop(FATE), where))
+    return rows.count(), reduce(DataFrame.unionByName, differing).persist()
 
 
 def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str) -> DataFrame:

@@ -10,6 +10,7 @@ import typer
 
 from spark_jobs.cli import (
     alerts,
+    audit,
     batch,
     drivers,
     epochs,
@@ -45,6 +46,7 @@ for _command in (
     late.late,
     batch.backfill,
     batch.repair,
+    audit.audit,
     sql.sql,
     streams.plan,
     streams.deploy,

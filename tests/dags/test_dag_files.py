@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark_dags.batch import POOL, repairable
+from tidemark_dags.batch import POOL, auditable, repairable
 
 from infra.airflow import setup_home
 from spark_jobs.console.laptop import airflow
 from spark_jobs.pipelines import registry
+from spark_jobs.spec import Pipeline
 from tests.services.process import REPOSITORY
 
 KEEPING_LATE = [
@@ -154,6 +155,13 @@ def test_late_events_are_repaired_every_hour_in_the_same_pool(described: Any) ->
     assert dag["schedule"] == ["CronTriggerTimetable", "0 * * * *"]
     assert dag["pools"]["repair"] == "tidemark_batch"
     assert repairable() == KEEPING_LATE
+
+
+def test_every_pipeline_is_audited_once_a_day_in_the_same_pool(described: Any) -> None:
+    dag = described["dags"]["audit_ledger"]
+    assert dag["schedule"] == ["CronTriggerTimetable", "30 2 * * *"]
+    assert dag["pools"]["audit"] == "tidemark_batch"
+    assert auditable() == [name for name, each in registry().items() if isinstance(each, Pipeline)]
 
 
 def test_the_pool_has_one_name_wherever_it_is_made() -> None:

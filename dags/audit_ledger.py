@@ -1,0 +1,55 @@
+"""Recount every pipeline from bronze, every day."""
+
+from datetime import UTC, datetime
+
+from airflow.sdk import CronTriggerTimetable, dag, task
+from tidemark_dags.batch import POOL, Audit, auditable, has_run
+from tidemark_dags.forms import left_out
+from tidemark_dags.tasks import log, reporting_errors, this_lake
+
+DOC = """
+Proves that nothing is missing. Once a day it checks the ledger of each pipeline against its tables, looks for data
+files that a table's log names and the store does not have, and computes the closed results again from bronze. Nothing
+is written.
+
+- **`find`** lists the pipelines that have run on this lake.
+- **`audit`** has a row for each of them. Its log has the equations with their figures, and how many rows were
+  recounted.
+
+**When it is red** the log of that row names each wrong row by window and key: missing, there twice, with other values,
+or not given by any event. Its last line is the command that puts it right.
+
+**When it stays queued**, a backfill holds the one slot of the pool `{pool}` (Admin → Pools).
+
+From a terminal: `tidemark audit`.
+"""
+
+
+@dag(
+    dag_display_name="Audit",
+    description="Recount every pipeline from bronze, every day.",
+    doc_md=DOC.format(pool=POOL) + left_out(),
+    schedule=CronTriggerTimetable("30 2 * * *", timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    tags=["tidemark", "audit"],
+    default_args={"retries": 0},
+)
+def audit_ledger() -> None:
+    """Finds the pipelines, then audits each."""
+
+    @task
+    def find() -> list[str]:
+        """Those that have run."""
+        with reporting_errors():
+            lake = this_lake()
+            found = [name for name in auditable() if has_run(lake, name)]
+        log(", ".join(found) if found else "No pipeline has run on this lake yet.")
+        return found
+
+    Audit.partial(task_id="audit", pool=POOL, map_index_template="{{ task.pipeline }}").expand(pipeline=find())
+
+
+audit_ledger()

@@ -1,0 +1,48 @@
+"""`tidemark audit`: results recounted from bronze."""
+
+from typing import Annotated
+
+import typer
+
+from spark_jobs.cli.definitions import registered, resolved
+from spark_jobs.cli.options import LakeOption, lake_of
+from spark_jobs.cli.terminal import complain, err, out
+from spark_jobs.spec import DefinitionError, Pipeline
+
+
+def audit(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Registered names, or paths of pipeline files. [default: all that have run]",
+            metavar="[PIPELINE]...",
+            show_default=False,
+        ),
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", help="Begin of the range (UTC). [default: the first event]")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", help="End of the range. [default: what is closed]")] = None,
+    lake: LakeOption = None,
+) -> None:
+    """Recount results from bronze, row by row; exit with 1 where something is wrong. Nothing is written."""
+    from spark_jobs.batch.ranges import Range
+    from spark_jobs.console.audit import run_audits, summary
+    from spark_jobs.lake.checkpoints import current_epoch
+
+    if (begin is None) != (end is None):
+        raise DefinitionError("expected both --from and --to, or neither. Nothing was read.")
+    asked = Range.parse(begin, end) if begin is not None and end is not None else None
+    where = lake_of(lake)
+    definitions = (
+        resolved(names)
+        if names
+        else [
+            each for each in registered() if isinstance(each, Pipeline) and current_epoch(where, each.name) is not None
+        ]
+    )
+    unsound = [each for each in run_audits(out, err, where, definitions, asked) if not each.sound]
+    for each in unsound:
+        complain(summary(each))
+    if unsound:
+        raise typer.Exit(1)

@@ -1,0 +1,71 @@
+"""Audits in this process: what each has found, as a person reads it."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+
+from spark_jobs.batch.audit import Audit, look, plan_recount, recount
+from spark_jobs.batch.ranges import Range
+from spark_jobs.console.running import session
+from spark_jobs.lake import Lake
+from spark_jobs.spec import Definition
+
+
+def audit_text(audit: Audit) -> str:
+    """What an audit has found, in lines."""
+    return "\n".join(_lines(audit))
+
+
+def _lines(audit: Audit) -> Iterator[str]:
+    yield f"audit of {audit.pipeline}: {'sound' if audit.sound else 'NOT SOUND'}"
+    for holds, said in audit.checks:
+        yield f"  {'ok   ' if holds else 'WRONG'} {said}"
+    for said in audit.missing:
+        yield f"  WRONG {said}"
+    if audit.recounted is not None:
+        rows = "1 row" if audit.rows == 1 else f"{audit.rows:,} rows"
+        wrong = f"{audit.differing:,} wrong in {audit.table}" if audit.differing else "each as its events say"
+        mark = "WRONG" if audit.differing else "ok   "
+        yield f"  {mark} recounted from bronze, {audit.recounted} UTC: {rows}, {wrong}"
+    elif audit.left_out is not None:
+        yield f"  -     rows were not recounted: {audit.left_out}"
+    for problem in audit.problems:
+        yield f"        {problem.row}: {problem.what}"
+    if audit.differing > len(audit.problems):
+        yield f"        and {audit.differing - len(audit.problems):,} more"
+    if audit.remedy is not None:
+        yield f"  next: {audit.remedy}"
+
+
+def summary(audit: Audit) -> str:
+    """What is wrong, and what to run next."""
+    wrong = [said for holds, said in audit.checks if not holds]
+    wrong += [*audit.missing, *(f"{each.row}: {each.what}" for each in audit.problems[:3])]
+    if audit.differing > 3:
+        wrong.append(f"{audit.differing - 3:,} more rows")
+    following = f". Next: {audit.remedy}" if audit.remedy else ""
+    return f"{audit.pipeline} is not sound: {'; '.join(wrong)}{following}"
+
+
+def run_audits(
+    out: Console, err: Console, lake: Lake, definitions: Sequence[Definition], asked: Range | None
+) -> list[Audit]:
+    """Audits pipelines, one after the other, and says what each audit has found."""
+    planned, audits = [], []
+
+    def tell(audit: Audit) -> None:
+        audits.append(audit)
+        out.print(audit_text(audit), highlight=False, markup=False, soft_wrap=True)
+
+    for definition in definitions:
+        found = look(lake, definition)
+        plan = plan_recount(lake, definition, asked, found)
+        if isinstance(plan, Audit):
+            tell(plan)
+        else:
+            planned.append((*plan, found))
+    if planned:
+        with session(lake, err) as spark:
+            for target, recounted, found in planned:
+                tell(recount(spark, target, recounted, found))
+    return audits
