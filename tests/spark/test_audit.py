@@ -35,7 +35,7 @@ def test_what_stream_repair_and_backfill_have_written_is_sound(spark: SparkSessi
     assert found.sound, audit_text(found)
     assert found.rows > 20
     # Half of the range is corrected: late events with windows on both sides are counted in some of them.
-    target, plan = plan_backfill(lake, kind, BEGIN, lakes.at(START + 55 * MINUTE))
+    target, plan = plan_backfill(lake, kind, BEGIN, lakes.at(START + 25 * MINUTE))
     backfill.execute(spark, target, plan)
     found = audited(spark, lake, kind)
     assert found.sound, audit_text(found)
