@@ -94,7 +94,7 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
         late_version=plan.late_version,
     )
     entry = LedgerEntry(
-        kind="backfill",
+        kind=plan.kind,
         run=plan.run,
         started_ms=clock_ms,
         watermark_ms=plan.watermark_ms,

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -95,6 +96,7 @@ class BackfillPlan(BaseModel):
         late_version: of the table of late events; None: there is none.
         late: late events in the range.
         unsettled: of these, such as no result counts.
+        kind: what its commits call themselves.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -113,6 +115,7 @@ class BackfillPlan(BaseModel):
     late_version: int | None
     late: int
     unsettled: int
+    kind: Literal["backfill", "bootstrap"] = "backfill"
 
     @property
     def nothing_to_do(self) -> str | None:
@@ -275,7 +278,7 @@ class Target:
                     version, upto = self._read_by_stream(source)
                 opened = open_table(self.lake, source.name, version=version)
                 refuse_missing(self.lake, source.name, opened)
-                rows, size = _within(opened, _column(source, side.event_time), times)
+                rows, size = within(opened, column_of(source, side.event_time), times)
                 found.append(Read(table=source.name, version=version, upto=upto, rows=rows, bytes=size))
         return tuple(found)
 
@@ -295,7 +298,7 @@ def _no_rows(commit: dict[str, object]) -> bool:
     return sum(counts) == 0
 
 
-def _column(source: Table, event_time: str | None) -> str | None:
+def column_of(source: Table, event_time: str | None) -> str | None:
     """The source's own column that has the event time; None where it is computed."""
     if event_time is None or source.select is None:
         return event_time
@@ -303,7 +306,7 @@ def _column(source: Table, event_time: str | None) -> str | None:
     return sql if sql.isidentifier() else None
 
 
-def _within(opened: object, column: str | None, times: Range | None) -> tuple[int | None, int]:
+def within(opened: object, column: str | None, times: Range | None) -> tuple[int | None, int]:
     """Rows and bytes of the files that may hold times of a range, by their statistics."""
     files = file_statistics(opened)  # type: ignore[arg-type]
     low, high = f"min.{column}", f"max.{column}"
@@ -364,7 +367,7 @@ def plan_backfill(
     times = Range(closed.begin_us - duration_ms(before) * 1000, closed.end_us + duration_ms(after) * 1000)
     reads = target.reads(mode, times)
     _refuse_before_first_event(target, reads, times)
-    parts = _slices(target, closed, sum(read.bytes for read in reads))
+    parts = in_slices(closed, sum(read.bytes for read in reads))
     found = None if late is None else late.within(closed.begin_us, closed.end_us)
     revised = revisions(lake, operator.groups.name, target.name, target.epoch.number)
     slices = [
@@ -413,7 +416,7 @@ def _refuse_before_first_event(target: Target, reads: Sequence[Read], times: Ran
         )
 
 
-def _slices(target: Target, closed: Range, size: int) -> list[Range]:
+def in_slices(closed: Range, size: int) -> list[Range]:
     """Parts of equal length that begin where windows do, so that each is read and committed in one piece."""
     count = min(-(-size // _BYTES_A_SLICE) or 1, 1_000)
     if count == 1:

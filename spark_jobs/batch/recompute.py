@@ -14,8 +14,10 @@ from spark_jobs.batch.planning import Read, Target
 from spark_jobs.batch.ranges import Range
 from spark_jobs.commits.changes import GONE
 from spark_jobs.commits.merging import measures
+from spark_jobs.lake.checkpoints import bootstrapped
 from spark_jobs.lake.history import actions_at
 from spark_jobs.plan.columns import (
+    COUNTED_UPTO,
     EVENT_COLUMNS,
     EVENT_ID,
     EVENTS,
@@ -117,6 +119,7 @@ class Recompute:
                 F.col(EVENT_ID).alias("__that_id"),
                 F.col(INGEST_SEQ).alias("__that_seq"),
                 F.col("engine_watermark").alias(JUDGED),
+                self._history_upto.alias(COUNTED_UPTO),
             )
         )
         same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
@@ -128,6 +131,16 @@ class Recompute:
         if not verdict.in_windows:
             return events.join(late, same, "left_anti")
         return events.join(late, same, "left").drop("__that_id", "__that_seq")
+
+    @property
+    def _history_upto(self) -> Column:
+        """Of a late event, up to where the history has counted it: it has what the stream had read by then."""
+        epoch = self.target.epoch
+        if epoch.cut_us is None:
+            return F.lit(None).cast("timestamp")
+        noted = bootstrapped(self.target.lake, epoch)
+        cut = F.timestamp_micros(F.lit(epoch.cut_us))
+        return cut if noted is None else F.when(F.col("_batch_id") <= noted.last_batch, cut)
 
     def groups(self, events: Sequence[DataFrame], *, only: DataFrame | None = None) -> DataFrame:
         """What the step gives for events: rows as the table has them, and `FATE` where a `Where` withholds one.

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from spark_jobs.batch import backfill, repair
 from spark_jobs.batch.backfill import Done
-from spark_jobs.batch.planning import BackfillPlan, Slice, Target
+from spark_jobs.batch.planning import BackfillPlan, Read, Slice, Target
 from spark_jobs.batch.ranges import EPOCH, shown
 from spark_jobs.batch.repair import RepairPlan
 from spark_jobs.console.running import session
@@ -25,8 +25,8 @@ def _backfill_lines(plan: BackfillPlan) -> Iterator[str]:
     yield f"backfill of {plan.pipeline}, {plan.mode}: {shown(plan.begin_us)} to {shown(plan.end_us)} UTC"
     for notice in plan.notices:
         yield f"notice   {notice}"
-    yield from _reads(plan)
-    yield f"late     {_counted(plan.late, 'late event')} in the range, {plan.unsettled:,} not counted in a result yet"
+    yield from reads_text(plan.reads)
+    yield f"late     {counted(plan.late, 'late event')} in the range, {plan.unsettled:,} not counted in a result yet"
     for part in plan.slices:
         what = f"nothing to do: {part.nothing_to_do}" if part.nothing_to_do else f"computes and compares {plan.table}"
         yield f"slice {part.number:<3}{shown(part.begin_us)} to {shown(part.end_us)}: {what}"
@@ -34,22 +34,24 @@ def _backfill_lines(plan: BackfillPlan) -> Iterator[str]:
 
 def repair_text(plan: RepairPlan) -> str:
     """A plan in lines."""
-    lines = [f"repair of {plan.pipeline}: {_counted(plan.late, 'late event')} not counted in a result yet"]
+    lines = [f"repair of {plan.pipeline}: {counted(plan.late, 'late event')} not counted in a result yet"]
     if plan.nothing_to_do:
         lines.append(f"nothing to do: {plan.nothing_to_do}")
         return "\n".join(lines)
     lines += [f"events   {shown(begin)} to {shown(end)}" for begin, end in plan.times[:10]]
     lines += [f"         and {len(plan.times) - 10:,} more ranges"] if len(plan.times) > 10 else []
-    return "\n".join([*lines, *_reads(plan)])
+    return "\n".join([*lines, *reads_text(plan.reads)])
 
 
-def _reads(plan: BackfillPlan | RepairPlan) -> Iterator[str]:
-    for read in plan.reads:
-        rows = "an unknown number of rows" if read.rows is None else _counted(read.rows, "row")
+def reads_text(reads: Sequence[Read]) -> Iterator[str]:
+    """What is read, a line for each table."""
+    for read in reads:
+        rows = "an unknown number of rows" if read.rows is None else counted(read.rows, "row")
         yield f"reads    {read.table}, version {read.version}: at most {rows}, {_size(read.bytes)}"
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number of things."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -66,15 +68,15 @@ def done_text(table: str, done: Done) -> str:
     changed = done.changed
     if changed.rows:
         what = (
-            f"{table}: {_counted(changed.inserted, 'row')} added, {changed.updated:,} revised, "
+            f"{table}: {counted(changed.inserted, 'row')} added, {changed.updated:,} revised, "
             f"{changed.deleted:,} deleted in version {changed.version}"
         )
     else:
         what = f"{table}: every row is as it should be, nothing was written"
     if done.settled:
-        what += f"; {_counted(done.settled, 'late event')} settled"
+        what += f"; {counted(done.settled, 'late event')} settled"
     if done.unsettled:
-        what += f"; {_counted(done.unsettled, 'late event')} not counted any more"
+        what += f"; {counted(done.unsettled, 'late event')} not counted any more"
     return f"{what} ({done.seconds:.1f} s)"
 
 

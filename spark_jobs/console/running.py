@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.text import Text
 
+from spark_jobs.batch.bootstrap import compute_history
 from spark_jobs.console.live import Progress, progress_table, tell_failure
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.failures import StoppedError
@@ -50,7 +51,8 @@ def run_pipelines(
         The exit code: 0, or that of the first pipeline that failed.
     """
     with session(lake, err) as spark:
-        driver = Driver(spark, lake, definitions, readers=[d for d in registry().values() if isinstance(d, Pipeline)])
+        readers = [d for d in registry().values() if isinstance(d, Pipeline)]
+        driver = Driver(spark, lake, definitions, readers=readers, compute_history=compute_history)
         with Progress(out) as progress:
             driver.on_tick = progress.tick
             if until_caught_up:

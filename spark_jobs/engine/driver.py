@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -17,7 +18,9 @@ from spark_jobs.engine.lookups import LookupMovedError
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.engine.query import Reached, unobserved
 from spark_jobs.lake import Lake, watermarks
-from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.checkpoints import note_bootstrapped
+from spark_jobs.lake.errors import BootstrapUnfinishedError, CutNotReachedError, TidemarkError
+from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.spec import Definition, Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms
 
@@ -30,6 +33,7 @@ BESIDE = "beside"
 
 _PUBLISH_EVERY_S = 30.0
 _POLL_S = 0.2
+_AGAIN_S = 5.0
 
 
 @dataclass
@@ -58,6 +62,10 @@ class Driver:
         reached: told of each point of each batch; what it raises stops the pipeline. Also told of `BESIDE`, where what
             it raises only keeps from writing.
         warnings: what a person should know at the end, in words.
+        compute_history: computes in batch what the first query of an epoch with a cut has passed over; given the
+            session, the lake and the pipeline.
+        only_history: a pipeline ends when its history is computed.
+        histories: pipeline -> what `compute_history` has given.
     """
 
     spark: SparkSession
@@ -69,6 +77,10 @@ class Driver:
     queries: dict[str, AnyQuery] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    compute_history: Callable[[SparkSession, Lake, Pipeline], Any] | None = None
+    only_history: bool = False
+    histories: dict[str, Any] = field(default_factory=dict)
+    _computing: dict[str, "_History"] = field(default_factory=dict)
     _published: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -145,7 +157,10 @@ class Driver:
         finished = [query for query in self._running() if query.draining and query.idle]
         for query in finished:
             query.query.stop()
-        if finished:
+        cancelled = [history for name, history in self._computing.items() if self.queries[name].draining]
+        for history in cancelled:
+            history.cancel()
+        if finished or cancelled:
             self._note_ended()
             self._publish(at_once=True)
 
@@ -160,6 +175,9 @@ class Driver:
         while (running := self._running()) or self._note_ended():
             if stop.wait(_POLL_S):
                 self._drain(running)
+                for name, history in self._computing.items():
+                    self.queries[name].drain()
+                    history.cancel()
                 break
             self.look()
             self.on_tick(self)
@@ -173,20 +191,49 @@ class Driver:
         for name, query in self.queries.items():
             if name in self.outcomes or query.query.isActive:
                 continue
-            if isinstance(query.error, LookupMovedError) and not query.draining:
-                self._start_again(query)
+            history = self._computing.get(name)
+            if history is not None and not history.over:
                 again = True
+            elif history is not None:
+                del self._computing[name]
+                again = self._after_history(query, history) or again
+            elif isinstance(query.error, LookupMovedError) and not query.draining:
+                log.info("%s: takes a newer version of what it looks up", name)
+                again = self._start_again(query)
+            elif isinstance(query, PipelineQuery) and query.reads_history and self._outcome(query) == Outcome(name):
+                if query.draining:
+                    self.outcomes[name] = Outcome(name)
+                else:
+                    self._computing[name] = _History(self, query)
+                    again = True
             else:
                 self.outcomes[name] = self._outcome(query)
         return again
 
-    def _start_again(self, query: AnyQuery) -> None:
-        """With the newer version of a table in which it looks columns up; nothing of the batch was done."""
-        log.info("%s: takes a newer version of what it looks up", query.name)
+    def _after_history(self, query: AnyQuery, history: "_History") -> bool:
+        """Goes on as a stream; whether it does."""
+        if query.draining:
+            self.outcomes[query.name] = Outcome(query.name)
+        elif isinstance(history.error, CutNotReachedError) and not query.until_caught_up:
+            # The batch that would have moved the watermark was lost with a driver: the next events move it.
+            log.info("%s: %s", query.name, history.error)
+            return self._start_again(query)
+        elif history.error is not None:
+            self.outcomes[query.name] = Outcome(query.name, self._explained(query, history.error))
+        elif self.only_history:
+            self.outcomes[query.name] = Outcome(query.name)
+        else:
+            log.info("%s: its history is computed, it goes on as a stream", query.name)
+            return self._start_again(query)
+        return False
+
+    def _start_again(self, query: AnyQuery) -> bool:
+        """On the same checkpoint, with a plan of now; whether it runs."""
         try:
             query.start(until_caught_up=query.until_caught_up)
         except Exception as error:  # noqa: BLE001 (whatever it is, the other pipelines go on)
             self.outcomes[query.name] = Outcome(query.name, self._explained(query, error))
+        return query.name not in self.outcomes
 
     def _running(self) -> list[AnyQuery]:
         return [query for name, query in self.queries.items() if name not in self.outcomes and query.query.isActive]
@@ -260,6 +307,59 @@ class Driver:
                 log.warning("the watermark of %s could not be published", name, exc_info=True)
                 row = None
             self._published[name] = (time.monotonic(), row.watermark_ms if row else watermark_ms)
+
+
+class _History:
+    """The history of one pipeline, computed in a thread of its own, so that the driver goes on to give signs of life.
+
+    Args:
+        driver: whose pipeline it is.
+        query: the first query of its epoch, which has ended.
+    """
+
+    def __init__(self, driver: Driver, query: PipelineQuery) -> None:
+        self._driver = driver
+        self._query = query
+        self.error: Exception | None = None
+        self._cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"history of {query.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """Ends it before it is done; what it has committed stays."""
+        self._cancelled.set()
+        while not self.over:
+            self._driver.spark.sparkContext.cancelJobGroup(self._group)
+            self._thread.join(_POLL_S)
+
+    @property
+    def _group(self) -> str:
+        return f"history of {self._query.name}"
+
+    def _run(self) -> None:
+        driver, query = self._driver, self._query
+        try:
+            if driver.compute_history is None:
+                raise BootstrapUnfinishedError(
+                    f"pipeline `{query.name}`: the history of its epoch {query.epoch.number} is still to be computed. "
+                    f"Nothing was written. Run: tidemark bootstrap {query.name}"
+                )
+            driver.spark.sparkContext.setJobGroup(self._group, self._group, interruptOnCancel=False)
+            driver.spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.name)
+            last = newest_batch(driver.lake, query.epoch.folder, "commits")
+            driver.reached("history_read", -1 if last is None else last)
+            driver.histories[query.name] = driver.compute_history(driver.spark, driver.lake, query.definition)
+            driver.reached("history_written", -1 if last is None else last)
+            note_bootstrapped(driver.lake, query.epoch, -1 if last is None else last)
+        except Exception as error:  # noqa: BLE001 (it is the pipeline's outcome, the others go on)
+            self.error = error
+            if isinstance(error, CutNotReachedError) and not query.until_caught_up:
+                self._cancelled.wait(_AGAIN_S)
 
 
 class _IdleWatch:

@@ -19,7 +19,7 @@ from spark_jobs.commits.tables import SchemaMismatchError, create_table
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
-from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
+from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, history_cut, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.ledger import LedgerEntry, named
@@ -69,7 +69,8 @@ class PipelineQuery(Query[Pipeline]):
 
     def _begin_plan(self) -> None:
         """Takes a version of each lookup: the one that a batch was begun with, or the newest."""
-        self.branches = Branches(self.logical, self.lookups.take(self._versions_begun_with()))
+        cut_us = history_cut(self.lake, current_epoch(self.lake, self.name))
+        self.branches = Branches(self.logical, self.lookups.take(self._versions_begun_with()), cut_us=cut_us)
         self._is_first_batch = True
 
     def _versions_begun_with(self) -> dict[str, int]:
@@ -87,6 +88,11 @@ class PipelineQuery(Query[Pipeline]):
             if found is not None and (found.epoch, found.batch_id) == (epoch.number, planned):
                 return dict(found.lookups)
         return {}
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether this is the first query of an epoch that begins at a cut."""
+        return self.branches.cut_us is not None
 
     def before_batch(self, batch_id: int) -> None:
         """Ends the query where a newer version of a lookup is to be taken."""
@@ -189,7 +195,7 @@ class PipelineQuery(Query[Pipeline]):
         return with_revision(results, self.logical, 0).schema
 
     def _late_schema(self, events: Sequence[DataFrame]) -> StructType:
-        schema = late_schema(events, self.logical, self.branches.operator.verdict)
+        schema = late_schema(events, self.logical, self.branches.verdict)
         doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if doubled:
             raise SchemaMismatchError(
@@ -240,6 +246,12 @@ class PipelineQuery(Query[Pipeline]):
 
         Spark asks for it again at each start until a batch is finished, and must get the same answer.
         """
+        # The epoch may have been begun, or its history finished, by another since the plan was made.
+        cut_us, planned_with = history_cut(self.lake, self.epoch), self.branches.cut_us
+        self.branches = self.branches.beyond(cut_us)
+        return self._fix_versions() or cut_us != planned_with
+
+    def _fix_versions(self) -> bool:
         used = self._starts
         if (noted := starts_of(self.lake, self.epoch)) is not None:
             # A reset may have come between the plan and now.
@@ -259,7 +271,7 @@ class PipelineQuery(Query[Pipeline]):
         The counting pass materialises the whole plan even where every table already has the batch: Spark's state
         partitions have to run, or the query dies at each restart.
         """
-        operator, verdict = self.branches.operator, self.branches.operator.verdict
+        operator, verdict = self.branches.operator, self.branches.verdict
         is_result, is_late = self.branches.result_rows, account.late_events(verdict, bounds.late_watermark_ms)
         terms = account.terms_of_events(self.logical, verdict, bounds.late_watermark_ms)
         observed = Observed(batch, terms)
@@ -444,7 +456,7 @@ class PipelineQuery(Query[Pipeline]):
         operator = self.branches.operator
         bronze = Bronze(self.spark, self.lake, self.logical.reads, self._bronze_schemas)
         events, pairs = entry.late_events, entry.terms.get("pairs_late", entry.late_events)
-        fetched = LateRows(self.logical, operator.verdict, bronze, bounds, self._schemas["late"].names)
+        fetched = LateRows(self.logical, self.branches.verdict, bronze, bounds, self._schemas["late"].names)
         rows, found = fetched.rows(late, events, batch_id, self.epoch.number)
         try:
             if (found.events, found.pairs) != (events, pairs):

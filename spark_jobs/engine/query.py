@@ -118,6 +118,8 @@ class Query(ABC, Generic[D]):
         refuse_lost_batches(self.lake, self.definition, self._epoch)
         if self.fix_starts():
             plan = self.plan()
+        # What is there now, and no more: then its history is due.
+        to_an_end = until_caught_up or self.reads_history
         interval = f"{duration_ms(self.definition.trigger_interval)} milliseconds"
         writer = (
             plan.writeStream.foreachBatch(self._run_batch)
@@ -125,7 +127,7 @@ class Query(ABC, Generic[D]):
             .queryName(self.name)
             .option("checkpointLocation", self.lake.path(self.epoch.folder))
         )
-        writer = writer.trigger(availableNow=True) if until_caught_up else writer.trigger(processingTime=interval)
+        writer = writer.trigger(availableNow=True) if to_an_end else writer.trigger(processingTime=interval)
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         self._query = writer.start()
         self._started.set()
@@ -146,6 +148,11 @@ class Query(ABC, Generic[D]):
     def looked_up(self) -> dict[str, int]:
         """Table -> the version in which the running plan looks columns up."""
         return {}
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether it passes over results that are computed in batch once it has read what is there."""
+        return False
 
     def fix_starts(self) -> bool:
         """Notes where a new checkpoint begins in its source; whether the plan has to be made again for it."""

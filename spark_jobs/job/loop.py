@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.batch.bootstrap import compute_history
 from spark_jobs.control import orders, terms
 from spark_jobs.control.pulse import Figures, PipelinePulse, State
 from spark_jobs.control.terms import FencedError
@@ -140,7 +141,9 @@ class JobDriver:
         self._orders = orders.records(lake, job)
         self._fence = fence or Fence(lake, job, term)
         self._spark = spark
-        self._driver = Driver(spark, lake, (), readers=readers, reached=self._fence.check)
+        self._driver = Driver(
+            spark, lake, (), readers=readers, reached=self._fence.check, compute_history=compute_history
+        )
         self._running: dict[str, _Running] = {}
         self._wanted: Mapping[str, orders.Order] = {}
         self._looked_at: float | None = None

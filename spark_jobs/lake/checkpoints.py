@@ -3,9 +3,11 @@
 `_checkpoints/<pipeline>/epochs/<number>.json` is created once and never changed, by a conditional create, so of two
 drivers that begin an epoch exactly one does. Spark's own checkpoint of the epoch lies beside it, in
 `_checkpoints/<pipeline>/epoch-<number>/`, and where it begins in its source tables in
-`_checkpoints/<pipeline>/starts/<number>.json`.
+`_checkpoints/<pipeline>/starts/<number>.json`. `_checkpoints/<pipeline>/bootstraps/<number>.json` notes of an epoch
+that begins at a cut that its history has been computed.
 """
 
+import contextlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -29,6 +31,7 @@ class Epoch(Persisted):
         definition: that runs on it, as JSON.
         begun_at: when the epoch began.
         tables_emptied: whether all rows of the pipeline's tables are of this epoch.
+        cut_us: windows that end at or before it are computed in batch, microseconds since 1970; None: none is.
     """
 
     pipeline: str
@@ -36,6 +39,7 @@ class Epoch(Persisted):
     definition: str
     begun_at: datetime
     tables_emptied: bool = True
+    cut_us: int | None = None
 
     @property
     def folder(self) -> str:
@@ -79,6 +83,47 @@ def _starts_path(epoch: Epoch) -> str:
     return f"_checkpoints/{epoch.pipeline}/starts/{epoch.number:06d}.json"
 
 
+class Bootstrapped(Persisted):
+    """That the history of an epoch, up to its cut, has been computed in batch.
+
+    Attributes:
+        last_batch: the newest batch of the stream before that: what this one and those before it have read is in the
+            history, where it lies before the cut.
+        at: when it was done.
+    """
+
+    last_batch: int
+    at: datetime
+
+
+def bootstrapped(lake: Lake, epoch: Epoch) -> Bootstrapped | None:
+    """The end of an epoch's bootstrap; None: it has not come, or the epoch has no cut."""
+    if epoch.cut_us is None:
+        return None
+    try:
+        return Bootstrapped.model_validate_json(bytes(obstore.get(lake.store, _bootstrap_path(epoch)).bytes()))
+    except (NotFoundError, FileNotFoundError):
+        return None
+
+
+def note_bootstrapped(lake: Lake, epoch: Epoch, last_batch: int) -> None:
+    """Notes, once, that the history of an epoch has been computed."""
+    noted = Bootstrapped(last_batch=last_batch, at=datetime.now(UTC))
+    with contextlib.suppress(AlreadyExistsError):
+        create_object(lake, _bootstrap_path(epoch), noted.model_dump_json().encode())
+
+
+def history_cut(lake: Lake, epoch: Epoch | None) -> int | None:
+    """Up to where the history of an epoch is still to be computed, microseconds since 1970; None: it is not."""
+    if epoch is None or epoch.cut_us is None or bootstrapped(lake, epoch) is not None:
+        return None
+    return epoch.cut_us
+
+
+def _bootstrap_path(epoch: Epoch) -> str:
+    return f"_checkpoints/{epoch.pipeline}/bootstraps/{epoch.number:06d}.json"
+
+
 def current_epoch(lake: Lake, pipeline: str) -> Epoch | None:
     """The newest epoch of a pipeline; None before its first run."""
     folder = f"_checkpoints/{pipeline}/epochs/"
@@ -88,8 +133,17 @@ def current_epoch(lake: Lake, pipeline: str) -> Epoch | None:
     return Epoch.model_validate_json(bytes(lake.store.get(max(paths)).bytes()))
 
 
-def begin_epoch(lake: Lake, definition: Definition, number: int, *, tables_emptied: bool = True) -> Epoch:
+def begin_epoch(
+    lake: Lake, definition: Definition, number: int, *, tables_emptied: bool = True, cut_us: int | None = None
+) -> Epoch:
     """Begins an epoch with a definition.
+
+    Args:
+        lake: where.
+        definition: that runs on it.
+        number: of the epoch.
+        tables_emptied: as `Epoch`.
+        cut_us: as `Epoch`.
 
     Returns:
         The epoch; if another driver began it first, with the same definition, that one's.
@@ -103,6 +157,7 @@ def begin_epoch(lake: Lake, definition: Definition, number: int, *, tables_empti
         definition=definition.to_json(),
         begun_at=datetime.now(UTC),
         tables_emptied=tables_emptied,
+        cut_us=cut_us,
     )
     path = f"_checkpoints/{definition.name}/epochs/{number:06d}.json"
     try:

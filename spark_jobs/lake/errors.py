@@ -42,6 +42,16 @@ class RepeatedTasksError(TidemarkError):
     exit_code = 75
 
 
+class BootstrapUnfinishedError(TidemarkError):
+    """The history of a pipeline is still to be computed in batch."""
+
+
+class CutNotReachedError(TidemarkError):
+    """A stream could still count events of windows whose history is to be computed in batch."""
+
+    exit_code = 75
+
+
 def first_line(error: BaseException) -> str:
     """What a library says went wrong, without the stack that follows.
 

@@ -21,7 +21,8 @@ class LedgerEntry(Persisted):
     """What one commit of a result table accounts for.
 
     Attributes:
-        kind: what wrote it: a batch of a stream, a slice of a backfill, a repair, or the skip of a batch.
+        kind: what wrote it: a batch of a stream, a slice of a backfill, a repair, the skip of a batch, a bootstrap (the
+            history of a new epoch), or a rebuild (the results of a changed definition in place of those before).
         run: which run of it: of a batch, Spark's id of the start that ran it.
         started_ms: when the batch began, in milliseconds since 1970.
         watermark_ms: Spark's watermark W(N) of this batch: windows that end at or before it are closed.
@@ -46,7 +47,7 @@ class LedgerEntry(Persisted):
         sources: source -> the offset up to which the batch read, as Spark's log has it.
     """
 
-    kind: Literal["batch", "backfill", "repair", "skip"] = "batch"
+    kind: Literal["batch", "backfill", "repair", "skip", "bootstrap", "rebuild"] = "batch"
     run: str = ""
     started_ms: int
     watermark_ms: int = 0

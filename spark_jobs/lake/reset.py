@@ -59,7 +59,7 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     Raises:
         MissingTableError: if the pipeline has never run on this lake.
     """
-    before, newest = current_epoch(lake, definition.name), _newest_epoch(lake, definition)
+    before, newest = current_epoch(lake, definition.name), newest_epoch(lake, definition)
     if before is None and newest:
         # All of its checkpoints are gone, and its tables know of them: there is nothing to bury.
         before = begin_epoch(lake, definition, newest)
@@ -89,7 +89,7 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
 
 
-def _newest_epoch(lake: Lake, definition: Definition) -> int:
+def newest_epoch(lake: Lake, definition: Definition) -> int:
     """The newest epoch that the result table has a batch of; 0: none."""
     table = definition.sink.table
     if not exists(lake, table):

@@ -25,6 +25,9 @@ FINAL_AFTER, REVISION, REVISED_AT = "final_after", "revision", "revised_at"
 JUDGED = "__judged"
 """Of an event of which a stream has counted only some windows: the watermark by which it was late for the others."""
 
+COUNTED_UPTO = "__counted_upto"
+"""Of an event that has `JUDGED`: windows that end up to it have counted it all the same; null: none."""
+
 ERA = "__era"
 """Of an event that is looked up again: the versions that its batch has taken; of a row there: those that have it."""
 

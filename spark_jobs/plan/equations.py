@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from spark_jobs.plan.tables import TableRef
 
-FATES = ("on_time", "partly_late", "late", "duplicate", "quarantined", "unmatched", "filtered", "timeless")
+FATES = ("on_time", "partly_late", "late", "duplicate", "quarantined", "unmatched", "filtered", "timeless", "history")
 """What may become of an event: each meets exactly one of these."""
 
 EVENTS_UNIT = "events"

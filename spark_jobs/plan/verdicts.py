@@ -5,7 +5,8 @@ row of an event: a text costs one call to the JVM, the same expression put toget
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from spark_jobs.plan import windows
 from spark_jobs.plan.columns import KEY, TIME
@@ -44,6 +45,15 @@ class Verdict(ABC):
         """How many windows a late event has missed."""
         return "1L"
 
+    def beyond(self, cut_us: int) -> Self:
+        """The verdict of a stream that passes over every window that ends at or before a cut, which is such an end."""
+        raise TypeError(f"{self.describe()}: no cut parts these events")
+
+    @property
+    def history(self) -> str | None:
+        """Whether such a stream passes over an event; None where it passes over none."""
+        return None
+
     @abstractmethod
     def late_by_ms(self, watermark_ms: int) -> str:
         """How much longer the watermark would have had to wait for a late event."""
@@ -67,9 +77,11 @@ class WindowEnd(Verdict):
 
     Attributes:
         window: of the pair.
+        after_us: only windows that end after this cut count, itself the end of one; None: all do.
     """
 
     window: Window
+    after_us: int | None = None
     in_windows = True
     counts_groups = True
 
@@ -78,9 +90,26 @@ class WindowEnd(Verdict):
         """Of sessions, which are merged after they were dropped."""
         return isinstance(self.window, Session)
 
+    def beyond(self, cut_us: int) -> Self:
+        """Of windows on a grid."""
+        return super().beyond(cut_us) if isinstance(self.window, Session) else replace(self, after_us=cut_us)
+
+    @property
+    def history(self) -> str | None:
+        """All of its windows end at or before the cut."""
+        return None if self.after_us is None else f"({windows.last_end_us(TIME, self.window)} <= {self.after_us}L)"
+
+    @property
+    def _first_end_us(self) -> str:
+        """End of the oldest of its windows that count."""
+        first = windows.first_end_us(TIME, self.window)
+        if self.after_us is None:
+            return first
+        return f"greatest({first}, {self.after_us}L + {windows.every_us(self.window)})"
+
     def any_late(self, watermark_ms: int) -> str:
         """The oldest of its windows has passed."""
-        return f"({windows.first_end_us(TIME, self.window)} <= {watermark_ms * 1000}L)"
+        return f"({self._first_end_us} <= {watermark_ms * 1000}L)"
 
     def all_late(self, watermark_ms: int) -> str:
         """The newest of its windows has passed."""
@@ -88,22 +117,25 @@ class WindowEnd(Verdict):
 
     def pairs(self) -> str:
         """Its windows."""
-        return windows.window_count(TIME, self.window)
+        if self.after_us is None:
+            return windows.window_count(TIME, self.window)
+        newest = windows.last_end_us(TIME, self.window)
+        return f"(({newest} - {self._first_end_us}) div {windows.every_us(self.window)} + 1L)"
 
     def late_pairs(self, watermark_ms: int) -> str:
         """Those of its windows that have passed."""
         if windows.windows_per_event(self.window) == 1:
             return "1L"
-        past_us = f"({watermark_ms * 1000}L - {windows.first_end_us(TIME, self.window)})"
+        past_us = f"({watermark_ms * 1000}L - {self._first_end_us})"
         return f"least({past_us} div {windows.every_us(self.window)} + 1L, {self.pairs()})"
 
     def late_by_ms(self, watermark_ms: int) -> str:
         """By its oldest window."""
-        return f"({watermark_ms * 1000}L - {windows.first_end_us(TIME, self.window)}) div 1000L"
+        return f"({watermark_ms * 1000}L - {self._first_end_us}) div 1000L"
 
     def missed(self, watermark_ms: int) -> str:
         """Each window that has passed."""
-        first, size_us = windows.first_end_us(TIME, self.window), windows.size_us(self.window)
+        first, size_us = self._first_end_us, windows.size_us(self.window)
         if isinstance(self.window, Session):
             ends = f"array({first})"
         else:

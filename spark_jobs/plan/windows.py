@@ -52,6 +52,12 @@ def first_start_after(instant_us: int, window: GridWindow) -> int:
     return (instant_us - offset) // every * every + every + offset
 
 
+def last_end_upto(instant_us: int, window: GridWindow) -> int:
+    """End of the newest window that has ended at an instant; microseconds since 1970."""
+    every, ends = duration_ms(window.every) * 1000, duration_ms(window.offset + window.size) * 1000
+    return (instant_us - ends) // every * every + ends
+
+
 def gap_us(window: Session) -> str:
     """How long an event keeps its session open, in microseconds."""
     return f"{duration_ms(window.gap) * 1000}L" if window.gap_sql is None else GAP

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from spark_jobs.plan.columns import FATE, SEQ, SOURCE, TIME
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.verdicts import Never, Verdict
-from spark_jobs.transforms.events import FILTERED, QUARANTINED, UNMATCHED
+from spark_jobs.transforms.events import FILTERED, HISTORY, QUARANTINED, UNMATCHED
 
 EVENT = f"({SOURCE} IS NOT NULL AND {SEQ} IS NOT NULL)"
 PASSED = f"({EVENT} AND {FATE} IS NULL AND {TIME} IS NOT NULL)"
@@ -35,6 +35,8 @@ def terms_of_events(plan: LogicalPlan, verdict: Verdict, late_watermark_ms: int)
         "heartbeats": HEARTBEATS,
         "on_time": PASSED,
     }
+    if verdict.history is not None:
+        conditions["history"] = f"{EVENT} AND {FATE} = {HISTORY}"
     if not plan.lookups:
         del conditions["unmatched"], conditions["quarantined"]
     if not isinstance(verdict, Never):

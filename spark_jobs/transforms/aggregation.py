@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.plan.columns import EVENTS, GAP, JUDGED, SESSION
+from spark_jobs.plan.columns import COUNTED_UPTO, EVENTS, GAP, JUDGED, SESSION
 from spark_jobs.spec import Aggregate, Session, TopN, Window
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import split_order_by
@@ -14,7 +14,8 @@ from spark_jobs.spec.expressions import split_order_by
 def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> DataFrame:
     """One row for each window and key: `window_start`, `window_end`, the key, the measures and `__events`.
 
-    Events may have `JUDGED`, the watermark by which they came too late for some of their windows, or their `SESSION`.
+    Events may have `JUDGED`, the watermark by which they came too late for some of their windows, with `COUNTED_UPTO`,
+    or their `SESSION`.
 
     On a stream this is Spark's own stateful aggregation; in batch it gives the rows that the stream would give if no
     event came late.
@@ -27,7 +28,10 @@ def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> Dat
         window = given.alias("__window")
         if JUDGED in events.columns:
             # As the stream has counted them: not in windows that were closed when an event came.
-            events = events.select("*", window).where(f"{JUDGED} IS NULL OR __window.end > {JUDGED}")
+            counted = f"{JUDGED} IS NULL OR __window.end > {JUDGED}"
+            if COUNTED_UPTO in events.columns:
+                counted += f" OR __window.end <= {COUNTED_UPTO}"
+            events = events.select("*", window).where(counted)
             window = F.col("__window")
         keys.insert(0, window)
     measures = [F.expr(sql).alias(name) for name, sql in step.measures.items()]

@@ -12,13 +12,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.plan import windows
-from spark_jobs.plan.columns import FATE, GAP, HEARTBEAT, INGEST_SEQ, KEY, SEQ, SOURCE, TIME
+from spark_jobs.plan.columns import FATE, GAP, HEARTBEAT, INGEST_SEQ, JUDGED, KEY, SEQ, SOURCE, TIME
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.operators import Operator, Side
-from spark_jobs.plan.verdicts import Never
+from spark_jobs.plan.verdicts import Never, Verdict
 from spark_jobs.spec import Pipeline
 from spark_jobs.spec.durations import duration_ms
-from spark_jobs.transforms.events import with_row_steps
+from spark_jobs.transforms.events import HISTORY, with_row_steps
 from spark_jobs.transforms.operators import transform_of
 
 _LEAST_LONG, _GREATEST_LONG = -(2**63), 2**63 - 1
@@ -30,15 +30,24 @@ class Branches:
     Args:
         plan: of the pipeline.
         lookups: table -> its rows, for `Enrich`.
+        cut_us: windows that end at or before it are passed over, as they are computed in batch; None: none is.
     """
 
-    def __init__(self, plan: LogicalPlan, lookups: Mapping[str, DataFrame] | None = None) -> None:
+    def __init__(
+        self, plan: LogicalPlan, lookups: Mapping[str, DataFrame] | None = None, *, cut_us: int | None = None
+    ) -> None:
         if plan.operator is None or not isinstance(plan.definition, Pipeline):
             raise TypeError(f"expected the plan of a pipeline, got that of `{plan.definition.name}`")
         self._plan = plan
         self._lookups = lookups or {}
         self.operator: Operator = plan.operator
         self.transform = transform_of(self.operator)
+        self.cut_us = cut_us
+        self.verdict: Verdict = self.operator.verdict if cut_us is None else self.operator.verdict.beyond(cut_us)
+
+    def beyond(self, cut_us: int | None) -> "Branches":
+        """The same, of windows that end after a cut; None: of all."""
+        return self if cut_us == self.cut_us else Branches(self._plan, self._lookups, cut_us=cut_us)
 
     @property
     def narrow_rows(self) -> str:
@@ -92,7 +101,11 @@ class Branches:
             if self._has_gaps:
                 goes_on = goes_on & (F.col(GAP) > 0)
             goes_on = F.unix_micros(time) >= F.when(goes_on, F.lit(_LEAST_LONG)).otherwise(F.lit(_GREATEST_LONG))
-        return passed.where(goes_on).drop(FATE)
+        events = passed.where(goes_on).drop(FATE)
+        if self.cut_us is None:
+            return events
+        # As if a watermark had closed these windows before.
+        return events.withColumn(JUDGED, F.timestamp_micros(F.lit(self.cut_us)))
 
     def _time(self, side: Side) -> str | None:
         """The column by which events are late; None where none is."""
@@ -117,6 +130,9 @@ class Branches:
 
     def _narrow(self, stream: DataFrame, side: Side, index: int) -> DataFrame:
         events = self._with_account(self._steps(stream, side), side, index)
+        if (history := self.verdict.history) is not None:
+            passed_over = F.when(F.col(SEQ).isNotNull() & F.expr(history), F.lit(HISTORY).cast("tinyint"))
+            events = events.withColumn(FATE, F.coalesce(F.col(FATE), passed_over))
         # Who counts events asks of no group, and need not read its key a second time.
         keys = self.operator.event_keys if self.operator.verdict.counts_groups else ()
         key = [F.col(f"`{name}`") for name in keys]

@@ -9,7 +9,7 @@ from spark_jobs.plan.columns import ERA, FATE
 from spark_jobs.spec import Enrich, Select, Table, Where
 from spark_jobs.spec.steps import StepSpec
 
-FILTERED, WITHHELD, UNMATCHED, QUARANTINED = 1, 2, 3, 4
+FILTERED, WITHHELD, UNMATCHED, QUARANTINED, HISTORY = 1, 2, 3, 4, 5
 """What `FATE` may be, as a byte: a text would cost the counting pass a tenth more."""
 
 _FATE_OF_MISSING = {"null": None, "drop": UNMATCHED, "quarantine": QUARANTINED}

@@ -65,6 +65,22 @@ class Grouped(Operator):
         return self.is_session
 
     @property
+    def why_not_bootstrapped(self) -> str | None:
+        """Windows on a grid end where others do; sessions and totals do not."""
+        if self.is_session:
+            return "a session may reach across every cut"
+        if self.step.window is None:
+            return "a running total has no part that is ever closed"
+        return None
+
+    def cut_upto(self, instant_us: int) -> int:
+        """The end of a window."""
+        window = self.step.window
+        if window is None or isinstance(window, Session):
+            return super().cut_upto(instant_us)
+        return windows.last_end_upto(instant_us, window)
+
+    @property
     def reach(self) -> tuple[timedelta, timedelta]:
         """Events of a window that starts in a range come up to its end; a session may have begun before."""
         longest = windows.longest(self.step.window) if self.step.window is not None else timedelta(0)

@@ -97,6 +97,19 @@ class Operator(ABC):
         return True
 
     @property
+    def why_not_bootstrapped(self) -> str | None:
+        """Why its history cannot be computed in batch up to a cut, beyond which the stream goes on; None: it can be."""
+        return "no instant parts what it remembers of events before from what it needs for those after"
+
+    def cut_upto(self, instant_us: int) -> int:
+        """The newest instant, up to one, that parts its rows: each is made of events before it or lies beyond.
+
+        Raises:
+            TypeError: if nothing parts them, which `why_not_bootstrapped` says.
+        """
+        raise TypeError(f"{self.kind}: no instant parts its rows")
+
+    @property
     def reach(self) -> tuple[timedelta, timedelta]:
         """How far before and after a range events matter to the rows that belong to it."""
         return timedelta(0), timedelta(0)

@@ -14,6 +14,11 @@ class Stateless(Operator):
     kind = "stateless"
 
     @property
+    def why_not_bootstrapped(self) -> str | None:
+        """There is nothing that a batch would do better."""
+        return "it remembers nothing, so that its stream goes through the history as fast as a batch"
+
+    @property
     def repair_unit(self) -> str:
         """What one late event can change."""
         return "nothing: no event is late"

@@ -1,0 +1,75 @@
+"""Bootstraps in this process: the plan as a person reads it, and what was done."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from spark_jobs.batch import bootstrap
+from spark_jobs.batch.backfill import Done
+from spark_jobs.batch.bootstrap import BootstrapPlan
+from spark_jobs.batch.ranges import shown
+from spark_jobs.console.batch import counted, done_text, reads_text
+from spark_jobs.console.live import Progress
+from spark_jobs.console.running import report_failures, session
+from spark_jobs.engine.driver import Driver
+from spark_jobs.engine.pipeline import PipelineQuery
+from spark_jobs.lake import Lake
+from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.ledger import Totals
+from spark_jobs.spec import Pipeline
+
+
+def bootstrap_text(plan: BootstrapPlan) -> str:
+    """A plan in lines."""
+    return "\n".join(_lines(plan))
+
+
+def _lines(plan: BootstrapPlan) -> Iterator[str]:
+    yield f"bootstrap of {plan.pipeline}: epoch {plan.epoch} {'has begun' if plan.begun else 'begins'}"
+    yield f"cut      {shown(plan.cut_us)} UTC; the newest event is of {shown(plan.newest_us)}"
+    yield f"stream   windows that end after the cut, for {plan.table}"
+    yield from reads_text(plan.streams)
+    yield "batch    windows that end at or before it, over the events that the stream has read by then"
+    yield from reads_text(plan.computes)
+
+
+def run_bootstrap(
+    out: Console, err: Console, lake: Lake, pipeline: Pipeline, plan: BootstrapPlan, *, stop: threading.Event
+) -> int:
+    """Executes a plan and says what was done.
+
+    Returns:
+        The exit code.
+    """
+    began = time.monotonic()
+    with session(lake, err) as spark:
+        query = PipelineQuery(spark, lake, pipeline)
+        # A definition that cannot start must leave no checkpoint that refuses the fixed one.
+        query.create_tables()
+        query.plan()
+        epoch = bootstrap.begin(lake, pipeline, plan)
+        driver = Driver(spark, lake, [pipeline], compute_history=bootstrap.compute_history, only_history=True)
+        with Progress(out) as progress:
+            driver.on_tick = progress.tick
+            outcomes = driver.run_until_caught_up(close=False, stop=stop)
+    code = report_failures(err, outcomes)
+    history: list[Done] | None = driver.histories.get(pipeline.name)
+    if code or history is None:
+        return code or 130
+    terms = Totals.of(row for _, row in ledger_rows(lake, plan.table, pipeline.name, epoch.number))
+    out.print(
+        f"stream   {counted(terms['read'], 'event')} read, {terms['history']:,} of them only before the cut, "
+        f"{terms['late']:,} late",
+        highlight=False,
+    )
+    for done in history:
+        out.print(f"batch    {done_text(plan.table, done)}", highlight=False, soft_wrap=True)
+    out.print(
+        f"{pipeline.name}: its history is computed up to {shown(plan.cut_us)} UTC "
+        f"({time.monotonic() - began:.1f} s). It goes on from there: tidemark run {pipeline.name}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0
