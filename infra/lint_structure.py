@@ -15,7 +15,7 @@ KINDS = frozenset(
 )
 """Windows and steps: what one of them means is asked of the plan."""
 
-SUFFIXES = ("__late", "__groups", "__quarantine")
+SUFFIXES = ("__late", "__groups", "__quarantine", "__rebuilt")
 INTERNALS = frozenset({"_jdf", "_jsq", "_jvm", "_jsparkSession"})
 
 _KINDS_KNOWN_IN = ("spark_jobs/spec/", "spark_jobs/plan/", "spark_jobs/transforms/", "spark_jobs/pipelines/")

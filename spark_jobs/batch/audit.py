@@ -197,35 +197,37 @@ def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str) ->
     both = recompute.compared(table, rows, where, keys)
     values = measures([name for name in rows.columns if f"__old_{name}" in both.columns], keys)
     # The values that differ, each as it is and as it should be.
-    named = [
+    differing = [
         F.when(
             differs(both, name),
-            F.concat(F.lit(f"{name} is "), _text(f"__old_{name}"), F.lit(", should be "), _text(name)),
+            F.concat(F.lit(f"{name} is "), text(f"__old_{name}"), F.lit(", should be "), text(name)),
         )
         for name in values
     ]
-    should = _named(values, _text)
+    should = named(values, text)
     what = (
         F.when(F.col("__kind") == "inserted", F.concat(F.lit("missing; it should have "), should))
         .when(F.col("__kind") == "deleted", F.lit("must not be there: no event gives it"))
-        .when(F.col("__kind") == "updated", F.concat_ws("; ", *named))
+        .when(F.col("__kind") == "updated", F.concat_ws("; ", *differing))
     )
-    row = _named(keys, lambda name: F.when(F.col("__kind") == "deleted", _text(f"__old_{name}")).otherwise(_text(name)))
+    row = named(keys, lambda name: F.when(F.col("__kind") == "deleted", text(f"__old_{name}")).otherwise(text(name)))
     named_row = F.concat(F.lit(f"{table}: "), row).alias("row")
     wrong = both.where(F.col("__kind").isNotNull()).select(named_row, what.alias("what"))
     held = recompute.held(table, where, list(keys))
     twice = held.groupBy(*(F.col(f"`{name}`") for name in keys)).count().where("count > 1")
     return wrong.unionByName(
         twice.select(
-            F.concat(F.lit(f"{table}: "), _named(keys, _text)).alias("row"),
+            F.concat(F.lit(f"{table}: "), named(keys, text)).alias("row"),
             F.concat(F.lit("there "), F.col("count").cast("string"), F.lit(" times")).alias("what"),
         )
     )
 
 
-def _named(names: Sequence[str], text: Callable[[str], Column]) -> Column:
-    return F.concat_ws(", ", *(F.concat(F.lit(f"{name}="), text(name)) for name in names))
+def named(names: Sequence[str], value: Callable[[str], Column]) -> Column:
+    """Names with their values, as a person reads them."""
+    return F.concat_ws(", ", *(F.concat(F.lit(f"{name}="), value(name)) for name in names))
 
 
-def _text(name: str) -> Column:
+def text(name: str) -> Column:
+    """The value of a column, as a person reads it."""
     return F.coalesce(F.col(f"`{name}`").cast("string"), F.lit("null"))

@@ -38,7 +38,7 @@ from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spec import Definition, Pipeline, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 
-_FIRST_US = -62_135_596_800_000_000
+FIRST_US = -62_135_596_800_000_000
 """Year 1: no event lies before it."""
 
 
@@ -111,7 +111,7 @@ def plan_bootstrap(lake: Lake, definition: Definition) -> BootstrapPlan:
         cut_us=cut_us,
         newest_us=newest_us,
         streams=reads_of(lake, planned, None),
-        computes=reads_of(lake, planned, Range(_FIRST_US, cut_us)),
+        computes=reads_of(lake, planned, Range(FIRST_US, cut_us)),
     )
 
 
@@ -289,7 +289,7 @@ def _oldest_us(target: Target) -> int:
             statistics = file_statistics(open_table(target.lake, source.name))
             least = f"min.{column_of(source, side.event_time)}"
             if least not in statistics.column_names or statistics[least].null_count:
-                return _FIRST_US
+                return FIRST_US
             times = statistics[least].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             oldest += [pc.min(times).as_py()] if len(times) else []
-    return max(_FIRST_US, min(oldest, default=_FIRST_US))
+    return max(FIRST_US, min(oldest, default=FIRST_US))

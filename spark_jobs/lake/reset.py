@@ -69,13 +69,13 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
             f"Start it: tidemark run {definition.name}"
         )
     query = query_id(lake, before.folder)
-    tables = _tables_of_both(lake, before, definition)
+    tables = tables_of_both(lake, before, definition)
     # In this order: a reset that is interrupted leaves the old epoch, which can commit nothing, and can be repeated.
     for table in tables:
         if query is not None:
-            _bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
+            bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
         if empty_tables:
-            open_table(lake, table).delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}))
+            empty(lake, table)
         # The new epoch must not outlive what makes room for it.
         last = open_table(lake, table).version()
         for version in range(max(0, last - 1), last + 1):
@@ -89,6 +89,11 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
 
 
+def empty(lake: Lake, table: str) -> None:
+    """Removes the rows of a table, in a commit that tells its readers."""
+    open_table(lake, table).delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}))
+
+
 def newest_epoch(lake: Lake, definition: Definition) -> int:
     """The newest epoch that the result table has a batch of; 0: none."""
     table = definition.sink.table
@@ -98,7 +103,7 @@ def newest_epoch(lake: Lake, definition: Definition) -> int:
     return found.epoch if found is not None else 0
 
 
-def _tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[str, ...]:
+def tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[str, ...]:
     """What the definition writes now, and what it wrote in the epoch that is over, unless that is another's by now."""
     old = str(json.loads(before.definition)["sink"]["table"])
     names = list(tables_of(definition))
@@ -134,7 +139,8 @@ def refuse_tables_of_others(lake: Lake, definition: Definition) -> None:
             )
 
 
-def _bury(lake: Lake, table: str, txn_app_id: str) -> None:
+def bury(lake: Lake, table: str, txn_app_id: str) -> None:
+    """Leaves a tombstone in a table: nothing can be committed to it under this transaction id any more."""
     delta = open_table(lake, table)
     nothing = delta.to_pyarrow_dataset().schema.empty_table()
     tombstone = CommitProperties(app_transactions=[Transaction(txn_app_id, _LAST_TXN_VERSION)])

@@ -9,6 +9,9 @@ Role = Literal["result", "late", "groups", "quarantine"]
 _SUFFIXES: dict[Role, str] = {"late": "__late", "groups": "__groups", "quarantine": "__quarantine"}
 
 
+_ASIDE = "__rebuilt"
+
+
 @dataclass(frozen=True)
 class TableRef:
     """A table of a pipeline.
@@ -32,6 +35,11 @@ def beside(table: str, role: Role) -> str:
     return table + _SUFFIXES.get(role, "")
 
 
+def aside(table: str) -> str:
+    """Where the rows of a changed definition are built before they take the place of a table's."""
+    return table + _ASIDE
+
+
 def all_beside(table: str) -> Iterable[str]:
     """Every name that a pipeline with this result table may write."""
     return (table, *(f"{table}{suffix}" for suffix in _SUFFIXES.values()))
@@ -39,6 +47,7 @@ def all_beside(table: str) -> Iterable[str]:
 
 def result_of(table: str) -> tuple[str, Role]:
     """The result table that a table lies beside, and its role."""
+    table = table.removesuffix(_ASIDE)
     for role, suffix in _SUFFIXES.items():
         if table.endswith(suffix):
             return table.removesuffix(suffix), role

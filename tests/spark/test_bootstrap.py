@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import audit, bootstrap
-from spark_jobs.batch.bootstrap import plan_bootstrap
+from spark_jobs.batch import audit, bootstrap, rebuild
+from spark_jobs.batch.bootstrap import BootstrapRefusedError, plan_bootstrap
+from spark_jobs.batch.rebuild import plan_rebuild
 from spark_jobs.engine.driver import Driver, Outcome
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, swapping
 from spark_jobs.lake.checkpoints import current_epoch, history_cut
-from spark_jobs.spec import Hopping, Pipeline, Tumbling
+from spark_jobs.lake.reset import reset
+from spark_jobs.lake.revisions import revisions
+from spark_jobs.lake.tables import exists
+from spark_jobs.plan.tables import aside
+from spark_jobs.spec import Hopping, Pipeline, Session, Tumbling
 from tests import lakes
 from tests.spark.test_backfill import (
     HOPPING,
+    MEASURES,
     assert_same,
     by_duckdb,
     closed_ms,
@@ -112,3 +120,91 @@ def test_a_bootstrap_that_is_interrupted_is_finished_by_the_next_driver(
     run_repair(spark, lake, definition)
     assert_same(table(lake), expected(lake, definition))
     assert_sound(spark, lake, definition)
+
+
+def rebuilt(spark: SparkSession, lake: Lake, definition: Pipeline) -> rebuild.Comparison:
+    target, plan = plan_rebuild(lake, definition)
+    rebuild.build(spark, target, plan)
+    found = rebuild.compare(spark, target, plan)
+    rebuild.swap(spark, target, plan)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["append", "update"])
+def test_a_changed_window_and_measure_are_built_aside_compared_and_swapped(
+    spark: SparkSession, lake: Lake, kind: str
+) -> None:
+    more: dict[str, Any] = {"mode": "update", "top": True} if kind == "update" else {}
+    before, batches = pipeline(**more), events(7)
+    bronze = feed(lake, batches[:5])
+    lakes.run(spark, lake, before)
+    rows_before = table(lake)
+
+    # Another measure: the same windows, the same keys.
+    measures = {**MEASURES, "total": "sum(w) + 0", "most": "max(w)"}
+    changed = with_aggregate(before, measures=measures)
+    target, plan = plan_rebuild(lake, changed)
+    assert plan.changed == ("steps",)
+    rebuild.build(spark, target, plan)
+    found = rebuild.compare(spark, target, plan)
+    assert table(lake) == rows_before, "what is built aside changes nothing"
+    assert found.added == ("most",)
+    assert found.same > 0
+    assert found.changed + found.new > 0, "late events count now"
+    assert re.search(r"window_start=.*, k=", found.examples[0].row)
+
+    # Interrupted between the swap and the new epoch, and done again.
+    with patch.object(swapping, "begin_epoch", side_effect=RuntimeError("killed")), pytest.raises(RuntimeError):
+        rebuild.swap(spark, target, plan)
+    bronze.append(batches[5])
+    found = rebuilt(spark, lake, changed)
+    assert found.changed == found.gone == 0
+    assert rebuild.unfinished(lake, changed) is not None
+    run(spark, lake, changed, only_history=True)
+    assert rebuild.unfinished(lake, changed) is None
+    assert_same(table(lake), expected(lake, changed))
+    assert_sound(spark, lake, changed)
+    with pytest.raises(BootstrapRefusedError, match="nothing has to be built anew"):
+        plan_rebuild(lake, changed)
+
+    # Another window: no row has the key of one before.
+    other = with_aggregate(changed, window=HOPPING)
+    found = rebuilt(spark, lake, other)
+    assert (found.same, found.changed) == (0, 0)
+    assert found.new > 0
+    assert found.gone > 0
+    bronze.append(batches[6])
+    run(spark, lake, other)
+    run_repair(spark, lake, other)
+    assert_same(table(lake), expected(lake, other))
+    assert_sound(spark, lake, other)
+    assert not exists(lake, aside("gold.activity"))
+
+
+def with_aggregate(definition: Pipeline, **changes: Any) -> Pipeline:
+    steps = [step.model_copy(update=changes) if step.kind == "aggregate" else step for step in definition.steps]
+    return definition.model_copy(update={"steps": tuple(steps)})
+
+
+def test_what_cannot_be_bootstrapped_or_rebuilt_is_refused(spark: SparkSession, lake: Lake) -> None:
+    bronze = feed(lake, events(9)[:2])
+    with pytest.raises(BootstrapRefusedError, match=r"a session may reach across every cut.*tidemark run activity"):
+        plan_bootstrap(lake, pipeline(Session("5 minutes")))
+    definition = pipeline()
+    with pytest.raises(BootstrapRefusedError, match=r"has not run .*tidemark bootstrap activity"):
+        plan_rebuild(lake, definition)
+    lakes.run(spark, lake, definition)
+    with pytest.raises(BootstrapRefusedError, match="epoch 1 of it has begun as a stream"):
+        plan_bootstrap(lake, definition)
+
+    # Right after a reset there is a history again; a stream that was faster is not passed over.
+    reset(lake, definition, empty_tables=True)
+    plan = plan_bootstrap(lake, definition)
+    assert plan.epoch == 3
+    bootstrap.begin(lake, definition, plan)
+    assert plan_bootstrap(lake, definition).begun
+    bronze.append(events(9)[2])
+    run(spark, lake, definition)
+    assert_same(table(lake), expected(lake, definition))
+    kinds = [each.ledger.kind for _, each in revisions(lake, "gold.activity", "activity", 3) if each.ledger]
+    assert kinds == ["bootstrap"]

@@ -1,0 +1,343 @@
+"""A changed definition: its results are built aside, compared with the table, and take its place in one commit.
+
+Afterwards its stream begins as after a bootstrap: at the cut up to which the results were built (docs/bootstrap.md).
+"""
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.batch.audit import named, text
+from spark_jobs.batch.bootstrap import FIRST_US, BootstrapRefusedError, cut_of, reads_of, refuse_unsuitable
+from spark_jobs.batch.eras import Era
+from spark_jobs.batch.planning import Read, Target
+from spark_jobs.batch.ranges import Range
+from spark_jobs.batch.recompute import Recompute, differs
+from spark_jobs.commits.merging import measures
+from spark_jobs.commits.tables import create_table
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import Epoch, current_epoch, history_cut
+from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.reset import newest_epoch, tables_of_both
+from spark_jobs.lake.revisions import Revision, revisions, with_revised
+from spark_jobs.lake.swapping import Content
+from spark_jobs.lake.swapping import swap as swap_tables
+from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.plan.changes import Verdict, changes
+from spark_jobs.plan.columns import EVENTS, FATE
+from spark_jobs.plan.tables import TableRef, aside
+from spark_jobs.spec import Definition, Table, definition_from_json
+from spark_jobs.transforms.results import REVISED, with_revision
+
+_SHOWN = 10
+"""So many rows that differ are shown."""
+
+
+class RebuildPlan(BaseModel):
+    """What a rebuild will do.
+
+    Attributes:
+        pipeline: its name.
+        table: its result.
+        aside: where its new rows are built.
+        changed: what differs between the definition of the epoch that ends and that of now.
+        before: the epoch that ends.
+        epoch: that begins.
+        cut_us: up to where windows are built, microseconds since 1970; the stream gives those that end later.
+        newest_us: as `BootstrapPlan`.
+        reads: the source tables.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    table: str
+    aside: str
+    changed: tuple[str, ...]
+    before: int
+    epoch: int
+    cut_us: int
+    newest_us: int
+    reads: tuple[Read, ...]
+
+
+class Difference(BaseModel):
+    """A row that is another one than before.
+
+    Attributes:
+        row: its key, as a person reads it.
+        what: becomes of it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    row: str
+    what: str
+
+
+class Comparison(BaseModel):
+    """The rows of a table beside those that were built, both up to the cut.
+
+    Attributes:
+        same: rows that agree in every column that both have.
+        changed: rows with other values.
+        new: rows whose key the table does not have.
+        gone: rows of the table whose key none of the new ones has.
+        beyond: rows of the table beyond the cut, which the stream gives again.
+        added: columns that the table does not have.
+        removed: columns that only the table has.
+        retyped: columns of another type.
+        keyed: whether rows were compared one by one: the table has the columns by which new rows are told apart.
+        examples: some of the rows that are not the same.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    same: int
+    changed: int
+    new: int
+    gone: int
+    beyond: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    retyped: tuple[str, ...] = ()
+    keyed: bool = True
+    examples: tuple[Difference, ...] = ()
+
+
+class Prospect(Target):
+    """A pipeline as it will be: of its new epoch nothing has run."""
+
+    def _epoch(self) -> Epoch:
+        before = current_epoch(self.lake, self.name)
+        if before is None or not exists(self.lake, self.result):
+            raise BootstrapRefusedError(
+                f"pipeline `{self.name}` has not run on {self.lake.uri} yet: there is nothing to build anew. Start it: "
+                f"tidemark bootstrap {self.name}"
+            )
+        self.before = before
+        number = max(before.number, newest_epoch(self.lake, self.pipeline)) + 1
+        return before.model_copy(update={"number": number, "definition": self.pipeline.to_json(), "cut_us": None})
+
+    def _newest(self) -> LedgerEntry:
+        return LedgerEntry(started_ms=0)
+
+    def _refuse_foreign_changes(self) -> None:
+        """All rows are replaced, whoever wrote them."""
+
+    def _refuse_lost_events(self) -> None:
+        """What bronze does not have any more is among the rows that are gone, and seen before they are."""
+
+    def _read_by_stream(self, source: Table) -> tuple[int, int | None]:
+        return open_table(self.lake, source.name).version(), None
+
+
+class _Anew(Recompute):
+    """Results of a definition that has not run: it looks columns up in tables as they are now."""
+
+    @cached_property
+    def _eras(self) -> tuple[Era, ...]:
+        return ()
+
+    @cached_property
+    def _lookups(self) -> dict[str, DataFrame]:
+        lake, reader = self.target.lake, self.spark.read.format("delta")
+        return {step.table: reader.load(lake.table_path(step.table)) for step in self.target.logical.lookups}
+
+
+def plan_rebuild(lake: Lake, definition: Definition) -> tuple[Prospect, RebuildPlan]:
+    """What a rebuild will do; nothing is written, and no JVM is started.
+
+    Args:
+        lake: where.
+        definition: of the pipeline, as it is now.
+
+    Raises:
+        BootstrapRefusedError: if it needs none, or none is built for it.
+    """
+    planned = refuse_unsuitable(definition)
+    target = Prospect(lake, definition)
+    name, before = target.name, target.before
+    judged = changes(definition_from_json(before.definition), definition)
+    if refused := [change for change in judged if change.verdict is Verdict.REFUSED]:
+        raise BootstrapRefusedError(f"pipeline `{name}`: {refused[0].why}. Nothing was read or written.")
+    changed = tuple(change.field for change in judged if change.verdict is Verdict.REBUILD)
+    if not changed:
+        raise BootstrapRefusedError(
+            f"pipeline `{name}`: its definition fits epoch {before.number} of its checkpoint: nothing has to be built "
+            "anew. Nothing was read or written. To compute closed windows again: tidemark backfill "
+            f"{name} --from … --to … --force"
+        )
+    old = definition_from_json(before.definition).sink.table
+    if old != target.result:
+        raise BootstrapRefusedError(
+            f"pipeline `{name}`: it wrote {old}, and now writes {target.result}: there is no table to compare it with. "
+            f"Nothing was read or written. Begin again: tidemark reset {name} --keep-tables, then tidemark bootstrap "
+            f"{name}"
+        )
+    tables_of_both(lake, before, definition)  # refuses those of others
+    newest_us, cut_us = cut_of(lake, planned)
+    return target, RebuildPlan(
+        pipeline=name,
+        table=target.result,
+        aside=aside(target.result),
+        changed=changed,
+        before=before.number,
+        epoch=target.epoch.number,
+        cut_us=cut_us,
+        newest_us=newest_us,
+        reads=reads_of(lake, planned, Range(FIRST_US, cut_us)),
+    )
+
+
+def unfinished(lake: Lake, definition: Definition) -> Epoch | None:
+    """The epoch of a rebuild, or a bootstrap, that has begun and whose history is still to be computed."""
+    current = current_epoch(lake, definition.name)
+    if current is None or history_cut(lake, current) is None:
+        return None
+    judged = changes(definition_from_json(current.definition), definition)
+    return None if any(change.verdict is not Verdict.SAFE for change in judged) else current
+
+
+def build(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> None:
+    """Computes the results of the new definition up to the cut, into tables aside; whatever is there is replaced."""
+    recompute = _Anew(spark, target, plan.reads, round(datetime.now(UTC).timestamp() * 1000))
+    events = recompute.sources([Range(FIRST_US, plan.cut_us)])
+    groups = recompute.groups(events).where(target.operator.closed(plan.cut_us // 1000)).persist()
+    try:
+        for table in _swapped(target):
+            rows = recompute.results(groups) if table.role == "result" else groups.drop(FATE)
+            (
+                with_revision(rows, target.logical, recompute.clock_ms)
+                .write.format("delta")
+                .mode("overwrite")
+                .option("overwriteSchema", "true")
+                .save(target.lake.table_path(aside(table.name)))
+            )
+    finally:
+        groups.unpersist()
+
+
+def _swapped(target: Prospect) -> tuple[TableRef, ...]:
+    """The tables that are built, the result last."""
+    groups = target.logical.table("groups")
+    return (groups, target.logical.result) if groups is not None else (target.logical.result,)
+
+
+def compare(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Comparison:
+    """The table beside what was built."""
+    lake, operator = target.lake, target.operator
+    new = spark.read.format("delta").load(lake.table_path(plan.aside))
+    old = spark.read.format("delta").load(lake.table_path(plan.table))
+    types = [{field.name: field.dataType.simpleString() for field in frame.schema} for frame in (old, new)]
+    both = [name for name in types[1] if name in types[0]]
+    retyped = [f"{name}: {types[0][name]}, then {types[1][name]}" for name in both if types[0][name] != types[1][name]]
+    shared = [name for name in both if types[0][name] == types[1][name] and name not in REVISED]
+    closed = operator.closed(plan.cut_us // 1000)
+    columns = {
+        "added": tuple(name for name in types[1] if name not in types[0]),
+        "removed": tuple(name for name in types[0] if name not in types[1]),
+        "retyped": tuple(retyped),
+        "beyond": old.where(f"NOT {closed}").count(),
+    }
+    keys = list(operator.row_keys)
+    if not set(keys) <= set(shared):
+        return Comparison(same=0, changed=0, new=new.count(), gone=old.where(closed).count(), keyed=False, **columns)
+    recompute = Recompute(spark, target, plan.reads, 0)
+    beside = recompute.compared(plan.table, new.select(*shared), closed, keys).persist()
+    try:
+        counts: Mapping[str | None, int] = {
+            row["__kind"]: row["count"] for row in beside.groupBy("__kind").count().collect()
+        }
+        return Comparison(
+            same=counts.get(None, 0),
+            changed=counts.get("updated", 0),
+            new=counts.get("inserted", 0),
+            gone=counts.get("deleted", 0),
+            examples=_examples(beside, keys, measures(shared, keys)),
+            **columns,
+        )
+    finally:
+        beside.unpersist()
+
+
+def _examples(beside: DataFrame, keys: list[str], values: list[str]) -> tuple[Difference, ...]:
+    kind = F.col("__kind")
+    row = named(keys, lambda name: F.when(kind == "deleted", text(f"__old_{name}")).otherwise(text(name)))
+    differing = [
+        F.when(
+            differs(beside, name),
+            F.concat(F.lit(f"{name} is "), text(f"__old_{name}"), F.lit(", becomes "), text(name)),
+        )
+        for name in values
+    ]
+    what = (
+        F.when(kind == "inserted", F.concat(F.lit("new: "), named(values, text)))
+        .when(kind == "deleted", F.concat(F.lit("gone: "), named(values, lambda name: text(f"__old_{name}"))))
+        .otherwise(F.concat_ws("; ", *differing))
+    )
+    # Rows that have other values say most.
+    order = F.when(kind == "updated", 0).when(kind == "inserted", 1).otherwise(2)
+    found = beside.where(kind.isNotNull()).select(row.alias("row"), what.alias("what"), order.alias("order"))
+    shown = found.orderBy("order", "row").limit(_SHOWN).collect()
+    return tuple(Difference(row=each["row"], what=each["what"]) for each in shown)
+
+
+def swap(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Epoch:
+    """Puts what was built in the place of the tables' rows, and begins the new epoch at the cut.
+
+    Raises:
+        CheckpointError: if another has begun that epoch meanwhile.
+    """
+    lake, run = target.lake, f"rebuild-{uuid.uuid4().hex[:12]}"
+    contents = []
+    for table in _swapped(target):
+        rows = spark.read.format("delta").load(lake.table_path(aside(table.name)))
+        create_table_if_missing(lake, table, rows)
+        revision = Revision(
+            pipeline=target.name,
+            epoch=plan.epoch,
+            run=run,
+            role=table.role,
+            begin_us=FIRST_US,
+            end_us=plan.cut_us,
+            ledger=_entry(target, plan, run, rows) if table.name == target.operator.groups.name else None,
+        )
+        contents.append(Content(table.name, aside(table.name), revision))
+    epoch = swap_tables(lake, target.pipeline, target.before, plan.epoch, contents, cut_us=plan.cut_us)
+    if epoch.cut_us != plan.cut_us:
+        raise CheckpointError(
+            f"pipeline `{target.name}`: another command has begun epoch {epoch.number} meanwhile. Begin again: "
+            f"tidemark reset {target.name} --empty-tables"
+        )
+    return epoch
+
+
+def create_table_if_missing(lake: Lake, table: TableRef, rows: DataFrame) -> None:
+    """Makes a table that the definition before did not write."""
+    if not exists(lake, table.name):
+        create_table(lake, table.name, rows.schema, statistics=table.statistics)
+
+
+def _entry(target: Prospect, plan: RebuildPlan, run: str, rows: DataFrame) -> LedgerEntry:
+    """What the table holds from now on, by the ledger of the new epoch."""
+    count, pairs = rows.agg(F.count(F.lit(1)), F.coalesce(F.sum(EVENTS), F.lit(0))).collect()[0]
+    terms = {"rows": count, "pairs_revised": pairs}
+    # A swap before this one, which was interrupted, has told of rows that go now.
+    told = with_revised(
+        {}, (each for _, each in revisions(target.lake, target.operator.groups.name, target.name, plan.epoch))
+    )
+    return LedgerEntry(
+        kind="rebuild",
+        run=run,
+        started_ms=round(datetime.now(UTC).timestamp() * 1000),
+        watermark_ms=plan.cut_us // 1000,
+        reads={read.table: (0, read.version + 1) for read in plan.reads},
+        terms={name: value - told.get(name, 0) for name, value in terms.items()},
+    )

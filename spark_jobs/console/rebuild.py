@@ -1,0 +1,105 @@
+"""Rebuilds in this process: the plan and the comparison as a person reads them, and what was done."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+
+from spark_jobs.batch import rebuild
+from spark_jobs.batch.ranges import shown
+from spark_jobs.batch.rebuild import Comparison, Prospect, RebuildPlan
+from spark_jobs.console.batch import reads_text
+from spark_jobs.console.bootstrap import finish
+from spark_jobs.console.running import session
+from spark_jobs.engine.pipeline import PipelineQuery
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import Epoch
+from spark_jobs.spec import Pipeline
+
+
+def rebuild_text(plan: RebuildPlan) -> str:
+    """A plan in lines."""
+    return "\n".join(_plan_lines(plan))
+
+
+def _plan_lines(plan: RebuildPlan) -> Iterator[str]:
+    yield (
+        f"rebuild of {plan.pipeline}: {', '.join(plan.changed)} changed; epoch {plan.epoch} takes the place of "
+        f"epoch {plan.before}"
+    )
+    yield f"cut      {shown(plan.cut_us)} UTC; the newest event is of {shown(plan.newest_us)}"
+    yield f"builds   windows that end at or before it, in {plan.aside}"
+    yield from reads_text(plan.reads)
+    yield f"compares them with {plan.table}; swaps them in one commit, if told to; then its stream goes on from the cut"
+
+
+def comparison_text(plan: RebuildPlan, found: Comparison) -> str:
+    """What a rebuild changes, in lines."""
+    return "\n".join(_comparison_lines(plan, found))
+
+
+def _comparison_lines(plan: RebuildPlan, found: Comparison) -> Iterator[str]:
+    yield f"{plan.table} up to the cut, before and after:"
+    for what, names in (("added", found.added), ("removed", found.removed), ("of another type", found.retyped)):
+        if names:
+            yield f"columns  {what}: {', '.join(names)}"
+    if not found.keyed:
+        yield "rows     cannot be compared one by one, because rows are told apart by other columns than before"
+    yield (
+        f"rows     {found.same:,} the same, {found.changed:,} changed, {found.new:,} new, {found.gone:,} gone"
+        + (f"; {found.beyond:,} beyond the cut, which the stream gives again" if found.beyond else "")
+    )
+    for each in found.examples:
+        yield f"         {each.row}: {each.what}"
+
+
+def run_rebuild(
+    out: Console,
+    err: Console,
+    target: Prospect,
+    plan: RebuildPlan,
+    *,
+    allowed: Callable[[], bool] | None,
+    stop: threading.Event,
+) -> int:
+    """Builds, compares, swaps, and takes the new epoch to the end of its history.
+
+    Args:
+        out: where results are told.
+        err: where failures are.
+        target: the pipeline.
+        plan: what to do.
+        allowed: asked before anything but the tables aside is changed; None: nothing else is.
+        stop: ends early.
+
+    Returns:
+        The exit code.
+    """
+    began, lake = time.monotonic(), target.lake
+    with session(lake, err) as spark:
+        # A table in which it looks columns up must fit before anything is computed.
+        PipelineQuery(spark, lake, target.pipeline).lookups.take({})
+        rebuild.build(spark, target, plan)
+        found = rebuild.compare(spark, target, plan)
+        out.print(comparison_text(plan, found), highlight=False, markup=False, soft_wrap=True)
+        if allowed is None or not allowed():
+            out.print(
+                f"{plan.table} is as it was. What was built is in {plan.aside}; to put it in its place: tidemark "
+                f"rebuild {plan.pipeline} --yes",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return 0
+        epoch = rebuild.swap(spark, target, plan)
+        out.print(f"{plan.table}: has the new rows. Epoch {epoch.number} begins at the cut.", highlight=False)
+        return finish(out, err, spark, lake, target.pipeline, epoch, began=began, stop=stop)
+
+
+def finish_rebuild(
+    out: Console, err: Console, lake: Lake, pipeline: Pipeline, epoch: Epoch, *, stop: threading.Event
+) -> int:
+    """Takes an epoch whose swap was done before to the end of its history; the exit code."""
+    out.print(f"{pipeline.name}: epoch {epoch.number} has begun at its cut, its history is still to be computed.")
+    with session(lake, err) as spark:
+        return finish(out, err, spark, lake, pipeline, epoch, began=time.monotonic(), stop=stop)

@@ -1,0 +1,95 @@
+"""The results of a changed definition in place of those before: each table in one commit, then a new epoch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deltalake import CommitProperties, write_deltalake
+
+from spark_jobs.lake.checkpoints import Epoch, begin_epoch, delete_checkpoint
+from spark_jobs.lake.durable import force_commit
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.reset import EMPTIED, bury, empty, tables_of_both
+from spark_jobs.lake.revisions import Revision
+from spark_jobs.lake.spark_log import query_id
+from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.watermarks import withdraw
+from spark_jobs.spec import Definition
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a table is to have.
+
+    Attributes:
+        table: such as `gold.top_products`.
+        aside: the table that has it already.
+        revision: what the commit says of itself.
+    """
+
+    table: str
+    aside: str
+    revision: Revision
+
+
+def swap(
+    lake: Lake, definition: Definition, before: Epoch, number: int, contents: Sequence[Content], *, cut_us: int
+) -> Epoch:
+    """Ends an epoch, gives its tables their new content and begins the next one at a cut.
+
+    In this order: a swap that is interrupted leaves the old epoch, which can commit nothing, and can be repeated.
+    Readers of a table see its old rows until the commit that brings the new ones.
+
+    Args:
+        lake: where.
+        definition: as it is now.
+        before: the epoch that ends.
+        number: of the one that begins.
+        contents: of the tables that have new rows, the result last; the rows of the others are removed.
+        cut_us: as `Epoch.cut_us`.
+
+    Returns:
+        The epoch that has begun.
+    """
+    query, swapped = query_id(lake, before.folder), {content.table for content in contents}
+    tables = tables_of_both(lake, before, definition)
+    for table in tables:
+        if query is not None:
+            bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
+    for table in (name for name in tables if name not in swapped):
+        empty(lake, table)
+        _force_newest(lake, table)
+    for content in contents:
+        _overwrite(lake, content)
+    withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
+    epoch = begin_epoch(lake, definition, number, cut_us=cut_us)
+    delete_checkpoint(lake, before)
+    for content in contents:
+        remove_aside(lake, content.aside)
+    return epoch
+
+
+def _overwrite(lake: Lake, content: Content) -> None:
+    opened, new = open_table(lake, content.table), open_table(lake, content.aside)
+    # As a stream of batches: no table need fit in memory. Who reads it as a stream has counted rows that go.
+    metadata = {"userMetadata": content.revision.encode(), EMPTIED: "reset"}
+    write_deltalake(
+        opened,
+        new.to_pyarrow_dataset().scanner(batch_size=65_536, batch_readahead=2, fragment_readahead=1).to_reader(),
+        mode="overwrite",
+        schema_mode="overwrite",
+        commit_properties=CommitProperties(custom_metadata=metadata),
+    )
+    _force_newest(lake, content.table)
+
+
+def _force_newest(lake: Lake, table: str) -> None:
+    force_commit(lake, table, open_table(lake, table).version())
+
+
+def remove_aside(lake: Lake, table: str) -> None:
+    """Removes a table that was built aside."""
+    if not exists(lake, table):
+        return
+    paths = [item["path"] for item in lake.store.list(f"{table.replace('.', '/', 1)}/").collect()]
+    for start in range(0, len(paths), 1000):
+        lake.store.delete(paths[start : start + 1000])
