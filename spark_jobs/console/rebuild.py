@@ -31,7 +31,7 @@ def _plan_lines(plan: RebuildPlan) -> Iterator[str]:
     yield f"cut      {shown(plan.cut_us)} UTC; the newest event is of {shown(plan.newest_us)}"
     yield f"builds   windows that end at or before it, in {plan.aside}"
     yield from reads_text(plan.reads)
-    yield f"compares them with {plan.table}; swaps them in one commit, if told to; then its stream goes on from the cut"
+    yield f"then     compares them with {plan.table}, swaps them in one commit if told to, streams on from the cut"
 
 
 def comparison_text(plan: RebuildPlan, found: Comparison) -> str:
