@@ -5,7 +5,6 @@ at or before the cut; these are computed in batch, over just the events that it 
 is late by Spark's own verdict (docs/bootstrap.md).
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -224,9 +223,7 @@ def begin(lake: Lake, definition: Definition, plan: BootstrapPlan) -> Epoch:
     return epoch
 
 
-def compute_history(
-    spark: SparkSession, lake: Lake, pipeline: Pipeline, *, tell: Told | Callable[..., None] = lambda *_: None
-) -> list[Done]:
+def compute_history(spark: SparkSession, lake: Lake, pipeline: Pipeline, *, tell: Told = lambda *_: None) -> list[Done]:
     """Computes the history of the current epoch, over just the events that its stream has read; idempotent.
 
     Args:

@@ -63,7 +63,7 @@ class Driver:
             it raises only keeps from writing.
         warnings: what a person should know at the end, in words.
         compute_history: computes in batch what the first query of an epoch with a cut has passed over; given the
-            session, the lake and the pipeline.
+            session, the lake, the pipeline, and what to `tell` before and after each part.
         only_history: a pipeline ends when its history is computed.
         histories: pipeline -> what `compute_history` has given.
     """
@@ -77,7 +77,7 @@ class Driver:
     queries: dict[str, AnyQuery] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    compute_history: Callable[[SparkSession, Lake, Pipeline], Any] | None = None
+    compute_history: Callable[..., Any] | None = None
     only_history: bool = False
     histories: dict[str, Any] = field(default_factory=dict)
     _computing: dict[str, "_History"] = field(default_factory=dict)
@@ -353,7 +353,12 @@ class _History:
             driver.spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.name)
             last = newest_batch(driver.lake, query.epoch.folder, "commits")
             driver.reached("history_read", -1 if last is None else last)
-            driver.histories[query.name] = driver.compute_history(driver.spark, driver.lake, query.definition)
+            driver.histories[query.name] = driver.compute_history(
+                driver.spark,
+                driver.lake,
+                query.definition,
+                tell=lambda *_: driver.reached("history_slice", -1 if last is None else last),
+            )
             driver.reached("history_written", -1 if last is None else last)
             note_bootstrapped(driver.lake, query.epoch, -1 if last is None else last)
         except Exception as error:  # noqa: BLE001 (it is the pipeline's outcome, the others go on)
