@@ -223,6 +223,13 @@ def begin(lake: Lake, definition: Definition, plan: BootstrapPlan) -> Epoch:
     return epoch
 
 
+class _Beginning(Target):
+    """A pipeline that has no results of its history yet."""
+
+    def _refuse_lost_events(self) -> None:
+        """Events that bronze has lost before cost no result."""
+
+
 def compute_history(spark: SparkSession, lake: Lake, pipeline: Pipeline, *, tell: Told = lambda *_: None) -> list[Done]:
     """Computes the history of the current epoch, over just the events that its stream has read; idempotent.
 
@@ -235,7 +242,7 @@ def compute_history(spark: SparkSession, lake: Lake, pipeline: Pipeline, *, tell
     Raises:
         CutNotReachedError: if the stream's next batch could still count events of these windows.
     """
-    target = Target(lake, pipeline)
+    target = _Beginning(lake, pipeline)
     cut_us = history_cut(lake, target.epoch)
     if cut_us is None:
         return []

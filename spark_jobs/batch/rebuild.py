@@ -26,9 +26,10 @@ from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import newest_epoch, tables_of_both
 from spark_jobs.lake.revisions import Revision, revisions, with_revised
-from spark_jobs.lake.swapping import Content
+from spark_jobs.lake.swapping import Content, remove_aside
 from spark_jobs.lake.swapping import swap as swap_tables
 from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Verdict, changes
 from spark_jobs.plan.columns import EVENTS, FATE
 from spark_jobs.plan.tables import TableRef, aside
@@ -317,6 +318,12 @@ def swap(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Epoch:
             f"tidemark reset {target.name} --empty-tables"
         )
     return epoch
+
+
+def remove_built(lake: Lake, definition: Definition) -> None:
+    """Removes the tables aside that a swap has left, which was interrupted after its epoch had begun."""
+    for table in logical.build(definition).tables:
+        remove_aside(lake, aside(table.name))
 
 
 def create_table_if_missing(lake: Lake, table: TableRef, rows: DataFrame) -> None:

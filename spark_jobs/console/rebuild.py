@@ -101,5 +101,6 @@ def finish_rebuild(
 ) -> int:
     """Takes an epoch whose swap was done before to the end of its history; the exit code."""
     out.print(f"{pipeline.name}: epoch {epoch.number} has begun at its cut, its history is still to be computed.")
+    rebuild.remove_built(lake, pipeline)
     with session(lake, err) as spark:
         return finish(out, err, spark, lake, pipeline, epoch, began=time.monotonic(), stop=stop)
