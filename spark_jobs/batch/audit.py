@@ -17,7 +17,7 @@ from spark_jobs.lake.audit import checks
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import describe_missing, missing_files
-from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import FATE
@@ -90,13 +90,13 @@ def look(lake: Lake, definition: Definition) -> Audit:
             f"pipeline `{definition.name}` has not run on {lake.uri} yet: there is nothing to audit. "
             f"Start it: tidemark run {definition.name}"
         )
-    rows = ledger_rows(lake, planned.result.name, definition.name, epoch.number)
+    ledger = epoch_ledger(lake, planned.result.name, definition.name, epoch.number, planned.equations, last=1)
     names = [*(table.name for table in planned.tables), *(table.name for table in planned.reads)]
     missing = tuple(_missing(lake, dict.fromkeys([*names, *(step.table for step in planned.lookups)])))
     return Audit(
         pipeline=definition.name,
         table=planned.result.name,
-        checks=() if missing else tuple(checks(lake, definition, epoch.number, rows)),
+        checks=() if missing else tuple(checks(lake, definition, epoch.number, ledger)),
         missing=missing,
         left_out="data files are missing" if missing else None,
         remedy="docs/runbook.md#data-file-missing" if missing else None,

@@ -1,7 +1,7 @@
 """In which version of a table each event of a stream was looked up, from the stream's ledger."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -9,7 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.batch.planning import BackfillRefusedError, Target
-from spark_jobs.lake.history import actions_at, latest_version, ledger_rows
+from spark_jobs.lake.history import commits_between, latest_version, ledger_rows
+from spark_jobs.lake.ledger_table import Actions
 from spark_jobs.lake.offsets import table_read
 from spark_jobs.lake.spark_log import Place, place
 from spark_jobs.plan.columns import ERA, INGEST_SEQ
@@ -85,8 +86,7 @@ def _read_by_end(target: Target, table: str, era: Era) -> Column:
         return F.lit(False)
     version, index = end
     # Commits without events, such as those of a compaction, tell nothing: the next one does.
-    for number in range(version, latest_version(target.lake, table) + 1):
-        files = numbers_of(target, table, number)
+    for number, files in numbers_between(target, table, version, latest_version(target.lake, table)):
         if not any(files):
             continue
         read = seq < min(each[0] for each in files if each)
@@ -97,15 +97,23 @@ def _read_by_end(target: Target, table: str, era: Era) -> Column:
     return F.lit(True)
 
 
-def numbers_of(target: Target, table: str, version: int) -> list[tuple[int, ...]]:
-    """The least and the greatest `_ingest_seq` in each file that a commit adds; empty for one of heartbeats.
+def numbers_between(target: Target, table: str, first: int, last: int) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
+    """Versions, each with the least and the greatest `_ingest_seq` in each file that it adds; empty for heartbeats'.
 
     Raises:
         BackfillRefusedError: if the table's log does not tell any more.
     """
-    actions = actions_at(target.lake, table, version)
-    if actions is None:
-        raise _refused(target, table, version)
+    expected = first
+    for version, actions in commits_between(target.lake, table, first, last):
+        if version != expected:
+            raise _refused(target, table, expected)
+        expected += 1
+        yield version, _numbers(target, table, version, actions)
+    if expected <= last:
+        raise _refused(target, table, expected)
+
+
+def _numbers(target: Target, table: str, version: int, actions: Actions) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     for action in actions:
         if "add" in action and action["add"].get("dataChange", True):

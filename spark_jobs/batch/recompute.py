@@ -14,7 +14,7 @@ from spark_jobs.batch.planning import Read, Target
 from spark_jobs.batch.ranges import Range
 from spark_jobs.commits.changes import GONE
 from spark_jobs.commits.merging import measures
-from spark_jobs.lake.history import actions_at
+from spark_jobs.lake.history import commits_between
 from spark_jobs.plan.columns import (
     EVENT_COLUMNS,
     EVENT_ID,
@@ -82,8 +82,8 @@ class Recompute:
         bronze = self.spark.read.format("delta").option("versionAsOf", read.version).load(lake.table_path(table.name))
         if read.upto is not None:
             # The stream stands in the middle of a version: it has not seen the files after this one.
-            actions = actions_at(lake, table.name, read.version) or []
-            files = [action["add"]["path"] for action in actions if "add" in action]
+            commits = commits_between(lake, table.name, read.version, read.version)
+            files = [action["add"]["path"] for _, actions in commits for action in actions if "add" in action]
             if unseen := files[read.upto + 1 :]:
                 bronze = bronze.where(~F.col("_metadata.file_name").isin([path.rsplit("/", 1)[-1] for path in unseen]))
         events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT)).where(~F.col(HEARTBEAT))

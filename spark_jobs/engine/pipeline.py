@@ -21,7 +21,7 @@ from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
-from spark_jobs.lake.history import find_stamp
+from spark_jobs.lake.history import find_stamp, info_of, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry, named
 from spark_jobs.lake.offsets import read_by_batch, versions_read
 from spark_jobs.lake.reset import EMPTIED
@@ -219,8 +219,8 @@ class PipelineQuery(Query[Pipeline]):
         if (noted := self._starts.versions.get(table.name)) is not None:
             return noted
         if table.name not in self._planned_starts:
-            history = tables.history(tables.open_table(self.lake, table.name))
-            emptied = (commit["version"] for commit in history if commit.get(EMPTIED) == "reset")
+            commits = unsigned_commits(self.lake, table.name)
+            emptied = (version for version, actions in commits if info_of(actions).get(EMPTIED) == "reset")
             self._planned_starts[table.name] = next(emptied, 0)
         return self._planned_starts[table.name]
 

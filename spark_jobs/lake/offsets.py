@@ -4,22 +4,22 @@ An offset of Spark's Delta source is a place in the table's log: all versions be
 the data files up to `index`, in the order of the commit.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from itertools import chain
 
 from spark_jobs.lake.checkpoints import Starts
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.history import actions_at
+from spark_jobs.lake.history import commits_between, info_of
+from spark_jobs.lake.ledger_table import Actions, KeptCommits, rows_added
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.spark_log import next_version, place
 from spark_jobs.spec import Pipeline
 
-_AT_ONCE = 16
+_MANY = 100
+"""Between places so many versions apart it pays to ask `ops.ledger`."""
 
 
 class SourceEmptiedError(TidemarkError):
@@ -60,12 +60,26 @@ def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> 
     first, last = place(before) if before else (start, -1), place(upto)
     total: int | None = 0
     emptied: tuple[datetime, int] | None = None
-    for version, actions in _commits(lake, table, first[0], last[0]):
-        info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    begin = first[0]
+    commits: Iterator[tuple[int, Actions]]
+    if last[0] - begin > _MANY:
+        # Whole versions between the two are summed up where they are kept.
+        kept = KeptCommits(lake, table)
+        if (end := min(kept.below, last[0])) > begin + 1:
+            total, reset = kept.rows_added(begin + 1, end)
+            if reset is not None and reset[0] > start:
+                emptied = datetime.fromtimestamp(reset[1] / 1000, UTC), reset[0]
+            commits = chain(commits_between(lake, table, begin, begin), commits_between(lake, table, end, last[0]))
+        else:
+            commits = commits_between(lake, table, begin, last[0])
+    else:
+        commits = commits_between(lake, table, begin, last[0])
+    for version, actions in commits:
+        info = info_of(actions)
         if info.get(EMPTIED) == "reset" and version > start:
             emptied = datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC), version
         # Of the files that a version adds, those that lie between the two places.
-        rows = [count for index, count in enumerate(_added(actions)) if first < (version, index) <= last]
+        rows = [count for index, count in enumerate(rows_added(actions)) if first < (version, index) <= last]
         total = None if total is None or None in rows else total + sum(count or 0 for count in rows)
     return Read(total, *emptied) if emptied else Read(total)
 
@@ -124,23 +138,3 @@ def versions_read(
             begin = before.get(source)
             found[table] = (next_version(begin) if begin else starts.versions.get(table, 0), next_version(offset))
     return found
-
-
-def _commits(lake: Lake, table: str, first: int, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """The commits of these versions, the last one included where it is there already."""
-    versions = range(first, last + 1)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        look = pool.map if len(versions) > _AT_ONCE else map
-        for version, actions in zip(versions, look(lambda v: actions_at(lake, table, v), versions), strict=True):
-            if actions is not None:
-                yield version, actions
-
-
-def _added(actions: list[dict[str, Any]]) -> Iterator[int | None]:
-    """Rows of each data file that a commit brings to readers; None where its statistics do not tell."""
-    if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
-        return  # a commit that takes rows away is no event: streams pass over all of it
-    for action in actions:
-        if "add" in action and action["add"].get("dataChange", True):
-            statistics = json.loads(action["add"].get("stats") or "{}")
-            yield None if action["add"].get("deletionVector") else statistics.get("numRecords")
