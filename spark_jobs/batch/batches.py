@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_jobs.batch.eras import numbers_between
+from spark_jobs.batch.eras import after_snapshot, numbers_between
 from spark_jobs.batch.planning import Target
 from spark_jobs.lake.checkpoints import starts_of
 from spark_jobs.lake.history import ledger_rows
@@ -57,14 +57,20 @@ def batches_of(target: Target, table: str) -> Batches:
     starts = starts_of(target.lake, target.epoch)
     before = (starts.versions.get(table, 0) if starts else 0, -1)
     ends: list[tuple[Place, int, int]] = []
+    offsets: list[str] = []
     for batch_id, entry in ledger_rows(target.lake, target.result, target.name, target.epoch.number):
-        offsets = (offset for source, offset in entry.sources.items() if table_read(source, target.pipeline) == table)
-        offset = next(offsets, "")
+        read = (offset for source, offset in entry.sources.items() if table_read(source, target.pipeline) == table)
+        offset = next(read, "")
         if entry.kind != "batch" or not offset:
             continue
+        offsets.append(offset)
         ends.append((place(offset), batch_id, entry.late_watermark_ms * 1000))
     parts: list[tuple[int, int, int]] = []
     number = 0
+    if starts is not None and table in starts.snapshots and ends:
+        before = after_snapshot(target, table, ends[0][0], offsets)
+        # Its first batch has read all that the table held.
+        parts.append((0, *ends[0][1:]))
     last = max((upto[0] if upto[1] >= 0 else upto[0] - 1 for upto, _, _ in ends), default=before[0] - 1)
     for version, files in numbers_between(target, table, before[0], last):
         for index, numbers in enumerate(files):

@@ -12,7 +12,7 @@ from spark_jobs.batch.planning import BackfillRefusedError, Target
 from spark_jobs.lake.history import commits_between, latest_version, ledger_rows
 from spark_jobs.lake.ledger_table import Actions
 from spark_jobs.lake.offsets import table_read
-from spark_jobs.lake.spark_log import Place, place
+from spark_jobs.lake.spark_log import Place, in_snapshot, place
 from spark_jobs.plan.columns import ERA, INGEST_SEQ
 from spark_jobs.spec import Enrich
 from spark_jobs.transforms.branches import union
@@ -37,6 +37,7 @@ def eras(target: Target) -> tuple[Era, ...]:
     """The eras of a pipeline's epoch, in order; none where it looks nothing up."""
     lookups = {step.table for step in target.logical.lookups}
     found: list[Era] = []
+    unclear: str | None = None
     if not lookups:
         return ()
     for batch_id, entry in ledger_rows(target.lake, target.result, target.name, target.epoch.number):
@@ -47,6 +48,9 @@ def eras(target: Target) -> tuple[Era, ...]:
         ends = {table: place(offset) for table, offset in read.items() if table is not None}
         if found and found[-1].versions == versions:
             found.pop()
+        elif unclear:
+            raise _refused(target, unclear, place(read[unclear])[0])
+        unclear = next((table for table, offset in read.items() if table is not None and in_snapshot(offset)), None)
         found.append(Era(versions, batch_id, ends))
     return tuple(found)
 
@@ -95,6 +99,17 @@ def _read_by_end(target: Target, table: str, era: Era) -> Column:
                 read = read | seq.between(*each)
         return read
     return F.lit(True)
+
+
+def after_snapshot(target: Target, table: str, first: Place, offsets: Sequence[str]) -> Place:
+    """Where a stream that began with all that a table held was after its first batch.
+
+    Raises:
+        BackfillRefusedError: if it read that in several batches: nothing tells which of them read what.
+    """
+    if any(in_snapshot(offset) for offset in offsets):
+        raise _refused(target, table, first[0])
+    return first
 
 
 def numbers_between(target: Target, table: str, first: int, last: int) -> Iterator[tuple[int, list[tuple[int, ...]]]]:

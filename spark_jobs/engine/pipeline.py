@@ -5,6 +5,7 @@ above the narrow branch each batch keeps the events that Spark's operator droppe
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain
@@ -21,7 +22,7 @@ from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
-from spark_jobs.lake.history import find_stamp, info_of, unsigned_commits
+from spark_jobs.lake.history import actions_at, find_stamp, info_of, latest_version, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry, named
 from spark_jobs.lake.offsets import read_by_batch, versions_read
 from spark_jobs.lake.reset import EMPTIED
@@ -44,6 +45,19 @@ from spark_jobs.transforms.results import REVISED, with_revision
 
 NO_SUCH_KEY = "no such key"
 """Why an event is set aside that an `Enrich` finds nothing for."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a stream begins in a table.
+
+    Attributes:
+        version: the first that it reads.
+        snapshot: it begins with all that the table holds, at this version or a later one.
+    """
+
+    version: int
+    snapshot: bool = False
 
 
 class PipelineQuery(Query[Pipeline]):
@@ -206,7 +220,10 @@ class PipelineQuery(Query[Pipeline]):
         return self.branches.both([self._stream(table) for table in self.logical.reads])
 
     def _stream(self, table: Table) -> DataFrame:
-        options = {"startingVersion": str(self._first_version(table)), "skipChangeCommits": "true"}
+        options = {"skipChangeCommits": "true"}
+        start = self._start(table)
+        if not start.snapshot:
+            options["startingVersion"] = str(start.version)
         if table.max_files_per_trigger is not None:
             options["maxFilesPerTrigger"] = str(table.max_files_per_trigger)
         if table.max_bytes_per_trigger is not None:
@@ -214,18 +231,24 @@ class PipelineQuery(Query[Pipeline]):
         bronze = self.spark.readStream.format("delta").options(**options).load(self.lake.table_path(table.name))
         return project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT))
 
-    def _first_version(self, table: Table) -> int:
-        """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it."""
+    def _start(self, table: Table) -> Start:
+        """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it.
+
+        Where the log does not go back so far any more, with what the table holds: its files are in order of arrival.
+        """
         if (noted := self._starts.versions.get(table.name)) is not None:
-            return noted
+            return Start(noted, table.name in self._starts.snapshots)
         if table.name not in self._planned_starts:
             commits = unsigned_commits(self.lake, table.name)
             emptied = (version for version, actions in commits if info_of(actions).get(EMPTIED) == "reset")
-            self._planned_starts[table.name] = next(emptied, 0)
+            first = next(emptied, 0)
+            there = actions_at(self.lake, table.name, first) is not None
+            start = Start(first) if there else Start(latest_version(self.lake, table.name), snapshot=True)
+            self._planned_starts[table.name] = start
         return self._planned_starts[table.name]
 
     @cached_property
-    def _planned_starts(self) -> dict[str, int]:
+    def _planned_starts(self) -> dict[str, Start]:
         """Where the plan begins in each source table, as long as nothing is noted."""
         return {}
 
@@ -246,7 +269,11 @@ class PipelineQuery(Query[Pipeline]):
             self._starts = noted
             return noted != used
         self._starts = Starts()
-        planned = Starts(versions={table.name: self._first_version(table) for table in self.logical.reads})
+        begin = {table.name: self._start(table) for table in self.logical.reads}
+        planned = Starts(
+            versions={name: start.version for name, start in begin.items()},
+            snapshots=tuple(name for name, start in begin.items() if start.snapshot),
+        )
         self._starts = fix_starts(self.lake, self.epoch, planned)
         # Another driver may have been first, with another look at the tables.
         return self._starts != planned

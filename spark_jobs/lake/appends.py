@@ -62,10 +62,12 @@ def append(
         return
     with tempfile.TemporaryDirectory(prefix="tidemark-append-") as folder:
         scratch = Lake(folder)
-        write_deltalake(_twin(opened, scratch, table), rows, mode="append")
+        write_deltalake(twin(opened, scratch, table), rows, mode="append")
         actions = actions_at(scratch, table, 1) or []
         added = [action["add"] for action in actions if "add" in action]
-        _place(Path(scratch.table_path(table)), Path(lake.table_path(table)), [unquote(add["path"]) for add in added])
+        place_files(
+            Path(scratch.table_path(table)), Path(lake.table_path(table)), [unquote(add["path"]) for add in added]
+        )
     metrics = next(action["commitInfo"]["operationMetrics"] for action in actions if "commitInfo" in action)
     properties = properties or CommitProperties()
     opened.create_write_transaction(
@@ -81,7 +83,7 @@ def append(
     )
 
 
-def _twin(table: DeltaTable, lake: Lake, name: str) -> DeltaTable:
+def twin(table: DeltaTable, lake: Lake, name: str) -> DeltaTable:
     """An empty table like another: rows are checked, written and counted in it as they would be in the other.
 
     Its log is written here: to make a table by `deltalake` takes longer, and refuses settings that it does not know.
@@ -112,7 +114,7 @@ def _twin(table: DeltaTable, lake: Lake, name: str) -> DeltaTable:
     return DeltaTable(lake.table_uri(name))
 
 
-def _place(source: Path, target: Path, names: list[str]) -> None:
+def place_files(source: Path, target: Path, names: list[str]) -> None:
     """Copies files to another folder and waits until they and their names are on the disk."""
     for name in names:
         final = target / name

@@ -145,13 +145,6 @@ class KeptCommits:
         total, unknown, emptied, at = found[0] if found else (0, 0, None, None)
         return (None if unknown else int(total or 0)), (None if emptied is None else (int(emptied), int(at)))
 
-    def files_since(self, since_ms: int) -> set[str]:
-        """The data files that commits since an instant (milliseconds since 1970) have added or taken away."""
-        found = self._query(
-            f"SELECT content FROM kept WHERE kind <> $sums AND epoch_ms(committed_at) >= {since_ms}", {"sums": SUMS}
-        )
-        return {path for (content,) in found for path in files_of(json.loads(content))}
-
     def _query(self, sql: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         if self._opened is None:
             return []

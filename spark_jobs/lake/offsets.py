@@ -11,11 +11,12 @@ from itertools import chain
 
 from spark_jobs.lake.checkpoints import Starts
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.history import commits_between, info_of
+from spark_jobs.lake.history import commits_between, info_of, unsigned_commits
 from spark_jobs.lake.ledger_table import Actions, KeptCommits, rows_added
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.reset import EMPTIED
-from spark_jobs.lake.spark_log import next_version, place
+from spark_jobs.lake.spark_log import in_snapshot, next_version, place
+from spark_jobs.lake.tables import file_statistics, open_table, row_count
 from spark_jobs.spec import Pipeline
 
 _MANY = 100
@@ -84,6 +85,36 @@ def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> 
     return Read(total, *emptied) if emptied else Read(total)
 
 
+def _read_of_snapshot(lake: Lake, table: str, start: int, before: str, upto: str) -> Read:
+    """The same for a stream that began with what the table held: what there is up to the one place, less the other."""
+    newest_reset = next(
+        (
+            (version, int(info_of(actions).get("timestamp", 0)))
+            for version, actions in unsigned_commits(lake, table)
+            if version > start and info_of(actions).get(EMPTIED) == "reset"
+        ),
+        None,
+    )
+    emptied = (datetime.fromtimestamp(newest_reset[1] / 1000, UTC), newest_reset[0]) if newest_reset else None
+    counts = _held_up_to(lake, table, upto), (_held_up_to(lake, table, before) if before else 0)
+    total = None if None in counts else (counts[0] or 0) - (counts[1] or 0)
+    return Read(total, *emptied) if emptied else Read(total)
+
+
+def _held_up_to(lake: Lake, table: str, offset: str) -> int | None:
+    """Rows that a table held at a place; None where statistics do not tell."""
+    version, index = place(offset)
+    if in_snapshot(offset):
+        files = file_statistics(open_table(lake, table, version=version))
+        # In the order in which Delta reads them.
+        files = files.sort_by([("modification_time", "ascending"), ("path", "ascending")])
+        counts = files.column("num_records").to_pylist()[: index + 1]
+        return None if None in counts else sum(counts)
+    held = row_count(open_table(lake, table, version=version - 1))
+    partly = read_between(lake, table, version, "", offset) if index >= 0 else Read(0)
+    return None if partly.rows is None else held + partly.rows
+
+
 def read_by_batch(
     lake: Lake,
     pipeline: Pipeline,
@@ -114,7 +145,10 @@ def read_by_batch(
         start, begin = starts.versions.get(table, 0), before.get(source, "")
         if most is not None and place(offset)[0] - (place(begin)[0] if begin else start) > most:
             return Read(None)
-        found = read_between(lake, table, start, begin, offset)
+        if table in starts.snapshots and (not begin or in_snapshot(begin)):
+            found = _read_of_snapshot(lake, table, start, begin, offset)
+        else:
+            found = read_between(lake, table, start, begin, offset)
         if found.emptied_at is not None:
             raise SourceEmptiedError(
                 f"pipeline `{pipeline.name}`: its source {table} was emptied by a reset at "
