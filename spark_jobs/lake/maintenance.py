@@ -25,6 +25,9 @@ from spark_jobs.lake.tables import file_statistics, open_table, row_count, table
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Ingest
 
+# How `deltalake` writes the type of a time.
+_UTC = "'Timestamp(Microsecond, Some(\"UTC\"))'"
+
 _QUIET = timedelta(minutes=10)
 """Files that are younger are left: a stream may be about to write them anew."""
 
@@ -288,7 +291,7 @@ class Maintenance:
         before = row_count(open_table(self.lake, table.name))
         try:
             open_table(self.lake, table.name).delete(
-                f"{expired[0]} < arrow_cast('{expired[1]:%Y-%m-%dT%H:%M:%S}Z', 'Timestamp(Microsecond, Some(\"UTC\"))')",
+                f"{expired[0]} < arrow_cast('{expired[1]:%Y-%m-%dT%H:%M:%S}Z', {_UTC})",
                 commit_properties=CommitProperties(max_commit_retries=5),
             )
         except CommitFailedError:
