@@ -158,6 +158,12 @@ class KeptCommits:
             return connection.execute(sql, values).fetchall()
 
 
+def changes_rows(actions: Actions) -> bool:
+    """Whether a commit brings other rows to readers; those of maintenance, or of a ledger alone, do not."""
+    files = (action.get("add") or action.get("remove") for action in actions)
+    return any(file and file.get("dataChange", True) for file in files)
+
+
 def files_of(actions: Actions) -> set[str]:
     """The data files that a commit adds or takes away, relative to the table."""
     found = (action.get("add") or action.get("remove") for action in actions)

@@ -39,9 +39,7 @@ from tests.spark.test_backfill import (
 def maintain(lake: Lake) -> dict[str, Maintained]:
     """As months later, and with less to keep."""
     hour = timedelta(hours=1)
-    pace = Pace(
-        now=datetime.now(UTC) + 48 * hour, quiet=timedelta(0), in_flight=hour, fewest_commits=2, fewest_files=2
-    )
+    pace = Pace(now=datetime.now(UTC) + 48 * hour, quiet=timedelta(0), in_flight=hour, fewest_commits=2, fewest_files=2)
     maintenance = Maintenance(lake, Retention(versions=hour, lookups=hour), pace)
     done = {each.name: maintenance.execute(each) for each in maintenance.tables()}
     assert [each.problem for each in done.values() if each.problem] == []
