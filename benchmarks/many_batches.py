@@ -124,7 +124,7 @@ def a_batch(number: int, bronze: TableWriter, gold: TableWriter) -> None:
         schema=SCHEMAS["gold.clicks_by_user"],
     )
     version = bronze.lake.table_path("bronze.clicks")
-    offset = f'{{"reservoirVersion":{number + 2},"index":-1,"isStartingVersion":false}}'
+    offset = f'{{"reservoirVersion":{bronze._version + 1},"index":-1,"isStartingVersion":false}}'
     pairs = {"pairs": EVENTS, "pairs_late": 0, "pairs_result": EVENTS, "state_rows": 0, "source_rows": EVENTS}
     entry = LedgerEntry(
         started_ms=0, terms={**read, **pairs, "rows": 1}, sources={f"DeltaSource[file:{version}]": offset}

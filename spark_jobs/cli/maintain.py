@@ -6,6 +6,7 @@ import typer
 
 from spark_jobs.cli.options import LakeOption, lake_of
 from spark_jobs.cli.terminal import complain, out, say
+from spark_jobs.lake.errors import MissingTableError
 
 
 def maintain(
@@ -21,11 +22,12 @@ def maintain(
     """Compact small files, keep the ledger, cut logs and remove what nothing needs any more; streams may run."""
     from spark_jobs.console.maintaining import plan_text, run_maintenance
     from spark_jobs.lake.maintenance import Maintenance
-    from spark_jobs.lake.tables import open_table
+    from spark_jobs.lake.tables import exists
 
     where = lake_of(lake)
     for name in names or ():
-        open_table(where, name)
+        if not exists(where, name):
+            raise MissingTableError(f"table {name}: not in the lake {where.uri}. What there is: tidemark tables")
     maintenance = Maintenance(where)
     if dry_run:
         for table in maintenance.tables(names or ()):
