@@ -122,7 +122,7 @@ class Recompute:
         same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
         if target.logical.replay is Replay.BOUNDARIES:
             return batches_of(target, table).added_to(events.join(late, same, "left_anti"))
-        if target.operator.follows_result:
+        if target.operator.follows_result and not self.settled_count:
             # What the stream has let through is what the result has, less what was counted after all.
             events = events.where(IN_RESULT)
         if not verdict.in_windows:
