@@ -19,7 +19,7 @@ from spark_jobs.lake.appends import remove_files
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.plan.columns import FATE, SEQ, SOURCE
 from spark_jobs.plan.logical import LogicalPlan
-from spark_jobs.spark.data_files import write_data_files
+from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spark.progress import BatchBounds
@@ -192,6 +192,7 @@ class WritingPass(BatchPass):
         bounds: of the batch.
         lake: where.
         columns: of the result table.
+        files: of it.
         around_state: the batch in two: what its stateful operators give, and its narrow rows.
     """
 
@@ -203,17 +204,18 @@ class WritingPass(BatchPass):
         *,
         lake: Lake,
         columns: Sequence[str],
+        files: DataFiles,
         around_state: tuple[DataFrame, DataFrame],
     ) -> None:
         super().__init__(plan, branches, bounds)
-        self._lake, self._columns = lake, columns
+        self._lake, self._columns, self._data_files = lake, columns, files
         results, narrow = around_state
         terms = account.terms_of_events(plan, self._operator.verdict, bounds.late_watermark_ms)
-        stray = F.expr(f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}")
-        self._narrow = Observed(narrow, [*terms, stray])
+        of_narrow = [*self._of_narrow, f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}"]
+        self._narrow = Observed(narrow, [*terms, *map(F.expr, of_narrow)])
         self._kept = self._narrow.rows.where(f"{self._is_late} OR {self._is_set_aside}").persist()
-        stray = F.expr(f"count(CASE WHEN {branches.narrow_rows} THEN 1 END) AS {_STRAYS}")
-        self._results = Observed(results, [*(F.expr(sql) for sql in self._of_results), stray])
+        of_results = [*self._of_results, f"count(CASE WHEN {branches.narrow_rows} THEN 1 END) AS {_STRAYS}"]
+        self._results = Observed(results, [*map(F.expr, of_results)])
         self._files: list[dict[str, Any]] = []
 
     @property
@@ -222,22 +224,23 @@ class WritingPass(BatchPass):
         return self._kept
 
     def run(self) -> None:
-        """In two passes, over what only reads and over the state; neither reads what the other does.
+        """In one pass.
 
         Raises:
-            LedgerError: if they do not divide the batch so.
+            LedgerError: if its two parts are not what they were taken for.
         """
-        of_narrow = self._kept.selectExpr(*self._of_narrow).collect()[0].asDict()
-        rows = self._appended(self._results.rows).select(*(F.col(f"`{name}`") for name in self._columns))
-        self._files = write_data_files(rows, self._lake.table_path(self._plan.result.name))
-        self.events, of_results = dict(self._narrow.figures), dict(self._results.figures)
-        strays = (self.events.pop(_STRAYS) or 0) + (of_results.pop(_STRAYS) or 0)
-        if strays:
+        # No narrow row is a result: those tasks write nothing, but keep what is late.
+        rows = self._results.rows.unionByName(self._kept.where(self._is_result))
+        self._files = self._data_files.write(
+            self._appended(rows).select(*(F.col(f"`{name}`") for name in self._columns))
+        )
+        of_narrow, of_results = dict(self._narrow.figures), dict(self._results.figures)
+        if strays := (of_narrow.pop(_STRAYS) or 0) + (of_results.pop(_STRAYS) or 0):
             raise LedgerError(
                 f"pipeline `{self._plan.definition.name}`: {strays} rows of a batch came from another of its branches "
                 "than expected. Nothing of it was written; the stream has stopped."
             )
-        self.figures = {**of_narrow, **of_results}
+        self.events, self.figures = of_narrow, {**of_narrow, **of_results}
         self.repeated_tasks = max(self._narrow.repeated_tasks, self._results.repeated_tasks)
 
     def append(self, count: int) -> Written:

@@ -30,6 +30,7 @@ from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
 from spark_jobs.plan.tables import TableRef
+from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.partitions import around_state
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures, stateful_partitions
@@ -95,6 +96,11 @@ class PipelineQuery(Query[Pipeline]):
         first, self._is_first_batch = self._is_first_batch, False
         if self.lookups.steps and not first and self.lookups.moved():
             raise LookupMovedError(self.name)
+
+    @cached_property
+    def _data_files(self) -> DataFiles:
+        """Of the result."""
+        return DataFiles(self.lake, self.logical.result.name)
 
     @property
     def looked_up(self) -> dict[str, int]:
@@ -298,9 +304,14 @@ class PipelineQuery(Query[Pipeline]):
         if operator.gives_events and not self.branches.transform.one_branch and not operator.updates and not top:
             fewest = stateful_partitions(self.query) * LEAST_ROWS_A_FILE
             if expected and expected >= fewest and (parts := around_state(batch, self.query)) is not None:
-                columns = self._schemas["result"].names
                 return WritingPass(
-                    self.logical, self.branches, bounds, lake=self.lake, columns=columns, around_state=parts
+                    self.logical,
+                    self.branches,
+                    bounds,
+                    lake=self.lake,
+                    columns=self._schemas["result"].names,
+                    files=self._data_files,
+                    around_state=parts,
                 )
         return KeepingPass(self.logical, self.branches, bounds, batch)
 
