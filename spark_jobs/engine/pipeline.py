@@ -52,6 +52,8 @@ class PipelineQuery(Query[Pipeline]):
 
     branches: Branches
     _is_first_batch = True
+    _may_be_known = True
+    """Whether the tables may have the batch that comes next: it is the first one after a start."""
 
     @property
     def output_mode(self) -> str:  # type: ignore[override]
@@ -71,7 +73,7 @@ class PipelineQuery(Query[Pipeline]):
     def _begin_plan(self) -> None:
         """Takes a version of each lookup: the one that a batch was begun with, or the newest."""
         self.branches = Branches(self.logical, self.lookups.take(self._versions_begun_with()))
-        self._is_first_batch = True
+        self._is_first_batch = self._may_be_known = True
 
     def _versions_begun_with(self) -> dict[str, int]:
         """Of the batch that is planned and not finished, as far as a table has a part of it."""
@@ -268,9 +270,10 @@ class PipelineQuery(Query[Pipeline]):
         # The logs say it before the batch runs, and decide how it does.
         source_rows = self._rows_of_sources(bounds)
         known = None
-        if self.latest is None:
+        if self._may_be_known:
             # Of a checkpoint that is another than the table's, not even the late rows may be written.
             known = self.writer("result", self.logical.result.name).find(self.stamp("result", batch_id, 0))
+            self._may_be_known = False
         computed = self._pass(batch, bounds, None if known else source_rows)
         try:
             computed.run()
