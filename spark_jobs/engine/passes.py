@@ -240,7 +240,10 @@ class WritingPass(BatchPass):
                 f"pipeline `{self._plan.definition.name}`: {strays} rows of a batch came from another of its branches "
                 "than expected. Nothing of it was written; the stream has stopped."
             )
-        self.events, self.figures = of_narrow, {**of_narrow, **of_results}
+        # Both were counted over the narrow rows, but only the terms of the events are the ledger's.
+        of_late = {sql.rpartition(" AS ")[2] for sql in self._of_narrow}
+        self.events = {name: value for name, value in of_narrow.items() if name not in of_late}
+        self.figures = {**{name: of_narrow[name] for name in of_late}, **of_results}
         self.repeated_tasks = max(self._narrow.repeated_tasks, self._results.repeated_tasks)
 
     def append(self, count: int) -> Written:
