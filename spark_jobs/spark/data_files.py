@@ -13,7 +13,7 @@ from spark_jobs.lake.history import actions_at
 class DataFiles:
     """Writes data files of one table, again and again.
 
-    Delta asks the table's log for columns and settings, which takes it two jobs of Spark's after each commit. They are
+    Delta asks the table's log for columns and settings, which takes it a third of a second after each commit. They are
     taken once here, and again after a commit that changes them.
 
     Args:
