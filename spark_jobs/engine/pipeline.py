@@ -18,6 +18,7 @@ from spark_jobs.commits.changes import Append, ReplaceWindows, Upsert
 from spark_jobs.commits.merging import FEW_WINDOWS
 from spark_jobs.commits.tables import SchemaMismatchError, create_table
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
+from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, starts_of
@@ -30,15 +31,15 @@ from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
 from spark_jobs.plan.tables import TableRef
+from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
-from spark_jobs.spark.observed import Observed
-from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures
+from spark_jobs.spark.partitions import around_state
+from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures, stateful_partitions
 from spark_jobs.spark.state import rows_by_store
 from spark_jobs.spec import METADATA_COLUMNS, Pipeline, Table
 from spark_jobs.transforms import account
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
-from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.late import FEW, Bronze, LateRows, late_schema, quarantine_schema
 from spark_jobs.transforms.results import REVISED, with_revision
@@ -65,6 +66,8 @@ class PipelineQuery(Query[Pipeline]):
 
     branches: Branches
     _is_first_batch = True
+    _may_be_known = True
+    """Whether the tables may have the batch that comes next: it is the first one after a start."""
 
     @property
     def output_mode(self) -> str:  # type: ignore[override]
@@ -84,7 +87,7 @@ class PipelineQuery(Query[Pipeline]):
     def _begin_plan(self) -> None:
         """Takes a version of each lookup: the one that a batch was begun with, or the newest."""
         self.branches = Branches(self.logical, self.lookups.take(self._versions_begun_with()))
-        self._is_first_batch = True
+        self._is_first_batch = self._may_be_known = True
 
     def _versions_begun_with(self) -> dict[str, int]:
         """Of the batch that is planned and not finished, as far as a table has a part of it."""
@@ -109,6 +112,11 @@ class PipelineQuery(Query[Pipeline]):
         first, self._is_first_batch = self._is_first_batch, False
         if self.lookups.steps and not first and self.lookups.moved():
             raise LookupMovedError(self.name)
+
+    @cached_property
+    def _data_files(self) -> DataFiles:
+        """Of the result."""
+        return DataFiles(self.lake, self.logical.result.name)
 
     @property
     def looked_up(self) -> dict[str, int]:
@@ -286,56 +294,56 @@ class PipelineQuery(Query[Pipeline]):
         The counting pass materialises the whole plan even where every table already has the batch: Spark's state
         partitions have to run, or the query dies at each restart.
         """
-        operator, verdict = self.branches.operator, self.branches.operator.verdict
-        is_result, is_late = self.branches.result_rows, account.late_events(verdict, bounds.late_watermark_ms)
-        terms = account.terms_of_events(self.logical, verdict, bounds.late_watermark_ms)
-        observed = Observed(batch, terms)
-        set_aside = account.SET_ASIDE if operator.sets_aside else "false"
-        # Not of measures: sums of floating-point numbers may differ in their last digits.
-        hashes = {"result": _hash(is_result, operator.content), "late": _hash(is_late, (SEQ, SOURCE))}
-        if operator.sets_aside:
-            hashes["quarantine"] = _hash(set_aside, (SEQ, SOURCE))
-        kept = observed.rows.where(f"{is_result} OR {is_late} OR {set_aside}").persist()
+        # The logs say it before the batch runs, and decide how it does.
+        source_rows = self._rows_of_sources(bounds)
+        known = None
+        if self._may_be_known:
+            # Of a checkpoint that is another than the table's, not even the late rows may be written.
+            known = self.writer("result", self.logical.result.name).find(self.stamp("result", batch_id, 0))
+            self._may_be_known = False
+        computed = self._pass(batch, bounds, None if known else source_rows)
         try:
-            sums = {name: f"{sql} AS {name}" for name, sql in operator.result_terms.items()}
-            figures = (
-                kept.selectExpr(
-                    f"count(CASE WHEN {is_result} THEN 1 END) AS rows",
-                    f"count(CASE WHEN {is_result} AND {FATE} IS NOT NULL THEN 1 END) AS withheld",
-                    f"count(CASE WHEN {is_late} THEN 1 END) AS late_events",
-                    f"sum(CASE WHEN {is_late} THEN {verdict.late_pairs(bounds.late_watermark_ms)} END) AS pairs_late",
-                    *sums.values(),
-                    *chain.from_iterable(digest_sql(hashed, prefix=role) for role, hashed in hashes.items()),
-                )
-                .collect()[0]
-                .asDict()
-            )
+            computed.run()
             self.reached("materialised", batch_id)
-            state = state_figures(self.query)
-            content = {
-                role: digest([(figures[f"{role}_xor"], figures[f"{role}_sum"])] if figures[f"{role}_sum"] else ())
-                for role in hashes
-            }
-            if repeated := max(observed.repeated_tasks, state.repeated_tasks):
+            state, content = state_figures(self.query), computed.content()
+            if repeated := max(computed.repeated_tasks, state.repeated_tasks):
                 raise RepeatedTasksError(
                     f"pipeline `{self.name}`: {repeated} tasks of batch {batch_id} ran twice, as happens when a worker "
                     "is lost, and Spark counted twice what they read. Nothing of this batch was written; it runs again "
                     "at the next start."
                 )
-            entry = self._entry(account.known(observed.figures), account.known(figures), state, bounds)
-            entry = self._with_source(entry, bounds)
-            if self.latest is None:
-                # Of a checkpoint that is another than the table's, not even the late rows may be written.
-                self.writer("result", self.logical.result.name).find(self.stamp("result", batch_id, 0))
+            entry = self._entry(account.known(computed.events), account.known(computed.figures), state, bounds)
+            entry = self._with_source(entry, source_rows)
             if entry["quarantined"]:
-                self._commit_quarantine(kept.where(set_aside), entry["quarantined"], batch_id, content["quarantine"])
-            if entry.late_events and operator.keeps_late:
-                self._commit_late(kept.where(is_late), entry, state.dropped, batch_id, bounds, content["late"])
-            return self._commit_result(
-                kept.where(is_result), size_of(kept), entry, figures, batch_id, content["result"]
-            )
+                self._commit_quarantine(computed.set_aside, entry["quarantined"], batch_id, content["quarantine"])
+            if entry.late_events and self.branches.operator.keeps_late:
+                self._commit_late(computed.late, entry, state.dropped, batch_id, bounds, content["late"])
+            return self._commit_result(computed, entry, batch_id, content["result"])
         finally:
-            kept.unpersist()
+            computed.close()
+
+    def _pass(self, batch: DataFrame, bounds: BatchBounds, expected: int | None) -> KeepingPass | WritingPass:
+        """How the batch is computed.
+
+        Args:
+            batch: as Spark hands it over.
+            bounds: of it.
+            expected: rows that it reads; None: unknown, or its result is in the table already.
+        """
+        operator, top = self.branches.operator, self.definition.top_n
+        if operator.gives_events and not self.branches.transform.one_branch and not operator.updates and not top:
+            fewest = stateful_partitions(self.query) * LEAST_ROWS_A_FILE
+            if expected and expected >= fewest and (parts := around_state(batch, self.query)) is not None:
+                return WritingPass(
+                    self.logical,
+                    self.branches,
+                    bounds,
+                    lake=self.lake,
+                    columns=self._schemas["result"].names,
+                    files=self._data_files,
+                    around_state=parts,
+                )
+        return KeepingPass(self.logical, self.branches, bounds, batch)
 
     def _entry(
         self, counted: Mapping[str, int], kept: Mapping[str, int], state: StateFigures, bounds: BatchBounds
@@ -389,14 +397,20 @@ class PipelineQuery(Query[Pipeline]):
                 )
         return entry
 
-    def _with_source(self, entry: LedgerEntry, bounds: BatchBounds) -> LedgerEntry:
-        """The entry with what the source tables hold between the batch's offsets, by their own logs.
+    def _rows_of_sources(self, bounds: BatchBounds) -> int | None:
+        """What the source tables hold between the batch's offsets, by their own logs; None: they do not tell.
 
         Raises:
             SourceEmptiedError: if a reset of an ingest took back what this pipeline has counted.
+        """
+        return read_by_batch(self.lake, self.definition, self._starts, bounds.begins, bounds.sources).rows
+
+    def _with_source(self, entry: LedgerEntry, found: int | None) -> LedgerEntry:
+        """The entry with the rows of its sources.
+
+        Raises:
             LedgerError: if the batch has not read just that.
         """
-        found = read_by_batch(self.lake, self.definition, self._starts, bounds.begins, bounds.sources).rows
         read = entry["read"] + entry["heartbeats"]
         if found is not None and found != read:
             raise LedgerError(
@@ -406,30 +420,29 @@ class PipelineQuery(Query[Pipeline]):
         return entry.with_terms(source_rows=found)
 
     def _commit_result(
-        self,
-        rows: DataFrame,
-        size: int,
-        entry: LedgerEntry,
-        figures: Mapping[str, int | None],
-        batch_id: int,
-        content: str | None,
+        self, computed: KeepingPass | WritingPass, entry: LedgerEntry, batch_id: int, content: str | None
     ) -> LedgerEntry:
-        changed, withheld = figures["rows"] or 0, figures["withheld"] or 0
-        if self.branches.operator.updates:
-            entry = self._upsert_result(rows, size, entry, changed, batch_id, content)
+        changed, withheld = computed.figures["rows"] or 0, computed.figures["withheld"] or 0
+        if isinstance(computed, KeepingPass) and self.branches.operator.updates:
+            entry = self._upsert_result(computed.results, computed.size, entry, changed, batch_id, content)
+        elif isinstance(computed, KeepingPass) and self.definition.top_n and changed > withheld:
+            entry = self._append_chosen(computed.results, computed.size, entry, batch_id, content)
         else:
-            entry = self._append_result(rows, size, entry, changed - withheld, batch_id, content)
+            count = changed - withheld
+            entry = entry.with_terms(rows=count)
+            stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
+            self.writer("result", self.logical.result.name).commit(computed.append(count), stamp)
         self.reached("result_committed", batch_id)
         return entry
 
-    def _append_result(
-        self, rows: DataFrame, size: int, entry: LedgerEntry, count: int, batch_id: int, content: str | None
+    def _append_chosen(
+        self, rows: DataFrame, size: int, entry: LedgerEntry, batch_id: int, content: str | None
     ) -> LedgerEntry:
-        results = self.branches.transform.written(rows.where(F.col(FATE).isNull()))
         top = self.definition.top_n
-        if top and count:
-            results = top_n(results, top, self.branches.operator.event_keys).persist()
-            count = results.count()
+        assert top is not None
+        results = self.branches.transform.written(rows.where(F.col(FATE).isNull()))
+        results = top_n(results, top, self.branches.operator.event_keys).persist()
+        count = results.count()
         entry = entry.with_terms(rows=count)
         stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
         revised = with_revision(results, self.logical, entry.started_ms)
@@ -535,11 +548,6 @@ class PipelineQuery(Query[Pipeline]):
         chosen = with_row_steps(touched.select(*columns), filters).where(F.col(FATE).isNull()).drop(FATE)
         top = self.definition.top_n
         return top_n(chosen, top, self.branches.operator.event_keys) if top else chosen
-
-
-def _hash(kind: str, columns: Sequence[str]) -> str:
-    """SQL of a hash of the rows of one branch; null for those of the other."""
-    return f"CASE WHEN {kind} THEN xxhash64({', '.join(f'`{name}`' for name in columns)}) END"
 
 
 def _disagreement(pipeline: str, dropped: int, ours: str) -> LedgerError:
