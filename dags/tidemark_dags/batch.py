@@ -192,6 +192,20 @@ class Repair(BatchCommand):
         return ["repair", self.pipeline]
 
 
+class Maintain(BatchCommand):
+    """`tidemark maintain` of one table; rows stay as they are, so that no asset event is emitted."""
+
+    reports = False
+
+    def __init__(self, *, table: str, **options: Any) -> None:
+        super().__init__(pipeline=table, **options)
+        self.table = table
+
+    def arguments(self, context: Any) -> Sequence[str]:
+        """The command, without `tidemark`."""
+        return ["maintain", self.table]
+
+
 class Audit(BatchCommand):
     """`tidemark audit` of one pipeline; it changes nothing."""
 

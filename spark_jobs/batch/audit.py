@@ -8,21 +8,21 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_jobs.batch.chains import starting_in
 from spark_jobs.batch.planning import BackfillPlan, BackfillRefusedError, Target, plan_backfill
 from spark_jobs.batch.ranges import EPOCH, Range, RangeError
-from spark_jobs.batch.recompute import Recompute, differs
+from spark_jobs.batch.recompute import Recompute, differs, near
 from spark_jobs.commits.merging import measures
 from spark_jobs.lake import Lake
 from spark_jobs.lake.audit import checks
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import describe_missing, missing_files
-from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import FATE
-from spark_jobs.plan.operators.base import Replay
-from spark_jobs.spec import Definition
+from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import duration_ms
 
 _SHOWN = 20
@@ -90,13 +90,13 @@ def look(lake: Lake, definition: Definition) -> Audit:
             f"pipeline `{definition.name}` has not run on {lake.uri} yet: there is nothing to audit. "
             f"Start it: tidemark run {definition.name}"
         )
-    rows = ledger_rows(lake, planned.result.name, definition.name, epoch.number)
+    ledger = epoch_ledger(lake, planned.result.name, definition.name, epoch.number, planned.equations, last=1)
     names = [*(table.name for table in planned.tables), *(table.name for table in planned.reads)]
     missing = tuple(_missing(lake, dict.fromkeys([*names, *(step.table for step in planned.lookups)])))
     return Audit(
         pipeline=definition.name,
         table=planned.result.name,
-        checks=() if missing else tuple(checks(lake, definition, epoch.number, rows)),
+        checks=() if missing else tuple(checks(lake, definition, epoch.number, ledger)),
         missing=missing,
         left_out="data files are missing" if missing else None,
         remedy="docs/runbook.md#data-file-missing" if missing else None,
@@ -127,27 +127,35 @@ def plan_recount(
     planned = logical.build(definition)
     if not planned.can_be_backfilled:
         return found.model_copy(update={"left_out": "its rows cannot be computed again"})
-    if planned.replay is Replay.BOUNDARIES or (planned.operator and planned.operator.follows_result):
-        why = "batches decide which of its rows there are, so that only its ledger is checked"
+    if _drops_late(definition, planned):
+        why = "it drops late events (Late.DROP), and nothing tells which of them the stream has counted"
         return found.model_copy(update={"left_out": why})
     begin, end = (asked.begin, asked.end) if asked else (EPOCH, datetime.now(UTC))
     try:
-        return plan_backfill(lake, definition, begin, end, force=True)
+        target, plan = plan_backfill(lake, definition, begin, end, force=True)
     except (RangeError, BackfillRefusedError) as error:
         return found.model_copy(update={"left_out": str(error)})
+    # What the stream has not read yet is in no result, and in no table of late events.
+    return target, plan.model_copy(update={"reads": target.reads("as-streamed", None)})
+
+
+def _drops_late(definition: Definition, planned: logical.LogicalPlan) -> bool:
+    """Whether late events are in no table."""
+    return isinstance(definition, Pipeline) and definition.watermark is not None and planned.table("late") is None
 
 
 def recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Audit) -> Audit:
     """Computes the rows again that a table should have now, and compares them.
 
     A row is right if it counts all events but the late ones that nothing has settled. Where a backfill ended between
-    the windows of a late event, it has counted it in some of them already: these rows count all events.
+    the windows of a late event, it has counted it in some of them already: these rows count all events. So do sessions
+    that a repair has drawn together; others are as the recorded batches have made them.
     """
     part = Range(plan.slices[0].begin_us, plan.slices[-1].end_us)
     rows, problems = _compared(spark, target, plan, part, all_events=False)
     try:
         count = problems.count()
-        if count and plan.late_version is not None:
+        if count and (plan.late_version is not None or target.operator.merges_rows):
             _, against_all = _compared(spark, target, plan, part, all_events=True)
             problems = problems.join(against_all.select("row"), "row", "left_semi").persist()
             count = problems.count()
@@ -182,19 +190,24 @@ def _compared(
         f"{operator.placed_by} >= timestamp_micros({part.begin_us}L) AND {operator.placed_by} < "
         f"timestamp_micros({part.end_us}L) AND {operator.closed(plan.watermark_ms)}"
     )
-    events = recompute.sources([Range(part.begin_us - before, part.end_us + after)])
-    computed = recompute.groups(events).where(where).persist()
-    rows = recompute.results(computed).persist()
-    differing = [_differing(recompute, target.result, rows, where)]
+    chains = starting_in(recompute, part, plan.watermark_ms) if operator.merges_rows else None
+    if chains is not None:
+        groups, where = chains.groups, chains.where
+    else:
+        events = recompute.sources([Range(part.begin_us - before, part.end_us + after)])
+        groups = recompute.groups(events).where(where)
+    computed = groups.persist()
+    rows, only = recompute.results(computed).persist(), chains.rows if chains else None
+    differing = [_differing(recompute, target.result, rows, where, only)]
     if (kept := target.logical.table("groups")) is not None:
-        differing.append(_differing(recompute, kept.name, computed.drop(FATE), where))
+        differing.append(_differing(recompute, kept.name, computed.drop(FATE), where, only))
     return rows.count(), reduce(DataFrame.unionByName, differing).persist()
 
 
-def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str) -> DataFrame:
+def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str, only: DataFrame | None) -> DataFrame:
     """`row` and `what` of each row that is missing, must not be there, is there twice or has other values."""
     keys = recompute.target.operator.row_keys
-    both = recompute.compared(table, rows, where, keys)
+    both = recompute.compared(table, rows, where, keys, only=only)
     values = measures([name for name in rows.columns if f"__old_{name}" in both.columns], keys)
     # The values that differ, each as it is and as it should be.
     differing = [
@@ -213,7 +226,9 @@ def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str) ->
     row = named(keys, lambda name: F.when(F.col("__kind") == "deleted", text(f"__old_{name}")).otherwise(text(name)))
     named_row = F.concat(F.lit(f"{table}: "), row).alias("row")
     wrong = both.where(F.col("__kind").isNotNull()).select(named_row, what.alias("what"))
+    # A row may have a key that `only` does not name: those of chains say where their sessions start.
     held = recompute.held(table, where, list(keys))
+    held = held if only is None else near(held, only)
     twice = held.groupBy(*(F.col(f"`{name}`") for name in keys)).count().where("count > 1")
     return wrong.unionByName(
         twice.select(

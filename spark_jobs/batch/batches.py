@@ -8,12 +8,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_jobs.batch.eras import numbers_of
+from spark_jobs.batch.eras import after_snapshot, numbers_between
 from spark_jobs.batch.planning import Target
 from spark_jobs.lake.checkpoints import starts_of
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.offsets import table_read
-from spark_jobs.lake.spark_log import place
+from spark_jobs.lake.spark_log import Place, place
 from spark_jobs.plan.columns import BATCH, CLOSED, INGEST_SEQ
 
 
@@ -56,19 +56,27 @@ def batches_of(target: Target, table: str) -> Batches:
     """
     starts = starts_of(target.lake, target.epoch)
     before = (starts.versions.get(table, 0) if starts else 0, -1)
-    parts: list[tuple[int, int, int]] = []
+    ends: list[tuple[Place, int, int]] = []
+    offsets: list[str] = []
     for batch_id, entry in ledger_rows(target.lake, target.result, target.name, target.epoch.number):
-        offsets = (offset for source, offset in entry.sources.items() if table_read(source, target.pipeline) == table)
-        offset = next(offsets, "")
+        read = (offset for source, offset in entry.sources.items() if table_read(source, target.pipeline) == table)
+        offset = next(read, "")
         if entry.kind != "batch" or not offset:
             continue
-        upto = place(offset)
-        for version in range(before[0], upto[0] + 1):
-            parts += (
-                (numbers[0], batch_id, entry.late_watermark_ms * 1000)
-                for index, numbers in enumerate(numbers_of(target, table, version) if (version, 0) <= upto else ())
-                if numbers and before < (version, index) <= upto
-            )
-        before = upto
+        offsets.append(offset)
+        ends.append((place(offset), batch_id, entry.late_watermark_ms * 1000))
+    parts: list[tuple[int, int, int]] = []
+    number = 0
+    if starts is not None and table in starts.snapshots and ends:
+        before = after_snapshot(target, table, ends[0][0], offsets)
+        # Its first batch has read all that the table held.
+        parts.append((0, *ends[0][1:]))
+    last = max((upto[0] if upto[1] >= 0 else upto[0] - 1 for upto, _, _ in ends), default=before[0] - 1)
+    for version, files in numbers_between(target, table, before[0], last):
+        for index, numbers in enumerate(files):
+            while ends[number][0] < (version, index):
+                number += 1
+            if numbers and before < (version, index):
+                parts.append((numbers[0], *ends[number][1:]))
     parts.sort()
     return Batches(*(tuple(part[field] for part in parts) for field in range(3)))

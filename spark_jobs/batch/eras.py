@@ -1,7 +1,7 @@
 """In which version of a table each event of a stream was looked up, from the stream's ledger."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -9,9 +9,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.batch.planning import BackfillRefusedError, Target
-from spark_jobs.lake.history import actions_at, latest_version, ledger_rows
+from spark_jobs.lake.history import commits_between, latest_version, ledger_rows
+from spark_jobs.lake.ledger_table import Actions
 from spark_jobs.lake.offsets import table_read
-from spark_jobs.lake.spark_log import Place, place
+from spark_jobs.lake.spark_log import Place, in_snapshot, place
 from spark_jobs.plan.columns import ERA, INGEST_SEQ
 from spark_jobs.spec import Enrich
 from spark_jobs.transforms.branches import union
@@ -36,6 +37,7 @@ def eras(target: Target) -> tuple[Era, ...]:
     """The eras of a pipeline's epoch, in order; none where it looks nothing up."""
     lookups = {step.table for step in target.logical.lookups}
     found: list[Era] = []
+    unclear: str | None = None
     if not lookups:
         return ()
     for batch_id, entry in ledger_rows(target.lake, target.result, target.name, target.epoch.number):
@@ -46,6 +48,9 @@ def eras(target: Target) -> tuple[Era, ...]:
         ends = {table: place(offset) for table, offset in read.items() if table is not None}
         if found and found[-1].versions == versions:
             found.pop()
+        elif unclear:
+            raise _refused(target, unclear, place(read[unclear])[0])
+        unclear = next((table for table, offset in read.items() if table is not None and in_snapshot(offset)), None)
         found.append(Era(versions, batch_id, ends))
     return tuple(found)
 
@@ -85,8 +90,7 @@ def _read_by_end(target: Target, table: str, era: Era) -> Column:
         return F.lit(False)
     version, index = end
     # Commits without events, such as those of a compaction, tell nothing: the next one does.
-    for number in range(version, latest_version(target.lake, table) + 1):
-        files = numbers_of(target, table, number)
+    for number, files in numbers_between(target, table, version, latest_version(target.lake, table)):
         if not any(files):
             continue
         read = seq < min(each[0] for each in files if each)
@@ -97,15 +101,34 @@ def _read_by_end(target: Target, table: str, era: Era) -> Column:
     return F.lit(True)
 
 
-def numbers_of(target: Target, table: str, version: int) -> list[tuple[int, ...]]:
-    """The least and the greatest `_ingest_seq` in each file that a commit adds; empty for one of heartbeats.
+def after_snapshot(target: Target, table: str, first: Place, offsets: Sequence[str]) -> Place:
+    """Where a stream that began with all that a table held was after its first batch.
+
+    Raises:
+        BackfillRefusedError: if it read that in several batches: nothing tells which of them read what.
+    """
+    if any(in_snapshot(offset) for offset in offsets):
+        raise _refused(target, table, first[0])
+    return first
+
+
+def numbers_between(target: Target, table: str, first: int, last: int) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
+    """Versions, each with the least and the greatest `_ingest_seq` in each file that it adds; empty for heartbeats'.
 
     Raises:
         BackfillRefusedError: if the table's log does not tell any more.
     """
-    actions = actions_at(target.lake, table, version)
-    if actions is None:
-        raise _refused(target, table, version)
+    expected = first
+    for version, actions in commits_between(target.lake, table, first, last):
+        if version != expected:
+            raise _refused(target, table, expected)
+        expected += 1
+        yield version, _numbers(target, table, version, actions)
+    if expected <= last:
+        raise _refused(target, table, expected)
+
+
+def _numbers(target: Target, table: str, version: int, actions: Actions) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     for action in actions:
         if "add" in action and action["add"].get("dataChange", True):

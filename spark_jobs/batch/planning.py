@@ -15,14 +15,14 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import refuse_missing
-from spark_jobs.lake.history import newest_ledger_rows
+from spark_jobs.lake.history import info_of, newest_ledger_rows, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.revisions import Mode, Revision, decode_revision, revisions
 from spark_jobs.lake.settling import LateEvents, late_events
 from spark_jobs.lake.spark_log import place
 from spark_jobs.lake.stamps import decode
-from spark_jobs.lake.tables import exists, file_statistics, history, open_table
+from spark_jobs.lake.tables import exists, file_statistics, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.operators import Operator
@@ -216,15 +216,16 @@ class Target:
         for table in self.logical.tables:
             if table.role not in ("result", "groups"):
                 continue
-            for commit in history(open_table(self.lake, table.name)):
+            for version, actions in unsigned_commits(self.lake, table.name):
+                commit = info_of(actions)
                 stamp = decode(commit)
-                if stamp is not None and stamp.epoch < self.epoch.number:
-                    break
+                if commit.get(EMPTIED) == "reset" or (stamp is not None and stamp.epoch < self.epoch.number):
+                    break  # what was before the epoch
                 ours = stamp is not None or decode_revision(commit) is not None or EMPTIED in commit
-                if ours or str(commit.get("operation", "")).upper().startswith(_HARMLESS) or _no_rows(commit):
+                if ours or str(commit.get("operation", "")).upper().startswith(_HARMLESS) or _no_rows(commit, version):
                     continue
                 raise self._refuse(
-                    f"another program has changed {table.name} (version {commit.get('version')}, "
+                    f"another program has changed {table.name} (version {version}, "
                     f"{commit.get('operation', 'unknown')}): what it wrote would be taken for results",
                     "To replace its rows by what the events give, say --force.",
                 )
@@ -234,14 +235,15 @@ class Target:
         starts = starts_of(self.lake, self.epoch)
         for source in self.logical.reads:
             first = starts.versions.get(source.name, 0) if starts else 0
-            for commit in history(open_table(self.lake, source.name)):
-                if commit.get("version", 0) <= first:
+            for version, actions in unsigned_commits(self.lake, source.name):
+                if version <= first:
                     break
+                commit = info_of(actions)
                 operation = str(commit.get("operation", "")).upper()
                 taken = operation in ("DELETE", "TRUNCATE", "MERGE", "UPDATE", "RESTORE") or commit.get(EMPTIED)
                 if taken and decode(commit) is None:
                     raise self._refuse(
-                        f"rows of its source {source.name} were taken away in version {commit.get('version')} "
+                        f"rows of its source {source.name} were taken away in version {version} "
                         f"({commit.get('operation', 'reset')}): results of these events would be lost",
                         "Bring the events back (Delta's RESTORE) before you compute again.",
                     )
@@ -289,11 +291,11 @@ class Target:
         return (version, index) if index >= 0 else (version - 1, None)
 
 
-def _no_rows(commit: dict[str, object]) -> bool:
+def _no_rows(commit: dict[str, object], version: int) -> bool:
     """Whether a commit that nobody signed has written nothing: a tombstone of a reset, the first of a table."""
     metrics = commit.get("operationMetrics")
     if not isinstance(metrics, dict):
-        return commit.get("version") == 0
+        return version == 0
     counts = [int(value) for name, value in metrics.items() if "ow" in name and str(value).isdigit()]
     return sum(counts) == 0
 

@@ -15,7 +15,7 @@ from spark_jobs.batch.ranges import Range
 from spark_jobs.commits.changes import GONE
 from spark_jobs.commits.merging import measures
 from spark_jobs.lake.checkpoints import bootstrapped
-from spark_jobs.lake.history import actions_at
+from spark_jobs.lake.history import commits_between
 from spark_jobs.plan.columns import (
     COUNTED_UPTO,
     EVENT_COLUMNS,
@@ -84,8 +84,8 @@ class Recompute:
         bronze = self.spark.read.format("delta").option("versionAsOf", read.version).load(lake.table_path(table.name))
         if read.upto is not None:
             # The stream stands in the middle of a version: it has not seen the files after this one.
-            actions = actions_at(lake, table.name, read.version) or []
-            files = [action["add"]["path"] for action in actions if "add" in action]
+            commits = commits_between(lake, table.name, read.version, read.version)
+            files = [action["add"]["path"] for _, actions in commits for action in actions if "add" in action]
             if unseen := files[read.upto + 1 :]:
                 bronze = bronze.where(~F.col("_metadata.file_name").isin([path.rsplit("/", 1)[-1] for path in unseen]))
         events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT)).where(~F.col(HEARTBEAT))
@@ -125,7 +125,7 @@ class Recompute:
         same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
         if target.logical.replay is Replay.BOUNDARIES:
             return batches_of(target, table).added_to(events.join(late, same, "left_anti"))
-        if target.operator.follows_result:
+        if target.operator.follows_result and not self.settled_count:
             # What the stream has let through is what the result has, less what was counted after all.
             events = events.where(IN_RESULT)
         if not verdict.in_windows:

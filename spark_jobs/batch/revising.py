@@ -17,6 +17,7 @@ from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import LedgerError, TidemarkError, first_line
 from spark_jobs.lake.history import commit_at, latest_version
 from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.ledger_compaction import compact_ledger_now_and_then
 from spark_jobs.lake.revisions import Revision, decode_revision
 from spark_jobs.lake.tables import prune_log_checkpoints
 from spark_jobs.plan.tables import TableRef
@@ -150,5 +151,6 @@ def _found(target: Target, table: str, revision: Revision, before: int) -> int:
         if found is not None and (found.run, found.number) == (revision.run, revision.number):
             force_commit(target.lake, table, version)
             prune_log_checkpoints(target.lake, table, version)
+            compact_ledger_now_and_then(target.lake, table, version)
             return version
     raise LedgerError(f"table {table}: {revision.run} of `{target.name}` was committed, but no version has it.")

@@ -4,10 +4,10 @@ from obstore.exceptions import BaseError
 from pydantic import ValidationError
 
 from spark_jobs.lake.errors import LakeUnavailableError, first_line
-from spark_jobs.lake.settings import S3Settings, Settings
+from spark_jobs.lake.settings import Retention, S3Settings, Settings
 from spark_jobs.spec.errors import TidemarkError
 
-_PREFIXES = {Settings.__name__: "TIDEMARK", S3Settings.__name__: "AWS"}
+_PREFIXES = {Settings.__name__: "TIDEMARK", Retention.__name__: "TIDEMARK_KEEP", S3Settings.__name__: "AWS"}
 
 
 class SettingError(TidemarkError):

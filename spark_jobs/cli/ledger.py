@@ -11,11 +11,17 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
+_SHOWN = 200
+"""So many batches are shown at least, where nobody says how many."""
+
 
 def ledger(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
-    last: Annotated[int | None, typer.Option(help="Show only the newest batches; the totals cover all.")] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(help="Show so many of the newest batches; the totals cover all. [default: about 200]"),
+    ] = None,
     epoch: Annotated[
         int | None, typer.Option(help="An earlier life of the checkpoint. [default: the current one]")
     ] = None,
@@ -27,7 +33,7 @@ def ledger(
     from spark_jobs.console import reports
     from spark_jobs.lake import audit
     from spark_jobs.lake.checkpoints import current_epoch, epoch_at
-    from spark_jobs.lake.history import ledger_rows
+    from spark_jobs.lake.history import epoch_ledger
 
     definition, where = one(pipeline), lake_of(lake)
     current = current_epoch(where, definition.name)
@@ -42,12 +48,14 @@ def ledger(
         )
     if state and (isinstance(definition, Ingest) or number != current.number):
         raise DefinitionError("--state reads the state of a pipeline's current epoch; an ingest has none: leave it out")
-    rows = ledger_rows(where, definition.sink.table, definition.name, number)
-    checks = audit.checks(where, definition, number, rows)
+    equations = plan.build(definition).equations
+    wanted = last if last is not None else _SHOWN
+    books = epoch_ledger(where, definition.sink.table, definition.name, number, equations, last=wanted)
+    checks = audit.checks(where, definition, number, books)
     if state and isinstance(definition, Pipeline):
         from spark_jobs.console.running import state_check
 
-        checks.append(state_check(where, definition, number, rows))
-    reports.print_ledger(out, definition.name, number, rows, plan.build(definition).equations, checks, last=last)
+        checks.append(state_check(where, definition, number, books))
+    reports.print_ledger(out, definition.name, number, books, equations, checks, last=last)
     if not all(holds for holds, _ in checks):
         raise typer.Exit(1)

@@ -1,7 +1,8 @@
 """What a commit does to a table, as values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -34,6 +35,22 @@ class Append:
         if isinstance(self.rows, pa.Table) or not self.count:
             return True
         return self.count <= _FEW_ROWS and self.size <= _FEW_BYTES
+
+
+@dataclass(frozen=True)
+class Written:
+    """Rows are added whose data files are there already: the job that computed them has written them.
+
+    Attributes:
+        files: the `add` action of each.
+        count: how many rows they hold.
+    """
+
+    files: Sequence[Mapping[str, Any]]
+    count: int
+
+    few = True
+    """Their commit needs no job of Spark's."""
 
 
 @dataclass(frozen=True)
@@ -84,4 +101,4 @@ class Revise(Upsert):
     base: int
 
 
-Change = Append | Upsert
+Change = Append | Written | Upsert

@@ -8,7 +8,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert
+from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert, Written
 from spark_jobs.commits.merging import CommitId, measures, refuse_superseded, retrying, touched, within
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import latest_version
@@ -40,8 +40,10 @@ class LargeCommits:
             commit_id: of the change.
             metadata: the commit's `userMetadata`.
         """
-        if not isinstance(change.rows, DataFrame):
-            raise TypeError(f"table {self.table}: expected a frame, got {type(change.rows).__name__}")
+        if isinstance(change, Written) or not isinstance(change.rows, DataFrame):
+            raise TypeError(
+                f"table {self.table}: expected a change whose rows are a frame, got {type(change).__name__}"
+            )
         match change:
             case Append():
                 self._append(change.rows, change.count, commit_id, metadata)

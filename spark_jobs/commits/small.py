@@ -11,10 +11,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame
 
-from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert
+from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert, Written
 from spark_jobs.commits.merging import CommitId, measures, refuse_superseded, retrying, touched, within
 from spark_jobs.lake import Lake
-from spark_jobs.lake.appends import append
+from spark_jobs.lake.appends import append, append_files
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables import open_table, rows_holding, rows_without
 
@@ -45,18 +45,20 @@ class SmallCommits:
         table = open_table(self.lake, self.table)
         if _knows(table, commit_id):
             return
-        content = self._collect(change, table)
         properties = CommitProperties(
             custom_metadata={"userMetadata": metadata},
             app_transactions=[Transaction(commit_id.writer, commit_id.number)],
         )
         match change:
             case Append():
-                append(self.lake, self.table, table, content, properties)
+                append(self.lake, self.table, table, self._collect(change, table), properties)
+            case Written():
+                append_files(self.lake, self.table, table, change.files, properties)
             case Upsert():
+                content = self._collect(change, table)
                 retrying(lambda: self._merge(change, content, commit_id, properties))
 
-    def _collect(self, change: Change, table: DeltaTable) -> pa.Table:
+    def _collect(self, change: Append | Upsert, table: DeltaTable) -> pa.Table:
         """The rows with the columns of the table."""
         schema = pa.schema(table.schema().to_arrow())
         if isinstance(change, Revise):

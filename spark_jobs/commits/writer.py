@@ -17,6 +17,7 @@ from spark_jobs.lake.continuity import RESTORE_OR_RESET
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
+from spark_jobs.lake.ledger_compaction import compact_ledger_now_and_then
 from spark_jobs.lake.stamps import Role, Stamp, decode
 from spark_jobs.lake.tables import prune_log_checkpoints
 
@@ -118,6 +119,7 @@ class TableWriter:
             if found is not None and self._is_ours(found, stamp):
                 force_commit(self.lake, self.table, self._version)
                 prune_log_checkpoints(self.lake, self.table, self._version)
+                compact_ledger_now_and_then(self.lake, self.table, self._version)
                 written = sum(int(commit.get("operationMetrics", {}).get(name, 0)) for name in row_metrics)
                 if row_metrics and written != stamp.rows:
                     raise LedgerError(

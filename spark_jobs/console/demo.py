@@ -14,7 +14,7 @@ from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake, audit, query, tables
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.s3 import s3_store
 from spark_jobs.pipelines import registry, resolve
 from spark_jobs.plan import logical as plan
@@ -132,7 +132,7 @@ def _show(out: Console, lake: Lake) -> bool:
         if epoch is None:
             continue
         definition = registry()[name]
-        ledger = ledger_rows(lake, definition.sink.table, name, epoch.number)
+        ledger = epoch_ledger(lake, definition.sink.table, name, epoch.number, plan.build(definition).equations)
         checks = audit.checks(lake, definition, epoch.number, ledger)
         balanced = balanced and all(holds for holds, _ in checks)
         out.print()

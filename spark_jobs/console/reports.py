@@ -13,8 +13,9 @@ from rich.text import Text
 
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.history import EpochLedger
 from spark_jobs.lake.inventory import TableSummary
-from spark_jobs.lake.ledger import WARNING, LedgerEntry, Totals, named
+from spark_jobs.lake.ledger import WARNING, Totals, named
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID
@@ -87,7 +88,7 @@ def print_ledger(
     console: Console,
     pipeline: str,
     epoch: int,
-    rows: Sequence[tuple[int, LedgerEntry]],
+    ledger: EpochLedger,
     equations: Sequence[Equation],
     checks: Sequence[tuple[bool, str]],
     *,
@@ -101,18 +102,18 @@ def print_ledger(
         console: where to.
         pipeline: its name.
         epoch: of the checkpoint.
-        rows: batch number and ledger entry.
+        ledger: of the epoch.
         equations: of the pipeline's plan.
         checks: whether it holds, and what it says.
-        last: show only so many batches, the newest; None shows all.
+        last: show only so many batches, the newest; None shows all of them.
     """
-    totals = Totals.of(row for _, row in rows)
+    totals, rows = ledger.totals, ledger.rows
     shown = rows if last is None else rows[max(0, len(rows) - last) :]
     names = _shown_terms(equations, totals)
     table = Table(box=None, pad_edge=False)
     for heading in ("batch", *map(named, names), ""):
         table.add_column(heading, justify="right", no_wrap=True)
-    if len(shown) < len(rows):
+    if len(shown) < totals.batches:
         table.add_row("…")
     for batch_id, row in shown:
         verdict = Text("=", "green") if row.balanced else Text("≠", "red")
@@ -123,7 +124,9 @@ def print_ledger(
     natural = console.measure(table, options=console.options.update(width=10_000)).maximum
     console.print(Text(f"{pipeline}, epoch {epoch}: events", "italic"))
     console.print(Segments(console.render(table, console.options.update(width=natural))), soft_wrap=True, end="")
-    for line in _asides(totals, rows):
+    if last is None and len(shown) < totals.batches:
+        console.print(Text(f"{totals.batches - len(shown):,} earlier batches are in the totals; to see them: --last"))
+    for line in _asides(totals):
         console.print(Text(line))
     for holds, text in checks:
         console.print(Text.assemble(("balanced", "green") if holds else ("UNBALANCED", "red"), f"  {text}"))
@@ -138,11 +141,9 @@ def _shown_terms(equations: Sequence[Equation], totals: Totals) -> list[str]:
     return [*found, *(["state_rows"] if "state_rows" in totals.terms else [])]
 
 
-def _asides(totals: Totals, rows: Sequence[tuple[int, LedgerEntry]]) -> list[str]:
+def _asides(totals: Totals) -> list[str]:
     """What the equation does not tell apart."""
-    reasons = Counter[str]()
-    for _, row in rows:
-        reasons.update(row.reasons)
+    reasons = totals.reasons
     told = {
         "quarantined": {why: count for why, count in reasons.items() if not why.startswith(WARNING)},
         "warned": {why.removeprefix(WARNING): count for why, count in reasons.items() if why.startswith(WARNING)},
@@ -153,15 +154,13 @@ def _asides(totals: Totals, rows: Sequence[tuple[int, LedgerEntry]]) -> list[str
         if whys
     ]
     if totals["unknown"]:
-        fields = sorted({name for _, row in rows for name in row.unknown_fields})
         lines.append(
-            f"no column takes: {', '.join(fields)}, in {totals['unknown']:,} of {totals['searched']:,} events searched"
+            f"no column takes: {', '.join(totals.unknown_fields)}, in {totals['unknown']:,} of "
+            f"{totals['searched']:,} events searched"
         )
-    nulls = Counter[str]()
-    for _, row in rows:
-        nulls.update(row.nulls)
-    if nulls:
-        lines.append("null: " + ", ".join(f"{name} {count:,}" for name, count in nulls.most_common()))
+    if totals.nulls:
+        nulls = Counter(totals.nulls).most_common()
+        lines.append("null: " + ", ".join(f"{name} {count:,}" for name, count in nulls))
     if totals["timeless"]:
         lines.append(f"timeless: {totals['timeless']:,} events have no event time, hence no window; they are in bronze")
     if totals["within_grace"]:

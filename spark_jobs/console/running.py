@@ -23,7 +23,7 @@ from spark_jobs.console.live import Progress, progress_table, tell_failure
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.failures import StoppedError
 from spark_jobs.lake import Lake, audit
-from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.history import EpochLedger
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical as plan
@@ -181,7 +181,7 @@ def refuse_lost(spark: SparkSession, error: BaseException | None = None) -> None
 
 
 def state_check(
-    lake: Lake, pipeline: Pipeline, epoch: int, rows: list[tuple[int, LedgerEntry]], *, err: Console | None = None
+    lake: Lake, pipeline: Pipeline, epoch: int, ledger: EpochLedger, *, err: Console | None = None
 ) -> tuple[bool, str]:
     """Counts what is in Spark's own state and holds it against what the ledger says is open, or in state."""
     planned = plan.build(pipeline)
@@ -191,11 +191,11 @@ def state_check(
     with session(lake, err or Console(stderr=True)) as spark:
         if operator.counts_in_state:
             found = open_pairs(spark, lake, pipeline)
-            expected = audit.open_pairs(lake, pipeline, epoch, rows) or 0
+            expected = audit.open_pairs(lake, pipeline, epoch, ledger) or 0
             return found == expected, f"state: {expected:,} still open by the ledger, {found:,} in Spark's state"
         counts = {side.name: rows_in_state(spark, lake, pipeline, side.name) for side in planned.sides}
     shown = ", ".join(f"{name} {count:,}" if name else f"{count:,}" for name, count in counts.items())
-    by_ledger = rows[-1][1]["state_rows"] if rows else 0
+    by_ledger = ledger.rows[-1][1]["state_rows"] if ledger.rows else 0
     # With several operators the ledger has the sum of them; here only the first is read.
     holds = sum(counts.values()) == by_ledger if len(operator.state_operators) == 1 else True
     return holds, f"state: {by_ledger:,} rows by the ledger, in Spark's state: {shown}"

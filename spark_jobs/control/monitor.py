@@ -23,8 +23,9 @@ from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.health import refuse_vanished, trouble
-from spark_jobs.lake.history import newest_ledger_rows
+from spark_jobs.lake.history import actions_at, newest_ledger_rows
 from spark_jobs.lake.ledger import LedgerEntry, discrepancies
+from spark_jobs.lake.ledger_table import changes_rows
 from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
 from spark_jobs.lake.records import Records
 from spark_jobs.lake.tables import UNREADABLE, open_table
@@ -325,12 +326,20 @@ def _moves(lake: Lake, definitions: list[Definition]) -> tuple[Move, ...]:
             opened = open_table(lake, table)
         except (MissingTableError, LakeUnavailableError):
             continue  # one that cannot be read is its pipeline's breach
-        if opened.version() != seen.get(table):
+        if opened.version() != seen.get(table) and _has_other_rows(lake, table, opened.version(), seen.get(table, -1)):
             rows, watermark = opened.count(), watermarks.get(definition.name)
             if watermark is not None and watermark.timestamp() <= 0:
                 watermark = None  # no event has moved it yet
             moved.append(Move(table=table, version=opened.version(), rows=rows, watermark=watermark))
     return tuple(moved)
+
+
+def _has_other_rows(lake: Lake, table: str, version: int, seen: int) -> bool:
+    """Whether rows have changed since a version; a compaction changes none."""
+    for number in range(version, max(seen, version - _COMMITS_CHECKED), -1):
+        if (actions := actions_at(lake, table, number)) is None or changes_rows(actions):
+            return True
+    return version - seen > _COMMITS_CHECKED
 
 
 def _versions(lake: Lake) -> Records[_Versions]:

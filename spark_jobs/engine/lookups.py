@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.history import actions_at
+from spark_jobs.lake.ledger_table import changes_rows
 from spark_jobs.spec import Enrich
 
 
@@ -74,8 +75,7 @@ class Lookups:
 
     def _has_moved(self, table: str) -> bool:
         while (actions := actions_at(self.lake, table, self._seen[table] + 1)) is not None:
-            changes = (action.get("add") or action.get("remove") for action in actions)
-            if any(change and change.get("dataChange", True) for change in changes):
+            if changes_rows(actions):
                 return True
             self._seen[table] += 1
         return False

@@ -5,6 +5,7 @@ above the narrow branch each batch keeps the events that Spark's operator droppe
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain
@@ -17,11 +18,12 @@ from spark_jobs.commits.changes import Append, ReplaceWindows, Upsert
 from spark_jobs.commits.merging import FEW_WINDOWS
 from spark_jobs.commits.tables import SchemaMismatchError, create_table
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
+from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
 from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, history_cut, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
-from spark_jobs.lake.history import find_stamp
+from spark_jobs.lake.history import actions_at, find_stamp, info_of, latest_version, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry, named
 from spark_jobs.lake.offsets import read_by_batch, versions_read
 from spark_jobs.lake.reset import EMPTIED
@@ -29,15 +31,15 @@ from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
 from spark_jobs.plan.tables import TableRef
+from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
-from spark_jobs.spark.observed import Observed
-from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures
+from spark_jobs.spark.partitions import around_state
+from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures, stateful_partitions
 from spark_jobs.spark.state import rows_by_store
 from spark_jobs.spec import METADATA_COLUMNS, Pipeline, Table
 from spark_jobs.transforms import account
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
-from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.late import FEW, Bronze, LateRows, late_schema, quarantine_schema
 from spark_jobs.transforms.results import REVISED, with_revision
@@ -46,11 +48,26 @@ NO_SUCH_KEY = "no such key"
 """Why an event is set aside that an `Enrich` finds nothing for."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where a stream begins in a table.
+
+    Attributes:
+        version: the first that it reads.
+        snapshot: it begins with all that the table holds, at this version or a later one.
+    """
+
+    version: int
+    snapshot: bool = False
+
+
 class PipelineQuery(Query[Pipeline]):
     """Reads bronze, writes results, keeps what came too late for them and accounts for every event."""
 
     branches: Branches
     _is_first_batch = True
+    _may_be_known = True
+    """Whether the tables may have the batch that comes next: it is the first one after a start."""
 
     @property
     def output_mode(self) -> str:  # type: ignore[override]
@@ -71,7 +88,7 @@ class PipelineQuery(Query[Pipeline]):
         """Takes a version of each lookup: the one that a batch was begun with, or the newest."""
         cut_us = history_cut(self.lake, current_epoch(self.lake, self.name))
         self.branches = Branches(self.logical, self.lookups.take(self._versions_begun_with()), cut_us=cut_us)
-        self._is_first_batch = True
+        self._is_first_batch = self._may_be_known = True
 
     def _versions_begun_with(self) -> dict[str, int]:
         """Of the batch that is planned and not finished, as far as a table has a part of it."""
@@ -101,6 +118,11 @@ class PipelineQuery(Query[Pipeline]):
         first, self._is_first_batch = self._is_first_batch, False
         if self.lookups.steps and not first and self.lookups.moved():
             raise LookupMovedError(self.name)
+
+    @cached_property
+    def _data_files(self) -> DataFiles:
+        """Of the result."""
+        return DataFiles(self.lake, self.logical.result.name)
 
     @property
     def looked_up(self) -> dict[str, int]:
@@ -212,7 +234,10 @@ class PipelineQuery(Query[Pipeline]):
         return self.branches.both([self._stream(table) for table in self.logical.reads])
 
     def _stream(self, table: Table) -> DataFrame:
-        options = {"startingVersion": str(self._first_version(table)), "skipChangeCommits": "true"}
+        options = {"skipChangeCommits": "true"}
+        start = self._start(table)
+        if not start.snapshot:
+            options["startingVersion"] = str(start.version)
         if table.max_files_per_trigger is not None:
             options["maxFilesPerTrigger"] = str(table.max_files_per_trigger)
         if table.max_bytes_per_trigger is not None:
@@ -220,18 +245,24 @@ class PipelineQuery(Query[Pipeline]):
         bronze = self.spark.readStream.format("delta").options(**options).load(self.lake.table_path(table.name))
         return project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT))
 
-    def _first_version(self, table: Table) -> int:
-        """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it."""
+    def _start(self, table: Table) -> Start:
+        """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it.
+
+        Where the log does not go back so far any more, with what the table holds: its files are in order of arrival.
+        """
         if (noted := self._starts.versions.get(table.name)) is not None:
-            return noted
+            return Start(noted, table.name in self._starts.snapshots)
         if table.name not in self._planned_starts:
-            history = tables.history(tables.open_table(self.lake, table.name))
-            emptied = (commit["version"] for commit in history if commit.get(EMPTIED) == "reset")
-            self._planned_starts[table.name] = next(emptied, 0)
+            commits = unsigned_commits(self.lake, table.name)
+            emptied = (version for version, actions in commits if info_of(actions).get(EMPTIED) == "reset")
+            first = next(emptied, 0)
+            there = actions_at(self.lake, table.name, first) is not None
+            start = Start(first) if there else Start(latest_version(self.lake, table.name), snapshot=True)
+            self._planned_starts[table.name] = start
         return self._planned_starts[table.name]
 
     @cached_property
-    def _planned_starts(self) -> dict[str, int]:
+    def _planned_starts(self) -> dict[str, Start]:
         """Where the plan begins in each source table, as long as nothing is noted."""
         return {}
 
@@ -258,7 +289,11 @@ class PipelineQuery(Query[Pipeline]):
             self._starts = noted
             return noted != used
         self._starts = Starts()
-        planned = Starts(versions={table.name: self._first_version(table) for table in self.logical.reads})
+        begin = {table.name: self._start(table) for table in self.logical.reads}
+        planned = Starts(
+            versions={name: start.version for name, start in begin.items()},
+            snapshots=tuple(name for name, start in begin.items() if start.snapshot),
+        )
         self._starts = fix_starts(self.lake, self.epoch, planned)
         # Another driver may have been first, with another look at the tables.
         return self._starts != planned
@@ -271,56 +306,56 @@ class PipelineQuery(Query[Pipeline]):
         The counting pass materialises the whole plan even where every table already has the batch: Spark's state
         partitions have to run, or the query dies at each restart.
         """
-        operator, verdict = self.branches.operator, self.branches.verdict
-        is_result, is_late = self.branches.result_rows, account.late_events(verdict, bounds.late_watermark_ms)
-        terms = account.terms_of_events(self.logical, verdict, bounds.late_watermark_ms)
-        observed = Observed(batch, terms)
-        set_aside = account.SET_ASIDE if operator.sets_aside else "false"
-        # Not of measures: sums of floating-point numbers may differ in their last digits.
-        hashes = {"result": _hash(is_result, operator.content), "late": _hash(is_late, (SEQ, SOURCE))}
-        if operator.sets_aside:
-            hashes["quarantine"] = _hash(set_aside, (SEQ, SOURCE))
-        kept = observed.rows.where(f"{is_result} OR {is_late} OR {set_aside}").persist()
+        # The logs say it before the batch runs, and decide how it does.
+        source_rows = self._rows_of_sources(bounds)
+        known = None
+        if self._may_be_known:
+            # Of a checkpoint that is another than the table's, not even the late rows may be written.
+            known = self.writer("result", self.logical.result.name).find(self.stamp("result", batch_id, 0))
+            self._may_be_known = False
+        computed = self._pass(batch, bounds, None if known else source_rows)
         try:
-            sums = {name: f"{sql} AS {name}" for name, sql in operator.result_terms.items()}
-            figures = (
-                kept.selectExpr(
-                    f"count(CASE WHEN {is_result} THEN 1 END) AS rows",
-                    f"count(CASE WHEN {is_result} AND {FATE} IS NOT NULL THEN 1 END) AS withheld",
-                    f"count(CASE WHEN {is_late} THEN 1 END) AS late_events",
-                    f"sum(CASE WHEN {is_late} THEN {verdict.late_pairs(bounds.late_watermark_ms)} END) AS pairs_late",
-                    *sums.values(),
-                    *chain.from_iterable(digest_sql(hashed, prefix=role) for role, hashed in hashes.items()),
-                )
-                .collect()[0]
-                .asDict()
-            )
+            computed.run()
             self.reached("materialised", batch_id)
-            state = state_figures(self.query)
-            content = {
-                role: digest([(figures[f"{role}_xor"], figures[f"{role}_sum"])] if figures[f"{role}_sum"] else ())
-                for role in hashes
-            }
-            if repeated := max(observed.repeated_tasks, state.repeated_tasks):
+            state, content = state_figures(self.query), computed.content()
+            if repeated := max(computed.repeated_tasks, state.repeated_tasks):
                 raise RepeatedTasksError(
                     f"pipeline `{self.name}`: {repeated} tasks of batch {batch_id} ran twice, as happens when a worker "
                     "is lost, and Spark counted twice what they read. Nothing of this batch was written; it runs again "
                     "at the next start."
                 )
-            entry = self._entry(account.known(observed.figures), account.known(figures), state, bounds)
-            entry = self._with_source(entry, bounds)
-            if self.latest is None:
-                # Of a checkpoint that is another than the table's, not even the late rows may be written.
-                self.writer("result", self.logical.result.name).find(self.stamp("result", batch_id, 0))
+            entry = self._entry(account.known(computed.events), account.known(computed.figures), state, bounds)
+            entry = self._with_source(entry, source_rows)
             if entry["quarantined"]:
-                self._commit_quarantine(kept.where(set_aside), entry["quarantined"], batch_id, content["quarantine"])
-            if entry.late_events and operator.keeps_late:
-                self._commit_late(kept.where(is_late), entry, state.dropped, batch_id, bounds, content["late"])
-            return self._commit_result(
-                kept.where(is_result), size_of(kept), entry, figures, batch_id, content["result"]
-            )
+                self._commit_quarantine(computed.set_aside, entry["quarantined"], batch_id, content["quarantine"])
+            if entry.late_events and self.branches.operator.keeps_late:
+                self._commit_late(computed.late, entry, state.dropped, batch_id, bounds, content["late"])
+            return self._commit_result(computed, entry, batch_id, content["result"])
         finally:
-            kept.unpersist()
+            computed.close()
+
+    def _pass(self, batch: DataFrame, bounds: BatchBounds, expected: int | None) -> KeepingPass | WritingPass:
+        """How the batch is computed.
+
+        Args:
+            batch: as Spark hands it over.
+            bounds: of it.
+            expected: rows that it reads; None: unknown, or its result is in the table already.
+        """
+        operator, top = self.branches.operator, self.definition.top_n
+        if operator.gives_events and not self.branches.transform.one_branch and not operator.updates and not top:
+            fewest = stateful_partitions(self.query) * LEAST_ROWS_A_FILE
+            if expected and expected >= fewest and (parts := around_state(batch, self.query)) is not None:
+                return WritingPass(
+                    self.logical,
+                    self.branches,
+                    bounds,
+                    lake=self.lake,
+                    columns=self._schemas["result"].names,
+                    files=self._data_files,
+                    around_state=parts,
+                )
+        return KeepingPass(self.logical, self.branches, bounds, batch)
 
     def _entry(
         self, counted: Mapping[str, int], kept: Mapping[str, int], state: StateFigures, bounds: BatchBounds
@@ -374,14 +409,20 @@ class PipelineQuery(Query[Pipeline]):
                 )
         return entry
 
-    def _with_source(self, entry: LedgerEntry, bounds: BatchBounds) -> LedgerEntry:
-        """The entry with what the source tables hold between the batch's offsets, by their own logs.
+    def _rows_of_sources(self, bounds: BatchBounds) -> int | None:
+        """What the source tables hold between the batch's offsets, by their own logs; None: they do not tell.
 
         Raises:
             SourceEmptiedError: if a reset of an ingest took back what this pipeline has counted.
+        """
+        return read_by_batch(self.lake, self.definition, self._starts, bounds.begins, bounds.sources).rows
+
+    def _with_source(self, entry: LedgerEntry, found: int | None) -> LedgerEntry:
+        """The entry with the rows of its sources.
+
+        Raises:
             LedgerError: if the batch has not read just that.
         """
-        found = read_by_batch(self.lake, self.definition, self._starts, bounds.begins, bounds.sources).rows
         read = entry["read"] + entry["heartbeats"]
         if found is not None and found != read:
             raise LedgerError(
@@ -391,30 +432,29 @@ class PipelineQuery(Query[Pipeline]):
         return entry.with_terms(source_rows=found)
 
     def _commit_result(
-        self,
-        rows: DataFrame,
-        size: int,
-        entry: LedgerEntry,
-        figures: Mapping[str, int | None],
-        batch_id: int,
-        content: str | None,
+        self, computed: KeepingPass | WritingPass, entry: LedgerEntry, batch_id: int, content: str | None
     ) -> LedgerEntry:
-        changed, withheld = figures["rows"] or 0, figures["withheld"] or 0
-        if self.branches.operator.updates:
-            entry = self._upsert_result(rows, size, entry, changed, batch_id, content)
+        changed, withheld = computed.figures["rows"] or 0, computed.figures["withheld"] or 0
+        if isinstance(computed, KeepingPass) and self.branches.operator.updates:
+            entry = self._upsert_result(computed.results, computed.size, entry, changed, batch_id, content)
+        elif isinstance(computed, KeepingPass) and self.definition.top_n and changed > withheld:
+            entry = self._append_chosen(computed.results, computed.size, entry, batch_id, content)
         else:
-            entry = self._append_result(rows, size, entry, changed - withheld, batch_id, content)
+            count = changed - withheld
+            entry = entry.with_terms(rows=count)
+            stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
+            self.writer("result", self.logical.result.name).commit(computed.append(count), stamp)
         self.reached("result_committed", batch_id)
         return entry
 
-    def _append_result(
-        self, rows: DataFrame, size: int, entry: LedgerEntry, count: int, batch_id: int, content: str | None
+    def _append_chosen(
+        self, rows: DataFrame, size: int, entry: LedgerEntry, batch_id: int, content: str | None
     ) -> LedgerEntry:
-        results = self.branches.transform.written(rows.where(F.col(FATE).isNull()))
         top = self.definition.top_n
-        if top and count:
-            results = top_n(results, top, self.branches.operator.event_keys).persist()
-            count = results.count()
+        assert top is not None
+        results = self.branches.transform.written(rows.where(F.col(FATE).isNull()))
+        results = top_n(results, top, self.branches.operator.event_keys).persist()
+        count = results.count()
         entry = entry.with_terms(rows=count)
         stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
         revised = with_revision(results, self.logical, entry.started_ms)
@@ -520,11 +560,6 @@ class PipelineQuery(Query[Pipeline]):
         chosen = with_row_steps(touched.select(*columns), filters).where(F.col(FATE).isNull()).drop(FATE)
         top = self.definition.top_n
         return top_n(chosen, top, self.branches.operator.event_keys) if top else chosen
-
-
-def _hash(kind: str, columns: Sequence[str]) -> str:
-    """SQL of a hash of the rows of one branch; null for those of the other."""
-    return f"CASE WHEN {kind} THEN xxhash64({', '.join(f'`{name}`' for name in columns)}) END"
 
 
 def _disagreement(pipeline: str, dropped: int, ours: str) -> LedgerError:

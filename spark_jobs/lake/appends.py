@@ -8,15 +8,19 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import obstore
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction
+from obstore.exceptions import BaseError
 
-from spark_jobs.lake.durable import force_folder
+from spark_jobs.lake.durable import force_file, force_folder
 from spark_jobs.lake.history import actions_at
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import again_at_conflicts, open_or_create, prune_log_checkpoints
@@ -62,11 +66,59 @@ def append(
         return
     with tempfile.TemporaryDirectory(prefix="tidemark-append-") as folder:
         scratch = Lake(folder)
-        write_deltalake(_twin(opened, scratch, table), rows, mode="append")
+        write_deltalake(twin(opened, scratch, table), rows, mode="append")
         actions = actions_at(scratch, table, 1) or []
         added = [action["add"] for action in actions if "add" in action]
-        _place(Path(scratch.table_path(table)), Path(lake.table_path(table)), [unquote(add["path"]) for add in added])
+        place_files(
+            Path(scratch.table_path(table)), Path(lake.table_path(table)), [unquote(add["path"]) for add in added]
+        )
     metrics = next(action["commitInfo"]["operationMetrics"] for action in actions if "commitInfo" in action)
+    _name(opened, added, metrics, properties)
+
+
+def append_files(
+    lake: Lake, table: str, opened: DeltaTable, added: Sequence[Mapping[str, Any]], properties: CommitProperties
+) -> None:
+    """Appends data files that lie in the folder of a table already, in one commit; also without files there is one.
+
+    In a folder lake they are forced to the disk before the commit gets its name, as in `append`.
+
+    Args:
+        lake: where.
+        table: such as `gold.totals`.
+        opened: as in `append`.
+        added: the `add` action of each file.
+        properties: of the commit.
+
+    Raises:
+        CommitFailedError: if another writer is in the way.
+    """
+    if not added:
+        append(lake, table, opened, pa.schema(opened.schema().to_arrow()).empty_table(), properties)
+        return
+    if not lake.on_s3:
+        folder = Path(lake.table_path(table))
+        for file in added:
+            force_file(folder / unquote(file["path"]))
+        force_folder(folder)
+    rows = sum(json.loads(file["stats"])["numRecords"] for file in added)
+    _name(opened, added, {"num_added_files": len(added), "num_added_rows": rows}, properties)
+
+
+def remove_files(lake: Lake, table: str, added: Sequence[Mapping[str, Any]]) -> None:
+    """Removes data files that no commit names and none will; what cannot be removed is left to a vacuum."""
+    for file in added:
+        with suppress(BaseError, OSError):
+            obstore.delete(lake.store, f"{table.replace('.', '/', 1)}/{unquote(file['path'])}")
+
+
+def _name(
+    opened: DeltaTable,
+    added: Sequence[Mapping[str, Any]],
+    metrics: Mapping[str, Any],
+    properties: CommitProperties | None,
+) -> None:
+    """Commits data files that are in their place."""
     properties = properties or CommitProperties()
     opened.create_write_transaction(
         [_action(add) for add in added],
@@ -81,7 +133,7 @@ def append(
     )
 
 
-def _twin(table: DeltaTable, lake: Lake, name: str) -> DeltaTable:
+def twin(table: DeltaTable, lake: Lake, name: str) -> DeltaTable:
     """An empty table like another: rows are checked, written and counted in it as they would be in the other.
 
     Its log is written here: to make a table by `deltalake` takes longer, and refuses settings that it does not know.
@@ -112,7 +164,7 @@ def _twin(table: DeltaTable, lake: Lake, name: str) -> DeltaTable:
     return DeltaTable(lake.table_uri(name))
 
 
-def _place(source: Path, target: Path, names: list[str]) -> None:
+def place_files(source: Path, target: Path, names: list[str]) -> None:
     """Copies files to another folder and waits until they and their names are on the disk."""
     for name in names:
         final = target / name
@@ -127,7 +179,7 @@ def _place(source: Path, target: Path, names: list[str]) -> None:
     force_folder(target)
 
 
-def _action(add: dict[str, Any]) -> AddAction:
+def _action(add: Mapping[str, Any]) -> AddAction:
     return AddAction(
         path=add["path"],
         size=add["size"],

@@ -1,6 +1,7 @@
 """Whether the books of a pipeline balance, from the lake alone."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -8,8 +9,8 @@ import duckdb
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import LakeUnavailableError, first_line
 from spark_jobs.lake.files import reading
-from spark_jobs.lake.history import commit_at, latest_version
-from spark_jobs.lake.ledger import LedgerEntry, Totals, discrepancies, named
+from spark_jobs.lake.history import EpochLedger, commit_at, latest_version
+from spark_jobs.lake.ledger import LedgerEntry, Totals, named
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
 from spark_jobs.lake.revisions import Revision, revisions, with_revised
@@ -22,19 +23,26 @@ from spark_jobs.spec import Definition, Pipeline
 
 
 def checks(
-    lake: Lake, definition: Definition, epoch: int, rows: list[tuple[int, LedgerEntry]]
+    lake: Lake, definition: Definition, epoch: int, ledger: EpochLedger | Sequence[tuple[int, LedgerEntry]]
 ) -> list[tuple[bool, str]]:
     """Holds the ledger of one epoch against itself and against the tables, as the pipeline's plan states it.
+
+    Args:
+        lake: where.
+        definition: of the pipeline.
+        epoch: of its checkpoint.
+        ledger: of the epoch, or all of its entries.
 
     Returns:
         Whether each equation holds, and the equation in words with its figures.
     """
     planned = plan.build(definition)
-    totals = Totals.of(row for _, row in rows)
+    books = ledger if isinstance(ledger, EpochLedger) else EpochLedger.of(ledger, planned.equations)
+    totals, rows = books.totals, books.rows
     groups = planned.operator.groups.name if planned.operator else None
     revised = [each for _, each in revisions(lake, groups, definition.name, epoch)] if groups else []
     results = [_equation(equation, totals) for equation in planned.equations]
-    results += [(False, problem) for problem in discrepancies(rows, planned.equations)]
+    results += [(False, problem) for problem in books.checked.discrepancies]
     current = current_epoch(lake, definition.name)
     if current is None or current.number != epoch:
         # The tables have moved on since: only the ledger's own equations can be held against each other.
@@ -43,9 +51,9 @@ def checks(
         results += _source_check(lake, definition, current, rows, totals)
     if revised:
         results.append((True, _revised(lake, planned, epoch, revised)))
-    books = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
-    held = Totals(batches=totals.batches, terms=with_revised(totals.terms, revised))
-    results += [_holding(books, holding, held, all_rows=current.tables_emptied) for holding in planned.holdings]
+    tables = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
+    held = totals.model_copy(update={"terms": with_revised(totals.terms, revised)})
+    results += [_holding(tables, holding, held, all_rows=current.tables_emptied) for holding in planned.holdings]
     return results
 
 
@@ -96,7 +104,7 @@ def _holding(books: "_Books", holding: Holding, totals: Totals, *, all_rows: boo
 
 
 def _source_check(
-    lake: Lake, definition: Pipeline, epoch: Epoch, rows: list[tuple[int, LedgerEntry]], totals: Totals
+    lake: Lake, definition: Pipeline, epoch: Epoch, rows: Sequence[tuple[int, LedgerEntry]], totals: Totals
 ) -> list[tuple[bool, str]]:
     """What the batches have read, held against the logs of the source tables between the first offset and the last."""
     starts = starts_of(lake, epoch)
@@ -124,12 +132,12 @@ def _counted(number: int, noun: str, several: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
 
 
-def open_pairs(lake: Lake, definition: Pipeline, epoch: int, rows: list[tuple[int, LedgerEntry]]) -> int | None:
+def open_pairs(lake: Lake, definition: Pipeline, epoch: int, ledger: EpochLedger) -> int | None:
     """What Spark's state must hold open, by the ledger and the tables alone; None: the plan does not tell."""
-    planned = plan.build(definition)
+    planned, rows = plan.build(definition), ledger.rows
     opened = next((equation for equation in planned.equations if equation.open is not None), None)
     if opened is not None:
-        return Totals.of(row for _, row in rows).rest(opened)
+        return ledger.totals.rest(opened)
     measured = planned.operator.open_in_result if planned.operator else None
     if measured is None:
         return None

@@ -55,10 +55,13 @@ class Starts(Persisted):
 
     Attributes:
         versions: source table -> the first version of it that is read.
+        snapshots: source tables whose log does not go back to their first event: the stream begins with all that they
+            hold, in order of arrival, as of `versions` or a little later.
         topics: Kafka topic -> its id; offsets of another topic of the same name mean other messages.
     """
 
     versions: Mapping[str, int] = {}
+    snapshots: tuple[str, ...] = ()
     topics: Mapping[str, str] = {}
 
 

@@ -1,16 +1,25 @@
-"""The history of a table: who committed what, and the ledger that rides in it."""
+"""The history of a table: who committed what, and the ledger that rides in it.
+
+The newest commits are in the table's log, one small file each; what the log does not have any more is in `ops.ledger`.
+"""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import obstore
 from obstore.exceptions import NotFoundError
 
-from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.ledger import Checked, LedgerEntry, Totals
+from spark_jobs.lake.ledger_table import BATCH, HEARTBEAT, OTHER, RESET, REVISION, SIDE, Actions, KeptCommits
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.stamps import Stamp, decode
-from spark_jobs.lake.tables import history, open_table
+from spark_jobs.lake.tables import open_table
+from spark_jobs.plan.equations import Equation
+
+_AT_ONCE = 16
 
 
 def latest_version(lake: Lake, table: str) -> int:
@@ -23,15 +32,18 @@ def latest_version(lake: Lake, table: str) -> int:
 
 
 def commit_at(lake: Lake, table: str, version: int) -> dict[str, Any] | None:
-    """The `commitInfo` of one version, read from its file alone; None if there is no such version yet."""
+    """The `commitInfo` of one version, read from its file alone; None if there is no such version (any more)."""
     actions = actions_at(lake, table, version)
-    if actions is None:
-        return None
+    return None if actions is None else info_of(actions)
+
+
+def info_of(actions: Actions) -> dict[str, Any]:
+    """What a commit says of itself."""
     return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})
 
 
-def actions_at(lake: Lake, table: str, version: int) -> list[dict[str, Any]] | None:
-    """The actions of one version, in the order of its commit; None if there is no such version yet."""
+def actions_at(lake: Lake, table: str, version: int) -> Actions | None:
+    """The actions of one version, in the order of its commit; None if the log has no such version (any more)."""
     path = f"{table.replace('.', '/', 1)}/_delta_log/{version:020d}.json"
     try:
         content = bytes(obstore.get(lake.store, path).bytes())
@@ -40,28 +52,157 @@ def actions_at(lake: Lake, table: str, version: int) -> list[dict[str, Any]] | N
     return [json.loads(line) for line in content.splitlines()]
 
 
+def commits_between(lake: Lake, table: str, first: int, last: int) -> Iterator[tuple[int, Actions]]:
+    """Version and actions of the commits of a range, the oldest first, from the log or from `ops.ledger`.
+
+    Args:
+        lake: where.
+        table: such as `bronze.sales`.
+        first: version.
+        last: version, itself included; one that is not there yet is left out.
+    """
+    versions = range(first, last + 1)
+    head = actions_at(lake, table, first) if versions else None
+    if versions and head is None:
+        kept = KeptCommits(lake, table)
+        yield from reversed(kept.newest_first(first=first, below=min(kept.below, last + 1)))
+        versions = range(max(first, kept.below), last + 1)
+    elif head is not None:
+        yield first, head
+        versions = versions[1:]
+    yield from _in_log(lake, table, versions)
+
+
+def revision_commits(lake: Lake, table: str) -> list[tuple[int, Actions]]:
+    """Version and actions of the commits of backfills and repairs, the oldest first; and others that are new."""
+    kept = KeptCommits(lake, table)
+    below = kept.below
+    before = kept.newest_first(kinds=(REVISION,)) if below else []
+    return [*reversed(before), *_in_log(lake, table, range(below, latest_version(lake, table) + 1))]
+
+
+def unsigned_commits(lake: Lake, table: str) -> list[tuple[int, Actions]]:
+    """Version and actions of the commits that no batch has made, the newest first; and others that are new."""
+    kept = KeptCommits(lake, table)
+    below = kept.below
+    before = kept.newest_first(kinds=(OTHER, RESET, REVISION)) if below else []
+    return [*reversed([*_in_log(lake, table, range(below, latest_version(lake, table) + 1))]), *before]
+
+
+def _in_log(lake: Lake, table: str, versions: range) -> Iterator[tuple[int, Actions]]:
+    """The commits of these versions that the log has."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        look = pool.map if len(versions) > _AT_ONCE else map
+        for version, actions in zip(versions, look(lambda v: actions_at(lake, table, v), versions), strict=True):
+            if actions is not None:
+                yield version, actions
+
+
 def find_stamp(lake: Lake, table: str, wanted: Callable[[Stamp], bool]) -> Stamp | None:
     """The newest commit of a table that somebody stamped so; None if there is none.
 
     Walks back from the newest version, one small file each: what is looked for is nearly always among the last.
     """
     version = latest_version(lake, table)
-    while version >= 0 and (commit := commit_at(lake, table, version)) is not None:
+    kept: KeptCommits | None = None
+    steps = 0
+    while version >= 0 and (kept is None or version >= kept.below):
+        if (commit := commit_at(lake, table, version)) is None:
+            break
         stamp = decode(commit)
         if stamp is not None and wanted(stamp):
             return stamp
-        version -= 1
+        version, steps = version - 1, steps + 1
+        if steps == _AT_ONCE:
+            kept = KeptCommits(lake, table)
+    for _, actions in _stamped(kept or KeptCommits(lake, table), version + 1) if version >= 0 else ():
+        stamp = decode(info_of(actions))
+        if stamp is not None and wanted(stamp):
+            return stamp
     return None
+
+
+def _stamped(kept: KeptCommits, below: int) -> Iterator[tuple[int, Actions]]:
+    """Stamped commits, the newest first; a few at a time, then more."""
+    limit = 100
+    while found := kept.newest_first(below=below, kinds=(BATCH, SIDE, HEARTBEAT), limit=limit):
+        yield from found
+        below, limit = found[-1][0], limit * 10
+
+
+@dataclass(frozen=True)
+class EpochLedger:
+    """The ledger of one epoch of a pipeline.
+
+    Attributes:
+        checked: what its entries add up to, and what does not agree.
+        rows: batch number and entry, in order of batches: the newest, or all.
+    """
+
+    checked: Checked
+    rows: Sequence[tuple[int, LedgerEntry]]
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, LedgerEntry]], equations: Sequence[Equation]) -> "EpochLedger":
+        """From all entries of the epoch."""
+        return cls(Checked().plus(rows, equations), rows)
+
+    @property
+    def totals(self) -> Totals:
+        """The sums over all of its entries."""
+        return self.checked.totals
+
+
+def epoch_ledger(
+    lake: Lake, table: str, pipeline: str, epoch: int, equations: Sequence[Equation], *, last: int | None = None
+) -> EpochLedger:
+    """The ledger of one epoch of a pipeline: the sums that `ops.ledger` has, and the entries since.
+
+    Args:
+        lake: where.
+        table: the result.
+        pipeline: its name.
+        epoch: of the checkpoint.
+        equations: of the pipeline's plan.
+        last: read so many of the newest entries one by one, at least; None: all of them.
+    """
+    kept = KeptCommits(lake, table)
+    sums = kept.sums(pipeline, epoch)
+    if sums is None:
+        return EpochLedger.of(ledger_rows(lake, table, pipeline, epoch), equations)
+    upto, checked = sums[0], Checked.model_validate_json(sums[1])
+    tail = _entries(_in_log(lake, table, range(upto + 1, latest_version(lake, table) + 1)), pipeline, epoch)
+    # A batch has one entry; of another one of its number the first counts.
+    rows = [(batch_id, entry) for batch_id, entry in sorted(tail.items()) if batch_id >= checked.next_batch]
+    more = None if last is None else max(0, last - len(rows))
+    if more is None or more:
+        before = kept.newest_first(below=upto + 1, kinds=(BATCH,), pipeline=pipeline, epoch=epoch, limit=more)
+        older = sorted(_entries(reversed(before), pipeline, epoch).items())
+        return EpochLedger(checked.plus(rows, equations), [*older, *rows])
+    return EpochLedger(checked.plus(rows, equations), rows)
 
 
 def ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple[int, LedgerEntry]]:
     """The ledger of one epoch of a pipeline, from the history of its result table, in order of batches."""
-    rows = {}
-    for commit in history(open_table(lake, table)):
-        stamp = decode(commit)
-        if stamp and stamp.ledger and (stamp.pipeline, stamp.epoch) == (pipeline, epoch):
-            rows[stamp.batch_id] = stamp.ledger
+    kept = KeptCommits(lake, table)
+    below = kept.below
+    before = kept.newest_first(kinds=(BATCH,), pipeline=pipeline, epoch=epoch) if below else []
+    rows = _entries(reversed(before), pipeline, epoch)
+    for batch_id, entry in _entries(
+        _in_log(lake, table, range(below, latest_version(lake, table) + 1)), pipeline, epoch
+    ).items():
+        rows.setdefault(batch_id, entry)
     return sorted(rows.items())
+
+
+def _entries(commits: Iterator[tuple[int, Actions]], pipeline: str, epoch: int) -> dict[int, LedgerEntry]:
+    """Batch -> its entry, of one epoch of a pipeline."""
+    rows: dict[int, LedgerEntry] = {}
+    for _, actions in commits:
+        stamp = decode(info_of(actions))
+        if stamp and stamp.ledger and (stamp.pipeline, stamp.epoch) == (pipeline, epoch):
+            rows.setdefault(stamp.batch_id, stamp.ledger)
+    return rows
 
 
 def newest_ledger_rows(

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from spark_jobs.lake import ledger
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError, first_line
 from spark_jobs.lake.files import refuse_missing
-from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables import UNREADABLE, file_statistics, newest, open_table, row_count, table_folders
 from spark_jobs.lake.watermarks import published
@@ -87,6 +86,6 @@ def _late_share(lake: Lake, pipeline: Pipeline) -> float | None:
     epoch = current_epoch(lake, pipeline.name)
     if epoch is None:
         return None
-    rows = ledger_rows(lake, pipeline.sink.table, pipeline.name, epoch.number)
-    totals = ledger.Totals.of(row for _, row in rows)
+    equations = plan.build(pipeline).equations
+    totals = epoch_ledger(lake, pipeline.sink.table, pipeline.name, epoch.number, equations, last=1).totals
     return (totals["late"] + totals["partly_late"]) / totals["read"] if totals["read"] else None

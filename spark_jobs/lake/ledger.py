@@ -90,22 +90,43 @@ class Totals(BaseModel):
     Attributes:
         batches: entries.
         terms: name -> sum.
+        reasons: as in an entry, summed up.
+        nulls: as in an entry, summed up.
+        unknown_fields: all that an entry has.
     """
 
     model_config = ConfigDict(frozen=True)
 
     batches: int = 0
     terms: Mapping[str, int] = {}
+    reasons: Mapping[str, int] = {}
+    nulls: Mapping[str, int] = {}
+    unknown_fields: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, entries: Iterable[LedgerEntry]) -> Self:
         """Adds up."""
-        sums: Counter[str] = Counter()
-        batches = 0
+        return cls().plus(entries)
+
+    def plus(self, entries: Iterable[LedgerEntry]) -> Self:
+        """The sums with further entries."""
+        terms, reasons, nulls = Counter(self.terms), Counter(self.reasons), Counter(self.nulls)
+        fields, batches = set(self.unknown_fields), self.batches
         for entry in entries:
             batches += 1
-            sums.update(entry.terms)
-        return cls(batches=batches, terms=dict(sums))
+            terms.update(entry.terms)
+            reasons.update(entry.reasons)
+            nulls.update(entry.nulls)
+            fields.update(entry.unknown_fields)
+        return self.model_copy(
+            update={
+                "batches": batches,
+                "terms": dict(terms),
+                "reasons": dict(reasons),
+                "nulls": dict(nulls),
+                "unknown_fields": tuple(sorted(fields)),
+            }
+        )
 
     def __getitem__(self, term: str) -> int:
         return self.terms.get(term, 0)
@@ -113,6 +134,67 @@ class Totals(BaseModel):
     def rest(self, equation: Equation) -> int:
         """What an equation leaves open."""
         return self[equation.whole] - sum(self[part] for part in equation.parts)
+
+
+_SHOWN = 100
+"""So many things that do not agree are kept in words; more are counted."""
+
+
+class Checked(Persisted):
+    """The ledger of one epoch up to a batch: its sums, and what does not agree.
+
+    It is kept from one look to the next, so that a look costs what is new.
+
+    Attributes:
+        totals: the sums.
+        next_batch: the batch that is expected next.
+        watermark_ms: of the newest batch.
+        open: equation, in words -> what it left open after the newest batch, and the least that it ever left.
+        problems: what does not agree, in words, the first of them.
+        more_problems: how many further ones there are.
+    """
+
+    totals: Totals = Totals()
+    next_batch: int = 0
+    watermark_ms: int = 0
+    open: Mapping[str, tuple[int, int]] = {}
+    problems: tuple[str, ...] = ()
+    more_problems: int = 0
+
+    def plus(self, entries: Sequence[tuple[int, LedgerEntry]], equations: Iterable[Equation]) -> Self:
+        """The same with further entries, in order of batches.
+
+        Args:
+            entries: batch number and entry.
+            equations: of the pipeline's plan.
+        """
+        if not entries:
+            return self
+        each = [equation for equation in equations if equation.open is None]
+        over_all = [_Open(e, *self.open.get(e.describe(), (0, 0))) for e in equations if e.open is not None]
+        problems = list(self.problems)
+        expected, before_ms = self.next_batch, self.watermark_ms
+        for batch_id, entry in entries:
+            problems += _of_batch(batch_id, entry, expected, before_ms, each)
+            for opened in over_all:
+                problems += [f"batch {batch_id}: {problem}" for problem in opened.after(entry)]
+            expected, before_ms = batch_id + 1, entry.watermark_ms
+        return self.model_copy(
+            update={
+                "totals": self.totals.plus(entry for _, entry in entries),
+                "next_batch": expected,
+                "watermark_ms": before_ms,
+                "open": {opened.equation.describe(): (opened.open, opened.least) for opened in over_all},
+                "problems": tuple(problems[:_SHOWN]),
+                "more_problems": self.more_problems + len(problems[_SHOWN:]),
+            }
+        )
+
+    @property
+    def discrepancies(self) -> tuple[str, ...]:
+        """What does not agree, in words; empty where the ledger balances."""
+        more = (f"and {self.more_problems:,} more",) if self.more_problems else ()
+        return (*self.problems, *more)
 
 
 def discrepancies(
@@ -125,61 +207,60 @@ def discrepancies(
         equations: of the pipeline's plan.
         from_the_start: whether the first entry is that of the first batch; what is open is known only then.
     """
-    problems = []
-    expected = 0 if from_the_start or not entries else entries[0][0]
-    before_ms = 0 if from_the_start or not entries else entries[0][1].late_watermark_ms
-    each = [equation for equation in equations if equation.open is None]
-    over_all = [_Open(equation) for equation in equations if equation.open is not None and from_the_start]
-    for batch_id, entry in entries:
-        if batch_id != expected:
-            problems.append(f"batch {batch_id}: expected batch {expected} next; its ledger row is missing")
-        elif entry.late_watermark_ms != before_ms:
-            problems.append(
-                f"batch {batch_id}: judged by watermark {entry.late_watermark_ms}, the batch before had {before_ms}"
+    if from_the_start or not entries:
+        return Checked().plus(entries, tuple(equations)).discrepancies
+    first, entry = entries[0]
+    before = Checked(next_batch=first, watermark_ms=entry.late_watermark_ms)
+    return before.plus(entries, tuple(each for each in equations if each.open is None)).discrepancies
+
+
+def _of_batch(
+    batch_id: int, entry: LedgerEntry, expected: int, before_ms: int, equations: Iterable[Equation]
+) -> Iterable[str]:
+    """What does not agree in one batch."""
+    if batch_id != expected:
+        yield f"batch {batch_id}: expected batch {expected} next; its ledger row is missing"
+    elif entry.late_watermark_ms != before_ms:
+        yield f"batch {batch_id}: judged by watermark {entry.late_watermark_ms}, the batch before had {before_ms}"
+    if entry.watermark_ms < entry.late_watermark_ms:
+        yield f"batch {batch_id}: watermark {entry.watermark_ms} fell from {entry.late_watermark_ms}"
+    if entry["within_grace"] > entry["on_time"]:
+        yield f"batch {batch_id}: {entry['within_grace']} within grace of {entry['on_time']} on time"
+    for equation in equations:
+        accounted = sum(entry[part] for part in equation.parts)
+        if accounted != entry[equation.whole]:
+            yield (
+                f"batch {batch_id}: {named(equation.whole)} {entry[equation.whole]} {equation.unit}, "
+                f"accounts for {accounted}"
             )
-        expected, before_ms = batch_id + 1, entry.watermark_ms
-        if entry.watermark_ms < entry.late_watermark_ms:
-            problems.append(f"batch {batch_id}: watermark {entry.watermark_ms} fell from {entry.late_watermark_ms}")
-        if entry["within_grace"] > entry["on_time"]:
-            problems.append(f"batch {batch_id}: {entry['within_grace']} within grace of {entry['on_time']} on time")
-        for equation in each:
-            accounted = sum(entry[part] for part in equation.parts)
-            if accounted != entry[equation.whole]:
-                problems.append(
-                    f"batch {batch_id}: {named(equation.whole)} {entry[equation.whole]} {equation.unit}, "
-                    f"accounts for {accounted}"
-                )
-        held = entry.terms.get("source_rows")
-        if held is not None and entry["read"] + entry["heartbeats"] != held:
-            problems.append(
-                f"batch {batch_id}: read {entry['read'] + entry['heartbeats']} rows, its source has {held} between "
-                "its offsets"
-            )
-        for opened in over_all:
-            problems += [f"batch {batch_id}: {problem}" for problem in opened.after(entry)]
-    return tuple(problems)
+    held = entry.terms.get("source_rows")
+    if held is not None and entry["read"] + entry["heartbeats"] != held:
+        yield (
+            f"batch {batch_id}: read {entry['read'] + entry['heartbeats']} rows, its source has {held} between "
+            "its offsets"
+        )
 
 
 class _Open:
     """What an equation leaves open, batch after batch."""
 
-    def __init__(self, equation: Equation) -> None:
-        self._equation = equation
-        self._open = 0
-        self._least = 0
+    def __init__(self, equation: Equation, open_now: int = 0, least: int = 0) -> None:
+        self.equation = equation
+        self.open = open_now
+        self.least = least
 
     def after(self, entry: LedgerEntry) -> Iterable[str]:
         """What is wrong after an entry; what is missing is told once, and again only when more goes missing."""
-        unit, in_state = self._equation.unit, entry.terms.get("state_rows")
-        self._open += entry[self._equation.whole] - sum(entry[part] for part in self._equation.parts)
-        if self._open < self._least:
-            yield f"results and late rows hold {-self._open} {unit} more than were read"
-            self._least = self._open
-        elif self._open >= 0 and self._equation.in_state and in_state is not None:
-            if in_state > self._open:
-                yield f"{in_state} rows in state for {self._open} open {unit}"
-            if in_state == 0 and self._open > 0:
-                yield f"{self._open} {unit} are in no result, not late and not in state"
+        unit, in_state = self.equation.unit, entry.terms.get("state_rows")
+        self.open += entry[self.equation.whole] - sum(entry[part] for part in self.equation.parts)
+        if self.open < self.least:
+            yield f"results and late rows hold {-self.open} {unit} more than were read"
+            self.least = self.open
+        elif self.open >= 0 and self.equation.in_state and in_state is not None:
+            if in_state > self.open:
+                yield f"{in_state} rows in state for {self.open} open {unit}"
+            if in_state == 0 and self.open > 0:
+                yield f"{self.open} {unit} are in no result, not late and not in state"
 
 
 def named(term: str) -> str:

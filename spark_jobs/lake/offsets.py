@@ -4,22 +4,23 @@ An offset of Spark's Delta source is a place in the table's log: all versions be
 the data files up to `index`, in the order of the commit.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from itertools import chain
 
 from spark_jobs.lake.checkpoints import Starts
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.history import actions_at
+from spark_jobs.lake.history import commits_between, info_of, unsigned_commits
+from spark_jobs.lake.ledger_table import Actions, KeptCommits, rows_added
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.reset import EMPTIED
-from spark_jobs.lake.spark_log import next_version, place
+from spark_jobs.lake.spark_log import in_snapshot, next_version, place
+from spark_jobs.lake.tables import file_statistics, open_table, row_count
 from spark_jobs.spec import Pipeline
 
-_AT_ONCE = 16
+_MANY = 100
+"""Between places so many versions apart it pays to ask `ops.ledger`."""
 
 
 class SourceEmptiedError(TidemarkError):
@@ -60,14 +61,58 @@ def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> 
     first, last = place(before) if before else (start, -1), place(upto)
     total: int | None = 0
     emptied: tuple[datetime, int] | None = None
-    for version, actions in _commits(lake, table, first[0], last[0]):
-        info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    begin = first[0]
+    commits: Iterator[tuple[int, Actions]]
+    if last[0] - begin > _MANY:
+        # Whole versions between the two are summed up where they are kept.
+        kept = KeptCommits(lake, table)
+        if (end := min(kept.below, last[0])) > begin + 1:
+            total, reset = kept.rows_added(begin + 1, end)
+            if reset is not None and reset[0] > start:
+                emptied = datetime.fromtimestamp(reset[1] / 1000, UTC), reset[0]
+            commits = chain(commits_between(lake, table, begin, begin), commits_between(lake, table, end, last[0]))
+        else:
+            commits = commits_between(lake, table, begin, last[0])
+    else:
+        commits = commits_between(lake, table, begin, last[0])
+    for version, actions in commits:
+        info = info_of(actions)
         if info.get(EMPTIED) == "reset" and version > start:
             emptied = datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC), version
         # Of the files that a version adds, those that lie between the two places.
-        rows = [count for index, count in enumerate(_added(actions)) if first < (version, index) <= last]
+        rows = [count for index, count in enumerate(rows_added(actions)) if first < (version, index) <= last]
         total = None if total is None or None in rows else total + sum(count or 0 for count in rows)
     return Read(total, *emptied) if emptied else Read(total)
+
+
+def _read_of_snapshot(lake: Lake, table: str, start: int, before: str, upto: str) -> Read:
+    """The same for a stream that began with what the table held: what there is up to the one place, less the other."""
+    newest_reset = next(
+        (
+            (version, int(info_of(actions).get("timestamp", 0)))
+            for version, actions in unsigned_commits(lake, table)
+            if version > start and info_of(actions).get(EMPTIED) == "reset"
+        ),
+        None,
+    )
+    emptied = (datetime.fromtimestamp(newest_reset[1] / 1000, UTC), newest_reset[0]) if newest_reset else None
+    counts = _held_up_to(lake, table, upto), (_held_up_to(lake, table, before) if before else 0)
+    total = None if None in counts else (counts[0] or 0) - (counts[1] or 0)
+    return Read(total, *emptied) if emptied else Read(total)
+
+
+def _held_up_to(lake: Lake, table: str, offset: str) -> int | None:
+    """Rows that a table held at a place; None where statistics do not tell."""
+    version, index = place(offset)
+    if in_snapshot(offset):
+        files = file_statistics(open_table(lake, table, version=version))
+        # In the order in which Delta reads them.
+        files = files.sort_by([("modification_time", "ascending"), ("path", "ascending")])
+        counts = files.column("num_records").to_pylist()[: index + 1]
+        return None if None in counts else sum(counts)
+    held = row_count(open_table(lake, table, version=version - 1))
+    partly = read_between(lake, table, version, "", offset) if index >= 0 else Read(0)
+    return None if partly.rows is None else held + partly.rows
 
 
 def read_by_batch(
@@ -100,7 +145,10 @@ def read_by_batch(
         start, begin = starts.versions.get(table, 0), before.get(source, "")
         if most is not None and place(offset)[0] - (place(begin)[0] if begin else start) > most:
             return Read(None)
-        found = read_between(lake, table, start, begin, offset)
+        if table in starts.snapshots and (not begin or in_snapshot(begin)):
+            found = _read_of_snapshot(lake, table, start, begin, offset)
+        else:
+            found = read_between(lake, table, start, begin, offset)
         if found.emptied_at is not None:
             raise SourceEmptiedError(
                 f"pipeline `{pipeline.name}`: its source {table} was emptied by a reset at "
@@ -124,23 +172,3 @@ def versions_read(
             begin = before.get(source)
             found[table] = (next_version(begin) if begin else starts.versions.get(table, 0), next_version(offset))
     return found
-
-
-def _commits(lake: Lake, table: str, first: int, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """The commits of these versions, the last one included where it is there already."""
-    versions = range(first, last + 1)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        look = pool.map if len(versions) > _AT_ONCE else map
-        for version, actions in zip(versions, look(lambda v: actions_at(lake, table, v), versions), strict=True):
-            if actions is not None:
-                yield version, actions
-
-
-def _added(actions: list[dict[str, Any]]) -> Iterator[int | None]:
-    """Rows of each data file that a commit brings to readers; None where its statistics do not tell."""
-    if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
-        return  # a commit that takes rows away is no event: streams pass over all of it
-    for action in actions:
-        if "add" in action and action["add"].get("dataChange", True):
-            statistics = json.loads(action["add"].get("stats") or "{}")
-            yield None if action["add"].get("deletionVector") else statistics.get("numRecords")

@@ -7,10 +7,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from spark_jobs.lake.formats import FormatError, Persisted
+from spark_jobs.lake.history import info_of, revision_commits
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.stamps import SIGN
-from spark_jobs.lake.tables import history, open_table
 from spark_jobs.plan.tables import Role
 
 Mode = Literal["corrected", "as-streamed"]
@@ -76,11 +76,11 @@ def decode_revision(commit: Mapping[str, Any]) -> Revision | None:
 def revisions(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple[int, Revision]]:
     """Version and revision, of one epoch of a pipeline, from the history of a table, oldest first."""
     found = []
-    for commit in history(open_table(lake, table)):
-        revision = decode_revision(commit)
+    for version, actions in revision_commits(lake, table):
+        revision = decode_revision(info_of(actions))
         if revision is not None and (revision.pipeline, revision.epoch) == (pipeline, epoch):
-            found.append((int(commit["version"]), revision))
-    return found[::-1]
+            found.append((version, revision))
+    return found
 
 
 def with_revised(terms: Mapping[str, int], found: Iterable[Revision]) -> dict[str, int]:

@@ -1,11 +1,14 @@
 """Settings of a process, from its environment. Credentials of S3 are not among them: the AWS chain finds those."""
 
 import os
+from datetime import timedelta
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from spark_jobs.spec.durations import Duration
 
 
 class Settings(BaseSettings):
@@ -54,6 +57,36 @@ class Settings(BaseSettings):
     def _is_given(cls, secret: SecretStr | None) -> SecretStr | None:
         # A variable that is set to nothing, as compose passes an optional one, is one that is not set.
         return secret if secret is not None and secret.get_secret_value() else None
+
+
+class Retention(BaseSettings):
+    """How much of the past maintenance keeps, from `TIDEMARK_KEEP_…`.
+
+    Attributes:
+        versions: versions of tables: their logs, and the data files that only these name.
+        lookups: of tables in which pipelines look columns up; a backfill needs the versions that the stream took.
+        metrics: rows of `ops.metrics`.
+        alerts: rows of `ops.alerts`.
+        quality: rows of `ops.quality`.
+        airflow_logs: logs of Airflow's tasks.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="TIDEMARK_KEEP_", frozen=True)
+
+    versions: Duration = timedelta(days=7)
+    lookups: Duration = timedelta(days=30)
+    metrics: Duration = timedelta(days=90)
+    alerts: Duration = timedelta(days=365)
+    quality: Duration = timedelta(days=365)
+    airflow_logs: Duration = timedelta(days=30)
+
+    @field_validator("*")
+    @classmethod
+    def _longer_than_a_run(cls, kept: timedelta) -> timedelta:
+        # Who reads a table must not lose its files on the way.
+        if kept < timedelta(hours=1):
+            raise ValueError("expected 1 hour at least")
+        return kept
 
 
 class S3Settings(BaseSettings):

@@ -60,6 +60,11 @@ def place(offset: str) -> Place:
     return int(found["reservoirVersion"]), int(found.get("index", -1))
 
 
+def in_snapshot(offset: str) -> bool:
+    """Whether a stream still reads what the table held when it began: its place is then one among these files."""
+    return bool(json.loads(offset).get("isStartingVersion", False))
+
+
 def next_version(offset: str) -> int:
     """The first version of a Delta table that a stream has not read to its end."""
     version, index = place(offset)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, NotFoundError
 from pyarrow.fs import PyFileSystem
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -290,10 +290,25 @@ def prune_log_checkpoints(lake: Lake, table: str, version: int) -> None:
     for entry in lake.store.list(f"{folder}/", offset=f"{folder}/{oldest:020d}").collect():
         if match := _CHECKPOINT.search(entry["path"]):
             found.setdefault(int(match["version"]), []).append(entry["path"])
-    old = [path for kept in sorted(found)[:-_CHECKPOINTS_KEPT] for path in found[kept]]
+    # The log may begin with one, where what was before it has been cut.
+    old = [
+        path
+        for kept in sorted(found)[:-_CHECKPOINTS_KEPT]
+        if not _begins_log(lake, folder, kept)
+        for path in found[kept]
+    ]
     if old:
         try:
             lake.store.delete(old)
         except (BaseError, OSError) as error:
             # Room that is not given back; the next interval tries again.
             log.warning("%s: old checkpoints of its log cannot be removed: %s", table, first_line(error))
+
+
+def _begins_log(lake: Lake, folder: str, version: int) -> bool:
+    """Whether the log has no commit before a version."""
+    try:
+        lake.store.head(f"{folder}/{version - 1:020d}.json")
+    except (NotFoundError, FileNotFoundError):
+        return True
+    return False

@@ -96,7 +96,7 @@ def state_figures(query: StreamingQuery) -> StateFigures:
                 sums[metric] += metrics.apply(metric).value()
         if metrics.contains("numStateStoreInstances") and "Restore" not in name:
             # Each task counts the stores that it has opened.
-            stores = _STORES.get(name, 1) * node.stateInfo().get().numPartitions()
+            stores = _STORES.get(name, 1) * _partitions(node)
             repeated += max(0, metrics.apply("numStateStoreInstances").value() - stores)
     return StateFigures(
         dropped=sums["numRowsDroppedByWatermark"],
@@ -104,6 +104,16 @@ def state_figures(query: StreamingQuery) -> StateFigures:
         rows=sums["numTotalStateRows"],
         repeated_tasks=repeated,
     )
+
+
+def stateful_partitions(query: StreamingQuery) -> int:
+    """Into how many partitions the stateful operators of the batch divide it; 0: it has none."""
+    nodes = _nodes(_execution(query).lastExecution().executedPlan())
+    return max((_partitions(node) for node in nodes if any(kind in node.nodeName() for kind in _STATEFUL)), default=0)
+
+
+def _partitions(node: Any) -> int:
+    return int(node.stateInfo().get().numPartitions())
 
 
 _STATEFUL = ("StateStore", "StreamingDeduplicate", "StreamingSymmetricHashJoin")

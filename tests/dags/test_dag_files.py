@@ -164,6 +164,13 @@ def test_every_pipeline_is_audited_once_a_day_in_the_same_pool(described: Any) -
     assert auditable() == [name for name, each in registry().items() if isinstance(each, Pipeline)]
 
 
+def test_tables_are_maintained_once_a_day_beside_the_streams(described: Any) -> None:
+    dag = described["dags"]["maintain_tables"]
+    assert dag["schedule"] == ["CronTriggerTimetable", "0 3 * * *"]
+    assert set(dag["pools"]) == {"find", "maintain", "remove_task_logs"}
+    assert dag["pools"]["maintain"] == "default_pool"
+
+
 def test_the_pool_has_one_name_wherever_it_is_made() -> None:
     assert {POOL, airflow.POOL, setup_home._POOL[0]} == {"tidemark_batch"}
 

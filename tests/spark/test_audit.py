@@ -16,9 +16,20 @@ from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.console.audit import audit_text, summary
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
-from spark_jobs.spec import Pipeline
+from spark_jobs.spec import Deduplicate, Pipeline, Session, Sink, Table, Watermark
 from tests import lakes
-from tests.spark.test_backfill import BEGIN, END, HOPPING, MINUTE, START, events, feed, pipeline, run_repair
+from tests.spark.test_backfill import (
+    BEGIN,
+    END,
+    HOPPING,
+    MINUTE,
+    START,
+    events,
+    feed,
+    pipeline,
+    run_repair,
+    with_duplicates,
+)
 
 
 def audited(spark: SparkSession, lake: Lake, definition: Pipeline) -> Audit:
@@ -117,3 +128,57 @@ def test_a_range_before_the_first_event_is_not_recounted_and_says_so(lake: Lake,
     planned = plan_recount(lake, definition, asked, look(lake, definition))
     assert isinstance(planned, Audit)
     assert "has no event" in str(planned.left_out)
+
+
+def test_sessions_are_recounted_as_the_stream_has_made_them_and_as_a_repair_has(
+    spark: SparkSession, lake: Lake
+) -> None:
+    definition = pipeline(Session("2 minutes"))
+    feed(lake, events(3, batches=14, size=8))
+    lakes.run(spark, lake, definition)
+    for repaired in (False, True):
+        if repaired:
+            assert run_repair(spark, lake, definition) is not None
+        found = audited(spark, lake, definition)
+        assert found.sound, audit_text(found)
+        assert found.rows > 20
+    chosen = [row for row in lakes.rows(lake, "gold.activity") if row["k"] is not None and row["n"] > 1]
+    deleted, changed = sorted(chosen, key=lambda row: (row["window_start"], str(row["k"])))[5:7]
+    for row, what in ((deleted, None), (changed, {"total": "total + 5"})):
+        where = f"window_start = '{row['window_start']:%Y-%m-%dT%H:%M:%S.%fZ}' AND k = '{row['k']}'"
+        table = open_table(lake, "gold.activity")
+        table.delete(where) if what is None else table.update(what, predicate=where)
+    found = audited(spark, lake, definition)
+    said = [f"{problem.row} {problem.what}" for problem in found.problems]
+    assert len(said) == 2, said
+    assert any("missing; it should have" in each and f"k={deleted['k']}" in each for each in said)
+    assert any(f"total is {changed['total'] + 5}, should be {changed['total']}" in each for each in said)
+
+
+def test_of_deduplicate_missing_and_changed_rows_are_named(spark: SparkSession, lake: Lake) -> None:
+    definition = lakes.one_file_a_batch(
+        Pipeline(
+            name="unique",
+            source=Table("bronze.clicks"),
+            event_time="t",
+            watermark=Watermark(delay="3 minutes"),
+            steps=(Deduplicate("k", within="1 hour"),),
+            sink=Sink("gold.activity"),
+        )
+    )
+    feed(lake, with_duplicates(5))
+    lakes.run(spark, lake, definition)
+    for repaired in (False, True):
+        if repaired:
+            assert run_repair(spark, lake, definition) is not None
+        found = audited(spark, lake, definition)
+        assert found.sound, audit_text(found)
+        assert found.rows > 40
+    lost, changed = sorted(lakes.rows(lake, "gold.activity"), key=lambda row: str(row["t"]))[10:12]
+    open_table(lake, "gold.activity").delete(f"k = '{lost['k']}'")
+    open_table(lake, "gold.activity").update({"v": "v + 7"}, predicate=f"k = '{changed['k']}'")
+    found = audited(spark, lake, definition)
+    said = "\n".join(f"{problem.row} {problem.what}" for problem in found.problems)
+    assert f"_event_id={lost['_event_id']}" in said
+    assert f"v is {changed['v'] + 7}, should be {changed['v']}" in said
+    assert found.differing == 2, said

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from spark_jobs.console import reports
 from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.history import EpochLedger
 from spark_jobs.lake.inventory import TableSummary
 from spark_jobs.plan.equations import BY_FATE
 from spark_jobs.plan.logical import build
@@ -37,7 +38,8 @@ class TestLedger:
 
     def ledger(self, *, rows=ROWS, checks=CHECKS, last=None, width=120, equations=EQUATIONS):
         def show(to):
-            reports.print_ledger(to, "hourly_sales", 2, rows, equations, checks, last=last)
+            books = EpochLedger.of(rows, equations)
+            reports.print_ledger(to, "hourly_sales", 2, books, equations, checks, last=last)
 
         return shown(show, width=width)
 

@@ -146,6 +146,11 @@ class Operator(ABC):
         return (Side("", pipeline.source_tables, pipeline.event_time, delay, pipeline.row_steps),)
 
     @property
+    def gives_events(self) -> bool:
+        """Whether its result has about as many rows as events are read."""
+        return False
+
+    @property
     def withholds(self) -> bool:
         """Whether some of its rows are not written."""
         return any(isinstance(step, Where) for step in self.pipeline.result_steps)

@@ -47,6 +47,11 @@ class Deduplicated(Operator):
         return ("dedupeWithinWatermark", *self.after.state_operators)
 
     @property
+    def gives_events(self) -> bool:
+        """Alone."""
+        return self.groups_after is None
+
+    @property
     def can_be_recomputed(self) -> bool:
         """Alone. Which events have gone on to groups is recorded nowhere."""
         return self.groups_after is None

@@ -96,6 +96,11 @@ class Joined(Operator):
         return (EVENT_ID, f"{OTHER}{EVENT_ID}")
 
     @property
+    def gives_events(self) -> bool:
+        """A row for each match."""
+        return True
+
+    @property
     def content(self) -> tuple[str, ...]:
         """Which events were put together."""
         return self.keys

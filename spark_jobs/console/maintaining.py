@@ -1,0 +1,85 @@
+"""Maintenance in this process: what is to be done to each table, and what was done."""
+
+from collections.abc import Sequence
+
+from obstore.exceptions import BaseError
+from rich.console import Console
+
+from spark_jobs.lake.errors import TidemarkError, first_line
+from spark_jobs.lake.maintenance import Maintained, Maintenance, TablePlan
+from spark_jobs.lake.tables import UNREADABLE
+
+
+def plan_text(plan: TablePlan) -> str:
+    """What is to be done to a table, in a line or two."""
+    if plan.missing:
+        return f"{plan.table}: {plan.missing:,} data files are gone: nothing is done to it"
+    parts = []
+    if plan.to_ledger:
+        parts.append(f"{_counted(plan.to_ledger, 'commit')} to ops.ledger")
+    if plan.groups:
+        parts.append(
+            f"{sum(plan.groups):,} of {_counted(plan.files, 'file')} ({_size(plan.compacted_bytes)}) into "
+            f"{len(plan.groups):,}"
+        )
+    if plan.expired:
+        parts.append(f"{_counted(plan.expired, 'row')} too old")
+    if plan.cut:
+        parts.append(f"{plan.cut:,} of {_counted(plan.commits, 'commit')} off its log")
+    return _lines(plan.table, parts or ["nothing to do"], plan.held_by)
+
+
+def done_text(done: Maintained) -> str:
+    """What was done to a table, in a line or two."""
+    parts = []
+    if done.to_ledger:
+        parts.append(f"{_counted(done.to_ledger, 'commit')} in ops.ledger")
+    if done.files_before != done.files_after:
+        parts.append(f"{done.files_before:,} files are {done.files_after:,}")
+    if done.expired:
+        parts.append(f"{_counted(done.expired, 'old row')} deleted")
+    if done.cut:
+        parts.append(f"{_counted(done.cut, 'object')} of its log removed")
+    if done.removed:
+        parts.append(f"{_counted(done.removed, 'data file')} removed ({_size(done.removed_bytes)})")
+    if done.problem:
+        parts.append(done.problem)
+    return _lines(done.table, parts or ["nothing to do"], done.held_by)
+
+
+def run_maintenance(out: Console, maintenance: Maintenance, names: Sequence[str]) -> list[Maintained]:
+    """Maintains tables, one after the other; what goes wrong with one leaves the others to be maintained.
+
+    Args:
+        out: where each table's line goes.
+        maintenance: of the lake.
+        names: of the tables; empty: all.
+    """
+    found = []
+    for table in maintenance.tables(names):
+        try:
+            done = maintenance.execute(table)
+        except (*UNREADABLE, BaseError, TidemarkError) as error:
+            done = Maintained(table=table.name, problem=f"failed: {first_line(error)}")
+        found.append(done)
+        out.print(done_text(done), highlight=False, markup=False, soft_wrap=True)
+    return found
+
+
+def _lines(table: str, parts: Sequence[str], held_by: tuple[str, int] | None) -> str:
+    line = f"{table}: {'; '.join(parts)}"
+    if held_by is None:
+        return line
+    reader, version = held_by
+    return (
+        f"{line}\n  `{reader}` still needs its versions from {version:,} on, so that older ones are kept: run it, or "
+        f"end its epoch (tidemark reset {reader})"
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e6:,.1f} MB" if number >= 100_000 else f"{number / 1e3:,.1f} kB"

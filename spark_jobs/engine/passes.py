@@ -1,0 +1,262 @@
+"""The pass that computes a batch: once, with all figures that its commits are held against.
+
+Spark's stateful operators may run once in a batch, so what they give is either kept until it is counted and checked, or
+written while it is computed, to data files that no commit names yet (docs/decisions/0019).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.commits.changes import Append, Written
+from spark_jobs.lake import Lake
+from spark_jobs.lake.appends import remove_files
+from spark_jobs.lake.errors import LedgerError
+from spark_jobs.plan.columns import FATE, SEQ, SOURCE
+from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.spark.data_files import DataFiles
+from spark_jobs.spark.frames import size_of
+from spark_jobs.spark.observed import Observed
+from spark_jobs.spark.progress import BatchBounds
+from spark_jobs.transforms import account
+from spark_jobs.transforms.branches import Branches
+from spark_jobs.transforms.content import digest, digest_sql
+from spark_jobs.transforms.results import with_revision
+
+LEAST_ROWS_A_FILE = 50_000
+"""Each partition of the state becomes a file, which is to hold so many rows at least."""
+
+_STRAYS = "strays"
+
+
+class BatchPass(ABC):
+    """One batch, computed and not committed.
+
+    Args:
+        plan: of the pipeline.
+        branches: of it.
+        bounds: of the batch.
+
+    Attributes:
+        events: terms of the ledger, counted over all events of the batch, once it has run.
+        figures: counted over result rows and over late ones, once it has run.
+        repeated_tasks: how many tasks were counted twice.
+    """
+
+    def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds) -> None:
+        self._plan, self._branches, self._bounds = plan, branches, bounds
+        self._operator = branches.operator
+        self.events: Mapping[str, int | None] = {}
+        self.figures: dict[str, int | None] = {}
+        self.repeated_tasks = 0
+
+    @abstractmethod
+    def run(self) -> None:
+        """Computes the batch, all partitions of its state included."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of what was kept."""
+
+    @property
+    @abstractmethod
+    def kept(self) -> DataFrame:
+        """The rows that were kept: late events, those that were set aside, and results unless they are written."""
+
+    @abstractmethod
+    def append(self, count: int) -> Append | Written:
+        """The result, where its rows are appended as they are."""
+
+    @property
+    def late(self) -> DataFrame:
+        """A narrow row of each late event."""
+        return self.kept.where(self._is_late)
+
+    @property
+    def set_aside(self) -> DataFrame:
+        """A narrow row of each event that a step could not use."""
+        return self.kept.where(self._is_set_aside)
+
+    def content(self) -> dict[str, str | None]:
+        """A digest of each kind of rows."""
+        return {
+            role: digest(
+                [(self.figures[f"{role}_xor"], self.figures[f"{role}_sum"])] if self.figures[f"{role}_sum"] else ()
+            )
+            for role in ("result", *self._narrow_hashes)
+        }
+
+    @property
+    def _is_result(self) -> str:
+        return self._branches.result_rows
+
+    @cached_property
+    def _is_late(self) -> str:
+        return account.late_events(self._branches.verdict, self._bounds.late_watermark_ms)
+
+    @property
+    def _is_set_aside(self) -> str:
+        return account.SET_ASIDE if self._operator.sets_aside else "false"
+
+    @property
+    def _narrow_hashes(self) -> dict[str, str]:
+        hashes = {"late": _hash(self._is_late, (SEQ, SOURCE))}
+        if self._operator.sets_aside:
+            hashes["quarantine"] = _hash(self._is_set_aside, (SEQ, SOURCE))
+        return hashes
+
+    @property
+    def _of_results(self) -> list[str]:
+        """What is counted over result rows; SQL with names."""
+        # The digest is not of measures: sums of floating-point numbers may differ in their last digits.
+        return [
+            f"count(CASE WHEN {self._is_result} THEN 1 END) AS rows",
+            f"count(CASE WHEN {self._is_result} AND {FATE} IS NOT NULL THEN 1 END) AS withheld",
+            *(f"{sql} AS {name}" for name, sql in self._operator.result_terms.items()),
+            *digest_sql(_hash(self._is_result, self._operator.content), prefix="result"),
+        ]
+
+    @property
+    def _of_narrow(self) -> list[str]:
+        """What is counted over late events and those that were set aside; SQL with names."""
+        pairs = self._branches.verdict.late_pairs(self._bounds.late_watermark_ms)
+        return [
+            f"count(CASE WHEN {self._is_late} THEN 1 END) AS late_events",
+            f"sum(CASE WHEN {self._is_late} THEN {pairs} END) AS pairs_late",
+            *chain.from_iterable(digest_sql(hashed, prefix=role) for role, hashed in self._narrow_hashes.items()),
+        ]
+
+    def _appended(self, rows: DataFrame) -> DataFrame:
+        """What is written of result rows that are appended as they are."""
+        written = self._branches.transform.written(rows.where(F.col(FATE).isNull()))
+        return with_revision(written, self._plan, self._bounds.batch_time_ms)
+
+
+class KeepingPass(BatchPass):
+    """Keeps the result rows until they are counted and written.
+
+    Args:
+        plan: of the pipeline.
+        branches: of it.
+        bounds: of the batch.
+        batch: as Spark hands it over.
+    """
+
+    def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds, batch: DataFrame) -> None:
+        super().__init__(plan, branches, bounds)
+        terms = account.terms_of_events(plan, self._branches.verdict, bounds.late_watermark_ms)
+        self._observed = Observed(batch, terms)
+        kept = f"{self._is_result} OR {self._is_late} OR {self._is_set_aside}"
+        self._kept = self._observed.rows.where(kept).persist()
+
+    @property
+    def kept(self) -> DataFrame:
+        """All of them."""
+        return self._kept
+
+    def run(self) -> None:
+        """In one pass."""
+        self.figures = self._kept.selectExpr(*self._of_results, *self._of_narrow).collect()[0].asDict()
+        self.events, self.repeated_tasks = self._observed.figures, self._observed.repeated_tasks
+
+    def close(self) -> None:
+        """The rows."""
+        self._kept.unpersist()
+
+    @property
+    def results(self) -> DataFrame:
+        """The result rows, those that a step withholds included."""
+        return self._kept.where(self._is_result)
+
+    @property
+    def size(self) -> int:
+        """What is kept takes so many bytes in memory."""
+        return size_of(self._kept)
+
+    def append(self, count: int) -> Append:
+        """The rows."""
+        return Append(self._appended(self.results), count, self.size)
+
+
+class WritingPass(BatchPass):
+    """Writes the result rows to data files while it computes them.
+
+    Args:
+        plan: of the pipeline.
+        branches: of it.
+        bounds: of the batch.
+        lake: where.
+        columns: of the result table.
+        files: of it.
+        around_state: the batch in two: what its stateful operators give, and its narrow rows.
+    """
+
+    def __init__(
+        self,
+        plan: LogicalPlan,
+        branches: Branches,
+        bounds: BatchBounds,
+        *,
+        lake: Lake,
+        columns: Sequence[str],
+        files: DataFiles,
+        around_state: tuple[DataFrame, DataFrame],
+    ) -> None:
+        super().__init__(plan, branches, bounds)
+        self._lake, self._columns, self._data_files = lake, columns, files
+        results, narrow = around_state
+        terms = account.terms_of_events(plan, self._branches.verdict, bounds.late_watermark_ms)
+        of_narrow = [*self._of_narrow, f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}"]
+        self._narrow = Observed(narrow, [*terms, *map(F.expr, of_narrow)])
+        self._kept = self._narrow.rows.where(f"{self._is_late} OR {self._is_set_aside}").persist()
+        of_results = [*self._of_results, f"count(CASE WHEN {branches.narrow_rows} THEN 1 END) AS {_STRAYS}"]
+        self._results = Observed(results, [*map(F.expr, of_results)])
+        self._files: list[dict[str, Any]] = []
+
+    @property
+    def kept(self) -> DataFrame:
+        """The narrow ones."""
+        return self._kept
+
+    def run(self) -> None:
+        """In one pass.
+
+        Raises:
+            LedgerError: if its two parts are not what they were taken for.
+        """
+        # No narrow row is a result: those tasks write nothing, but keep what is late.
+        rows = self._results.rows.unionByName(self._kept.where(self._is_result))
+        self._files = self._data_files.write(
+            self._appended(rows).select(*(F.col(f"`{name}`") for name in self._columns))
+        )
+        of_narrow, of_results = dict(self._narrow.figures), dict(self._results.figures)
+        if strays := (of_narrow.pop(_STRAYS) or 0) + (of_results.pop(_STRAYS) or 0):
+            raise LedgerError(
+                f"pipeline `{self._plan.definition.name}`: {strays} rows of a batch came from another of its branches "
+                "than expected. Nothing of it was written; the stream has stopped."
+            )
+        # Both were counted over the narrow rows, but only the terms of the events are the ledger's.
+        of_late = {sql.rpartition(" AS ")[2] for sql in self._of_narrow}
+        self.events = {name: value for name, value in of_narrow.items() if name not in of_late}
+        self.figures = {**{name: of_narrow[name] for name in of_late}, **of_results}
+        self.repeated_tasks = max(self._narrow.repeated_tasks, self._results.repeated_tasks)
+
+    def append(self, count: int) -> Written:
+        """The files. From now on a commit may name them, also where its answer gets lost."""
+        files, self._files = self._files, []
+        return Written(files, count)
+
+    def close(self) -> None:
+        """The rows, and the files where no commit was tried."""
+        self._kept.unpersist()
+        remove_files(self._lake, self._plan.result.name, self._files)
+
+
+def _hash(kind: str, columns: Sequence[str]) -> str:
+    """SQL of a hash of the rows of one branch; null for those of the other."""
+    return f"CASE WHEN {kind} THEN xxhash64({', '.join(f'`{name}`' for name in columns)}) END"

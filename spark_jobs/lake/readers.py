@@ -1,0 +1,77 @@
+"""Who still needs which versions of a table: streams that read it, and plans that look columns up in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
+from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.history import newest_ledger_rows
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.offsets import table_read
+from spark_jobs.lake.spark_log import place
+from spark_jobs.plan import logical as plan
+from spark_jobs.spec import Definition, Pipeline, definition_from_json
+
+
+@dataclass(frozen=True)
+class Need:
+    """A version of a table that must stay readable.
+
+    Attributes:
+        version: this one and all that came after it.
+        reader: the pipeline that needs it.
+    """
+
+    version: int
+    reader: str
+
+
+def running_definitions(lake: Lake) -> dict[str, tuple[Epoch, Definition]]:
+    """Pipeline -> its epoch, and the definition that runs on it; one that this version cannot read is left out."""
+    found = {}
+    for prefix in lake.store.list_with_delimiter("_checkpoints/")["common_prefixes"]:
+        name = prefix.rstrip("/").rsplit("/", 1)[-1]
+        epoch = current_epoch(lake, name)
+        if epoch is None:
+            continue
+        try:
+            found[name] = epoch, definition_from_json(epoch.definition)
+        except (ValidationError, TidemarkError, ValueError):
+            continue
+    return found
+
+
+def needs(lake: Lake) -> Mapping[str, Need]:
+    """Table -> the oldest version that a pipeline needs of it: where its newest batch but one ended.
+
+    The newest may have to run again, as after a crash.
+    """
+    found: dict[str, Need] = {}
+    for name, (epoch, definition) in running_definitions(lake).items():
+        for table, version in _needed(lake, name, epoch, definition).items():
+            if table not in found or version < found[table].version:
+                found[table] = Need(version, name)
+    return found
+
+
+def _needed(lake: Lake, name: str, epoch: Epoch, definition: Definition) -> dict[str, int]:
+    if not isinstance(definition, Pipeline):
+        return {}
+    starts = starts_of(lake, epoch)
+    versions = dict(starts.versions) if starts else {}
+    try:
+        rows = newest_ledger_rows(lake, definition.sink.table, name, epoch.number, 2)
+    except MissingTableError:
+        return versions
+    if len(rows) > 1:
+        for source, offset in rows[0][1].sources.items():
+            table = table_read(source, definition)
+            if table is not None and offset:
+                versions[table] = place(offset)[0]
+    for step in plan.build(definition).lookups:
+        taken = [entry.reads[step.table][0] for _, entry in rows if step.table in entry.reads]
+        if taken:
+            versions[step.table] = min(taken)
+    return versions

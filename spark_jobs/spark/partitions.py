@@ -1,0 +1,40 @@
+"""Some partitions of a batch by themselves: those of its stateful operators, and those that only read."""
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.spark.progress import stateful_partitions
+
+
+def around_state(batch: DataFrame, query: StreamingQuery) -> tuple[DataFrame, DataFrame] | None:
+    """What the stateful operators of a batch give, and its other branches; each runs what belongs to it, once.
+
+    In a union the partitions of its first branch come first. A filter would not do: it stands above the batch's RDD,
+    and would run all of it.
+
+    Args:
+        batch: as Spark hands it over, of a plan that is a union whose first branch ends in its stateful operators.
+        query: whose batch it is.
+
+    Returns:
+        Two frames; None where the batch has no other branches than one, as without input.
+    """
+    rdd = batch._jdf.logicalPlan().rdd()
+    total, of_state = int(rdd.getNumPartitions()), stateful_partitions(query)
+    if not 0 < of_state < total:
+        return None
+    return _of(batch, rdd, range(of_state)), _of(batch, rdd, range(of_state, total))
+
+
+def _of(batch: DataFrame, rdd: Any, numbers: range) -> DataFrame:
+    gateway: Any = batch.sparkSession._jvm
+    wanted = gateway.java.util.HashSet()
+    for number in numbers:
+        wanted.add(number)
+    # A set of Scala's is a function that tells whether something is in it.
+    is_wanted = gateway.scala.jdk.javaapi.CollectionConverters.asScala(wanted)
+    pruned = gateway.org.apache.spark.rdd.PartitionPruningRDD.create(rdd, is_wanted)
+    session = batch.sparkSession
+    return DataFrame(session._jsparkSession.internalCreateDataFrame(pruned, batch._jdf.schema(), False), session)

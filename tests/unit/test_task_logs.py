@@ -1,0 +1,27 @@
+"""Logs of Airflow's tasks: old ones go, with the folders that are then empty."""
+
+import os
+
+from tidemark_dags.task_logs import remove_old
+
+NOW, DAY = 1_800_000_000, 86_400
+
+
+def test_logs_that_are_older_than_what_is_kept_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIDEMARK_KEEP_AIRFLOW_LOGS", "3 days")
+    old, new = (
+        tmp_path / "dag_id=a" / "run_id=1" / "attempt=1.log",
+        tmp_path / "dag_id=a" / "run_id=2" / "attempt=1.log",
+    )
+    for path, age in ((old, 4), (new, 2)):
+        path.parent.mkdir(parents=True)
+        path.write_text("said")
+        for each in (path, path.parent):
+            os.utime(each, (NOW - age * DAY, NOW - age * DAY))
+    assert remove_old(tmp_path, now=NOW) == 1
+    assert not old.exists()
+    assert new.exists()
+    old.parent.mkdir(exist_ok=True)
+    os.utime(old.parent, (NOW - 4 * DAY, NOW - 4 * DAY))
+    assert remove_old(tmp_path, now=NOW) == 0
+    assert not old.parent.exists()
