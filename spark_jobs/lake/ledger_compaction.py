@@ -40,7 +40,7 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.revisions import decode_revision
 from spark_jobs.lake.stamps import decode
-from spark_jobs.lake.tables import open_or_create, prune_log_checkpoints
+from spark_jobs.lake.tables import open_or_create, open_table, prune_log_checkpoints
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import INGEST_SEQ
 from spark_jobs.plan.equations import Equation
@@ -85,8 +85,9 @@ def compact_ledger(lake: Lake, table: str) -> int:
                 f"table {table}: its log has no version {gone} any more, and {TABLE} has none from {first} on: "
                 "another program has cut it. Nothing was changed."
             )
+        table_id = str(open_table(lake, table).metadata().id)
         rows = [_row(table, version, actions) for version, actions in commits]
-        rows += _sums(lake, table, kept, commits)
+        rows = [{"table_id": table_id, **row} for row in (*rows, *_sums(lake, table, kept, commits))]
         opened = open_or_create(lake, TABLE, Schema.from_arrow(SCHEMA), _PROPERTIES)
         try:
             append(
@@ -94,7 +95,9 @@ def compact_ledger(lake: Lake, table: str) -> int:
                 TABLE,
                 opened,
                 pa.Table.from_pylist(rows, schema=SCHEMA),
-                CommitProperties(app_transactions=[Transaction(writer_of(table), last)], max_commit_retries=15),
+                CommitProperties(
+                    app_transactions=[Transaction(writer_of(table, table_id), last)], max_commit_retries=15
+                ),
             )
         except CommitFailedError:
             # Another process has kept them; or many were at it, and the next time will do.

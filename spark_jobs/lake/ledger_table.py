@@ -34,6 +34,7 @@ repair, a reset that emptied the table, a commit of another program or of mainte
 SCHEMA = pa.schema(
     [
         ("table", pa.string()),
+        ("table_id", pa.string()),
         ("version", pa.int64()),
         ("committed_at", pa.timestamp("us", tz="UTC")),
         ("kind", pa.string()),
@@ -52,9 +53,9 @@ SCHEMA = pa.schema(
 Actions = list[dict[str, Any]]
 
 
-def writer_of(table: str) -> str:
+def writer_of(table: str, table_id: str) -> str:
     """Under which transaction id `ops.ledger` remembers up to which version it has a table's commits."""
-    return f"ledger/{table}"
+    return f"ledger/{table}/{table_id}"
 
 
 class KeptCommits:
@@ -70,13 +71,20 @@ class KeptCommits:
         self._opened: DeltaTable | None
         try:
             self._opened = open_table(lake, TABLE)
+            # A table that was removed and made again has a history of its own.
+            self._table_id = str(open_table(lake, table).metadata().id)
         except MissingTableError:
             self._opened = None
+            self._table_id = ""
 
     @property
     def below(self) -> int:
         """Versions below this one are kept."""
-        found = self._opened.transaction_version(writer_of(self._table)) if self._opened is not None else None
+        found = (
+            self._opened.transaction_version(writer_of(self._table, self._table_id))
+            if self._opened is not None
+            else None
+        )
         return 0 if found is None else found + 1
 
     def newest_first(
@@ -151,7 +159,9 @@ class KeptCommits:
         import pyarrow.dataset as ds  # imports pandas, which every start of a command would wait for
 
         # Arrow leaves out files by their statistics; DuckDB, whose conditions are of several columns, does the rest.
-        mine = self._opened.to_pyarrow_dataset().scanner(filter=ds.field("table") == self._table)
+        mine = self._opened.to_pyarrow_dataset().scanner(
+            filter=(ds.field("table") == self._table) & (ds.field("table_id") == self._table_id)
+        )
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.register("kept", mine.to_reader())

@@ -67,7 +67,7 @@ def assert_sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
     assert found.problems == ()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("top", marks=pytest.mark.long), "hopping, updated"])
 def test_a_history_in_batch_and_a_stream_from_its_cut_give_what_all_events_give(
     spark: SparkSession, lake: Lake, kind: str
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_history_in_batch_and_a_stream_from_its_cut_give_what_all_events_give(
     assert all(done.changed.rows == 0 for done in run_backfill(spark, lake, definition, force=True))
 
 
-@pytest.mark.parametrize("point", ["history_read", "history_written"])
+@pytest.mark.parametrize("point", [pytest.param("history_read", marks=pytest.mark.long), "history_written"])
 def test_a_bootstrap_that_is_interrupted_is_finished_by_the_next_driver(
     spark: SparkSession, lake: Lake, point: str
 ) -> None:

@@ -57,7 +57,11 @@ def sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pipeline(HOPPING), pipeline(mode="update", top=True)], ids=["append, hopping", "update, top"]
+    "kind",
+    [
+        pytest.param(pipeline(HOPPING), id="append, hopping", marks=pytest.mark.long),
+        pytest.param(pipeline(mode="update", top=True), id="update, top"),
+    ],
 )
 def test_a_stream_that_is_maintained_all_the_time_writes_what_it_would_have(
     spark: SparkSession, lake: Lake, tmp_path: Any, kind: Pipeline
@@ -87,7 +91,9 @@ def test_a_stream_that_is_maintained_all_the_time_writes_what_it_would_have(
     assert_same(table(lake), table(calm))
 
 
-@pytest.mark.parametrize("files", [1, 1000], ids=["a file a batch", "all at once"])
+@pytest.mark.parametrize(
+    "files", [pytest.param(1, id="a file a batch"), pytest.param(1000, id="all at once", marks=pytest.mark.long)]
+)
 def test_a_stream_begins_with_what_a_table_holds_where_its_log_has_been_cut(
     spark: SparkSession, lake: Lake, tmp_path: Any, files: int
 ) -> None:

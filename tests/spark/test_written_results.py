@@ -123,7 +123,7 @@ def test_both_ways_to_compute_a_batch_give_the_same_rows_and_the_same_ledger(
     assert recorded(kept) == recorded(filled)
 
 
-@pytest.mark.parametrize("check", ["repeated", "equation"])
+@pytest.mark.parametrize("check", [pytest.param("repeated", marks=pytest.mark.long), "equation"])
 def test_a_batch_that_fails_a_check_leaves_neither_rows_nor_files_and_runs_again(
     spark: SparkSession, filled: Lake, writes: list[int], monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
@@ -143,7 +143,9 @@ def _one_row_more(*args: Any) -> Any:
     return type("Read", (), {"rows": sum(map(len, BATCHES)) + 1})
 
 
-@pytest.mark.parametrize("point", ["materialised", "late_committed", "result_committed"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("materialised", marks=pytest.mark.long), "late_committed", "result_committed"]
+)
 def test_a_batch_that_is_cut_off_is_written_once(
     spark: SparkSession, filled: Lake, writes: list[int], point: str
 ) -> None:

@@ -1,5 +1,6 @@
 """`ops.ledger`: the commits of a table are kept, so that history is known when the table's log is cut."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,13 @@ def test_of_two_that_keep_the_same_commits_one_does(lake):
     compact_ledger(lake, TABLE)
     assert (stale.below, KeptCommits(lake, TABLE).below) == (0, 3)
     assert len(KeptCommits(lake, TABLE).newest_first()) == 3
+
+
+def test_a_table_that_is_removed_and_made_again_has_a_history_of_its_own(lake):
+    a_history(lake, 5)
+    compact_ledger(lake, TABLE)
+    shutil.rmtree(lake.table_path(TABLE))
+    a_history(lake, 2)
+    assert len(history.ledger_rows(lake, TABLE, NAME, 1)) == 2
+    compact_ledger(lake, TABLE)
+    assert len(history.ledger_rows(lake, TABLE, NAME, 1)) == 2
