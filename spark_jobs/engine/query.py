@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -35,6 +36,23 @@ class Drained(Exception):
 
 def unobserved(point: str, batch_id: int) -> None:
     """Nobody watches."""
+
+
+def _of(query: "Query[D]") -> Callable[[DataFrame, int], None]:
+    """What Spark calls for each batch of a query.
+
+    Spark keeps it as long as its own side of the query lives, which the query holds in turn: nothing of a query that
+    has ended would ever be freed, and a driver that starts queries again would run out of memory.
+    """
+    held = weakref.ref(query)
+
+    def run(batch: DataFrame, batch_id: int) -> None:
+        found = held()
+        if found is None:
+            raise Drained("nobody holds the query any more")
+        found._run_batch(batch, batch_id)
+
+    return run
 
 
 class Query(ABC, Generic[D]):
@@ -122,7 +140,7 @@ class Query(ABC, Generic[D]):
         to_an_end = until_caught_up or self.reads_history
         interval = f"{duration_ms(self.definition.trigger_interval)} milliseconds"
         writer = (
-            plan.writeStream.foreachBatch(self._run_batch)
+            plan.writeStream.foreachBatch(_of(self))
             .outputMode(self.output_mode)
             .queryName(self.name)
             .option("checkpointLocation", self.lake.path(self.epoch.folder))
@@ -130,6 +148,8 @@ class Query(ABC, Generic[D]):
         writer = writer.trigger(availableNow=True) if to_an_end else writer.trigger(processingTime=interval)
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         self._query = writer.start()
+        # Who holds Spark's handle holds the query.
+        vars(self._query)["tidemark"] = self
         self._started.set()
         return self._query
 
