@@ -163,6 +163,7 @@ def test_a_changed_measure_is_built_aside_compared_and_swapped_also_by_a_second_
         plan_rebuild(lake, changed)
 
 
+@pytest.mark.long
 def test_a_changed_window_of_a_live_ranking_is_swapped_with_its_groups(spark: SparkSession, lake: Lake) -> None:
     before, batches = pipeline(mode="update", top=True), events(7)
     bronze = feed(lake, batches[:3])
