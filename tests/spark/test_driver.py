@@ -1,5 +1,6 @@
 """The driver: heartbeats, orderly ends, pipelines that fail beside others, and a second driver on one checkpoint."""
 
+import gc
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -219,6 +221,17 @@ def test_a_reader_whose_time_is_computed_moves_no_other_one(spark: SparkSession,
     assert sum(row["events"] for row in lakes.rows(lake, "gold.later")) == 3
     assert {row["window_start"].hour for row in lakes.rows(lake, "gold.later")} == {2}
     assert sum(row["events"] for row in lakes.rows(lake, "gold.spelled")) == 3
+
+
+def test_a_query_that_has_ended_is_freed_though_spark_was_given_its_batches(spark: SparkSession, lake: Lake) -> None:
+    """A driver that starts queries again, as for each newer version of a lookup, must not run out of memory."""
+    land(lake, 0, minute=1)
+    query = IngestQuery(spark, lake, an_ingest())
+    query.start(until_caught_up=True).awaitTermination()
+    held = weakref.ref(query)
+    del query
+    gc.collect()
+    assert held() is None
 
 
 def test_a_time_that_is_computed_from_a_number_is_closed_too_and_one_that_cannot_be_is_reported(
