@@ -85,7 +85,9 @@ class Added:
         return sum(part.bytes for part in self.parts)
 
 
-def added(lake: Lake, table: str, opened: DeltaTable, since: Mark | None, watermark: datetime | None) -> Added:
+def added(
+    lake: Lake, table: str, opened: DeltaTable, since: Mark | None, *, revised: bool, watermark: datetime | None
+) -> Added:
     """The rows that a table gained since a check; of rows that are revised, those that became final.
 
     What a compaction has written again is not new. Where the files of new rows are gone, or the log does not tell which
@@ -96,9 +98,9 @@ def added(lake: Lake, table: str, opened: DeltaTable, since: Mark | None, waterm
         table: such as `gold.top_products`.
         opened: the table.
         since: where the check before ended; None: all rows.
-        watermark: that the pipeline has published; of rows that are revised, those are final that it has passed.
+        revised: whether rows change until they are final.
+        watermark: that the pipeline has published: it has passed the rows that are final.
     """
-    revised = FINAL_AFTER in {field.name for field in opened.schema().fields}
     upto = Mark(opened.version(), watermark if revised else None)
     now = {unquote(str(file["path"])): file for file in _files(opened)}
     if revised and watermark is None:

@@ -67,7 +67,10 @@ def check(
         ) from error
     now = now or datetime.now(UTC)
     since = None if all_rows else last_mark(lake, suite.pipeline, suite.table)
-    new = added(lake, suite.table, opened, since, watermarks.published(lake).get(suite.pipeline))
+    # What is appended is final as it stands.
+    revised = definition.sink.mode == "update" and FINAL_AFTER in {field.name for field in opened.schema().fields}
+    watermark = watermarks.published(lake).get(suite.pipeline) if revised else None
+    new = added(lake, suite.table, opened, since, revised=revised, watermark=watermark)
     hidden = frozenset(personal) | frozenset(definition.personal)
     possible, results = _possible(suite, opened)
     small = new.rows is not None and new.rows <= most_rows and new.bytes <= most_bytes

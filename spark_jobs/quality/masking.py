@@ -6,7 +6,8 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
-MASK = "‹masked›"
+from spark_jobs.spec.personal import MASK
+
 _LONGEST = 200
 _STAR_OPTIONS = ("replace", "replace_", "rename")
 

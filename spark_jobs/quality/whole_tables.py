@@ -125,7 +125,7 @@ def _unique(checked: Checked, expectation: Unique) -> Result:
         expectation.name,
         expectation.severity,
         not extra,
-        f"keys that occur more than once: {groups:,}, rows too many: {extra:,}" if extra else f"{rows:,} rows, each key once",
+        f"keys that occur more than once: {groups:,}, rows too many: {extra:,}" if extra else "each key occurs once",
         int(extra),
         rows,
         masked(samples, checked.personal),
