@@ -90,7 +90,7 @@ def fetch_rows(
     connection: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, object] | None = None
 ) -> list[dict[str, Any]]:
     """The rows of a query, as column -> value."""
-    found: pa.Table = connection.execute(sql, dict(values) if values else None).to_arrow_table()
+    found: pa.Table = connection.sql(sql, params=dict(values) if values else None).to_arrow_table()
     rows: list[dict[str, Any]] = found.to_pylist()
     return rows
 

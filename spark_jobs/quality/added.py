@@ -1,5 +1,6 @@
 """Which rows a check looks at: what a table gained since the check before."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -155,8 +156,8 @@ def _new_files(
             if file.get("deletionVector"):
                 return None
             if file.get("dataChange", True):
-                known = now.get(path, {})
-                found[path] = {"size_bytes": file["size"], "num_records": known.get("num_records")}
+                told = json.loads(file.get("stats") or "{}").get("numRecords")
+                found[path] = now.get(path, {"size_bytes": file["size"], "num_records": told})
             else:
                 rewritten.add(path)
     if seen != version - since.version:

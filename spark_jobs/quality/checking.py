@@ -73,7 +73,7 @@ def check(
     new = added(lake, suite.table, opened, since, revised=revised, watermark=watermark)
     hidden = frozenset(personal) | frozenset(definition.personal)
     possible, results = _possible(suite, opened)
-    small = new.rows is not None and new.rows <= most_rows and new.bytes <= most_bytes
+    small = (new.rows or 0) <= most_rows and new.bytes <= most_bytes
     read_by = "duckdb"
     with (
         reading(lake, lambda _: [suite.table], version=opened.version()),
@@ -153,10 +153,8 @@ def _range(rows: Held, opened: DeltaTable) -> str:
     if not names:
         return ""
     column = quoted(WINDOW_END if WINDOW_END in names else names[0])
-    found = rows.connection.execute(f"SELECT min({column}), max({column}) FROM {ROWS}").fetchone()
-    if found is None or found[0] is None:
-        return ""
-    return f"{found[0]:%Y-%m-%d %H:%M:%S} to {found[1]:%Y-%m-%d %H:%M:%S} UTC"
+    ((first, last),) = rows.connection.execute(f"SELECT min({column}), max({column}) FROM {ROWS}").fetchall()
+    return f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC" if first is not None else ""
 
 
 def _by_duckdb(suite: Suite, rules: list[RowCheck], rows: Held, personal: Collection[str]) -> list[Result] | None:

@@ -69,14 +69,13 @@ class Held:
     @property
     def count(self) -> int:
         """How many."""
-        row = self.connection.execute(f"SELECT count(*) FROM {ROWS}").fetchone()
-        return int(row[0]) if row else 0
+        return int(self.connection.execute(f"SELECT count(*) FROM {ROWS}").fetchall()[0][0])
 
     def refuses(self, rules: Sequence[RowCheck]) -> str | None:
         """What DuckDB says against the conditions of the rules; None: it can compute them."""
         try:
             for rule in rules:
-                self.connection.execute(f"SELECT {_holds(rule)} FROM {ROWS} LIMIT 0")
+                self.connection.execute(f"SELECT {_holds(rule)} FROM {ROWS} LIMIT 0").fetchall()
         except duckdb.Error as error:
             return str(error)
         return None

@@ -287,5 +287,6 @@ def _events(names: Collection[str]) -> Any:
 
 
 def _row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
-    row = connection.execute(sql).fetchone()
-    return row if row is not None else ()
+    # All of it: the connection takes nothing else before a result is at its end.
+    found: tuple[Any, ...] = connection.execute(sql).fetchall()[0]
+    return found
