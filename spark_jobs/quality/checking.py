@@ -85,7 +85,7 @@ def check(
             found = None if not small else _by_duckdb(suite, possible, rows, hidden)
             if found is None:
                 read_by = "spark"
-                found = _by_spark(suite, possible, Streamed(spark(), lake, suite.table, new), hidden)
+                found = _by_spark(suite, possible, Streamed(spark(), lake, suite.table, new), count, hidden)
             results += found
         checked = Checked(lake, suite, opened, rows, hidden, now)
         results += [look(checked, each) for each in suite.tables if count or not needs_rows(each)]
@@ -162,17 +162,17 @@ def _by_duckdb(suite: Suite, rules: list[RowCheck], rows: Held, personal: Collec
     if rows.refuses(rules):
         return None
     try:
-        frame = rows.verdicts(rules)
+        broken = rows.broken(rules)
     except duckdb.Error:
         return None
-    return _found(suite, rules, rows, frame, personal)
+    return _found(suite, rules, rows, broken, rows.count, personal)
 
 
-def _by_spark(suite: Suite, rules: list[RowCheck], rows: Rows, personal: Collection[str]) -> list[Result]:
+def _by_spark(suite: Suite, rules: list[RowCheck], rows: Rows, count: int, personal: Collection[str]) -> list[Result]:
     from pyspark.errors import PySparkException
 
     try:
-        return _found(suite, rules, rows, rows.verdicts(rules), personal)
+        return _found(suite, rules, rows, rows.broken(rules), count, personal)
     except PySparkException as error:
         raise QualityError(
             f"table {suite.table}: {named(rules)} cannot be computed: {str(error).splitlines()[0]}. Nothing of this "
@@ -180,19 +180,19 @@ def _by_spark(suite: Suite, rules: list[RowCheck], rows: Rows, personal: Collect
         ) from error
 
 
-def _found(suite: Suite, rules: list[RowCheck], rows: Rows, frame: Any, personal: Collection[str]) -> list[Result]:
-    results = []
-    for rule, counted in zip(rules, validate(suite.table, rules, frame), strict=True):
-        samples = rows.samples(rule) if counted.unexpected else []
-        results.append(
-            Result(
-                rule.name,
-                rule.severity,
-                not counted.unexpected,
-                f"{counted.unexpected:,} of {counted.rows:,} rows break it",
-                counted.unexpected,
-                counted.rows,
-                masked(samples, personal),
-            )
+def _found(
+    suite: Suite, rules: list[RowCheck], rows: Rows, broken: list[int], count: int, personal: Collection[str]
+) -> list[Result]:
+    verdicts = validate(suite.table, rules, broken)
+    return [
+        Result(
+            rule.name,
+            rule.severity,
+            holds,
+            f"{wrong:,} of {count:,} rows break it",
+            wrong,
+            count,
+            masked(rows.samples(rule) if wrong else [], personal),
         )
-    return results
+        for rule, holds, wrong in zip(rules, verdicts, broken, strict=True)
+    ]

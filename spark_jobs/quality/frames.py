@@ -15,11 +15,11 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.query import fetch_rows
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT
 from spark_jobs.quality.added import Added, reader
-from spark_jobs.quality.suites import RowCheck, verdict_column
+from spark_jobs.quality.suites import RowCheck, broken_column
 from spark_jobs.spec.expressions import known_to_duckdb
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 SAMPLES = 5
 ROWS = "added"
@@ -29,8 +29,8 @@ ROWS = "added"
 class Rows(Protocol):
     """The rows of a check."""
 
-    def verdicts(self, rules: Sequence[RowCheck]) -> Any:
-        """A frame with a column of verdicts for each rule."""
+    def broken(self, rules: Sequence[RowCheck]) -> list[int]:
+        """How many rows break each rule, in one pass."""
 
     def samples(self, rule: RowCheck) -> list[Mapping[str, Any]]:
         """Some rows that break a rule: the columns that it reads."""
@@ -80,10 +80,10 @@ class Held:
             return str(error)
         return None
 
-    def verdicts(self, rules: Sequence[RowCheck]) -> Any:
-        """A frame of pandas."""
-        holds = ", ".join(f"{_holds(rule)} AS {verdict_column(index)}" for index, rule in enumerate(rules))
-        return self.connection.execute(f"SELECT {holds} FROM {ROWS}").df()
+    def broken(self, rules: Sequence[RowCheck]) -> list[int]:
+        """By DuckDB's condition."""
+        counts = ", ".join(f"count(*) FILTER (NOT {_holds(rule)})" for rule in rules)
+        return [int(count) for count in self.connection.execute(f"SELECT {counts} FROM {ROWS}").fetchall()[0]]
 
     def samples(self, rule: RowCheck) -> list[Mapping[str, Any]]:
         """The first rows that break a rule."""
@@ -128,16 +128,13 @@ class Streamed:
             frames.append(rows)
         self._rows = reduce(DataFrame.unionByName, frames)
 
-    def verdicts(self, rules: Sequence[RowCheck]) -> "DataFrame":
-        """A frame of Spark."""
+    def broken(self, rules: Sequence[RowCheck]) -> list[int]:
+        """By Spark's condition."""
         from pyspark.sql import functions as F
 
-        return self._rows.select(
-            *(
-                F.coalesce(F.expr(rule.rule.condition), F.lit(True)).alias(verdict_column(index))
-                for index, rule in enumerate(rules)
-            )
-        )
+        counts = (F.count_if(~F.coalesce(F.expr(rule.rule.condition), F.lit(True))) for rule in rules)
+        row = self._rows.agg(*(each.alias(broken_column(index)) for index, each in enumerate(counts))).head()
+        return [int(count) for count in row] if row is not None else [0] * len(rules)
 
     def samples(self, rule: RowCheck) -> list[Mapping[str, Any]]:
         """Some rows that break a rule."""

@@ -76,8 +76,8 @@ def severity_of(rule: RowRule) -> str:
     return "warn" if rule.on_failure == "warn" else "fail"
 
 
-def verdict_column(index: int) -> str:
-    """The column of the checked frame that says whether a row satisfies a rule."""
+def broken_column(index: int) -> str:
+    """The column that says how many rows break a rule."""
     return f"rule_{index}"
 
 

@@ -40,7 +40,7 @@ RULES = {
     OneOf("id", ("a-1", "now", "ä\\'b")): 3,
     Matches("id", r"[a-z]-\d"): 5,
     Matches("id", r".\W{2}."): 4,
-    Matches("id", "x.{2}y|[^a-z]+.*"): 4,
+    Matches("id", "x.{2}y|[^a-z]+.*"): 3,
     Satisfies("a number", "CAST(id AS INT) > 0"): 0,
     Satisfies("in words", "coalesce(n % 2 = 1, false) OR id LIKE 'a%'"): 2,
     Satisfies("quotient", "k / n > 0"): 2,
