@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from rich.console import Console
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
+from spark_jobs.console.reports import print_late
 from spark_jobs.lake import Lake, quality, watermarks
 from spark_jobs.lake.checkpoints import begin_epoch
 from spark_jobs.lake.errors import MissingTableError
@@ -327,6 +330,27 @@ class TestPersonalColumns:
         written += (Path(lake.uri) / page_path("gold.hourly_sales")).read_text()
         assert self.SECRET.casefold() not in written.casefold()
         assert MASK in written
+
+    def test_late_events_are_shown_without_them(self, lake):
+        missed = [{"window_start": NOON, "window_end": hour(1)}]
+        window = pa.struct([("window_start", TIME), ("window_end", TIME)])
+        late = {
+            "_event_id": ["e0"],
+            "sold_at": pa.array([NOON], TIME),
+            "product_id": [self.SECRET],
+            "missed_windows": pa.array([missed], pa.list_(window)),
+            "partly_late": [False],
+            "late_by_ms": [7000],
+            "_epoch": [1],
+            "_batch_id": [0],
+        }
+        write(lake, "gold.hourly_sales__late", late)
+        for personal, shown in (((), self.SECRET), (("product_id",), MASK)):
+            console = Console(record=True, width=200, file=StringIO())
+            print_late(console, lake, with_(personal=personal), 20)
+            told = console.export_text()
+            assert shown in told
+            assert (self.SECRET in told) == (not personal)
 
     @pytest.mark.parametrize(
         ("sql", "hidden"),
