@@ -42,6 +42,11 @@ def auditable() -> list[str]:
     return [name for name, definition in registry().items() if isinstance(definition, Pipeline)]
 
 
+def checked() -> list[str]:
+    """Registered pipelines whose tables have expectations."""
+    return [name for name, definition in registry().items() if definition.is_checked]
+
+
 def has_run(lake: "Lake", pipeline: str) -> bool:
     """Whether a registered pipeline has finished a batch on a lake."""
     from spark_jobs.lake.checkpoints import current_epoch
@@ -214,6 +219,16 @@ class Audit(BatchCommand):
     def arguments(self, context: Any) -> Sequence[str]:
         """The command, without `tidemark`."""
         return ["audit", self.pipeline]
+
+
+class Check(BatchCommand):
+    """`tidemark check` of one pipeline's table; it changes no results."""
+
+    reports = False
+
+    def arguments(self, context: Any) -> Sequence[str]:
+        """The command, without `tidemark`."""
+        return ["check", self.pipeline]
 
 
 def _folder(settings: Any) -> Any:

@@ -22,6 +22,7 @@ from spark_jobs.plan.columns import EVENT_ID
 from spark_jobs.plan.equations import Equation
 from spark_jobs.spec import DefinitionError, Pipeline
 from spark_jobs.spec.durations import format_duration
+from spark_jobs.spec.personal import MASK
 
 _ALWAYS_SHOWN = ("read", "on_time", "late")
 
@@ -191,6 +192,10 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
             "missed": "len(missed_windows)",
             "counted elsewhere": "partly_late",
         }
+    personal = {EVENT_ID: "event", str(pipeline.event_time): f"{pipeline.event_time} (UTC)"} | {
+        key: key for key in keys
+    }
+    shown |= {label: f"'{MASK}'" for name, label in personal.items() if name in pipeline.personal}
     _, rows = query.run(
         lake,
         f'SELECT {", ".join(shown.values())}, late_by_ms FROM {layer}."{name}" '

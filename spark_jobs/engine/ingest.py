@@ -33,6 +33,7 @@ from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline
+from spark_jobs.spec.personal import MASK
 from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.csv_lines import lines_inside_quotes, mark_rows, opens_quote
 from spark_jobs.transforms.quotes import Block
@@ -430,7 +431,8 @@ class IngestQuery(Query[Ingest]):
                 raise BrokenRuleError(
                     f"pipeline `{self.name}`: {count} rows of batch {batch_id} break {rule.name}, which stops the "
                     "stream",
-                    str(example[0]) if example else "",
+                    # The text of the row has all of its values.
+                    MASK if self.definition.personal else str(example[0]) if example else "",
                     "Nothing of this batch was written. Fix the input, or let the rule quarantine such rows, then "
                     "start the stream again.",
                 )

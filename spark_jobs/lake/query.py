@@ -1,8 +1,11 @@
 """SQL over all tables of the lake with DuckDB, through `deltalake`: no JVM."""
 
+from collections.abc import Mapping
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_jobs.lake.errors import MissingTableError, TidemarkError, first_line
@@ -81,6 +84,15 @@ def _reaches_out(error: duckdb.Error) -> bool:
 
 def _registered(table: str) -> str:
     return "__" + table.replace(".", "__")
+
+
+def fetch_rows(
+    connection: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, object] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of a query, as column -> value."""
+    found: pa.Table = connection.sql(sql, params=dict(values) if values else None).to_arrow_table()
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows
 
 
 def _finality(table: str, *, watermarked: bool) -> str:

@@ -1,6 +1,6 @@
 """Each customer as known now: the newest change. Other pipelines look it up."""
 
-from spark_jobs.spec import Aggregate, Pipeline, Sink, Table
+from spark_jobs.spec import Aggregate, NotNull, Pipeline, Sink, Table, Unique
 
 customer_directory = Pipeline(
     name="customer_directory",
@@ -17,5 +17,7 @@ customer_directory = Pipeline(
         ),
     ),
     sink=Sink("silver.customers", mode="update"),
+    expectations=(NotNull("customer_id"), Unique("customer_id")),
+    personal=("name",),
     trigger_interval="5 seconds",
 )

@@ -15,5 +15,6 @@ ingest_customers = Ingest(
     event_time="changed_at",
     rules=(NotNull("customer_id"),),
     sink=Sink("bronze.customers"),
+    personal=("name",),
     trigger_interval="5 seconds",
 )

@@ -1,6 +1,6 @@
 """Per guest of the café: visits, money spent, last seen. A running total over two streams."""
 
-from spark_jobs.spec import Aggregate, Pipeline, Sink, Table, Union
+from spark_jobs.spec import Aggregate, Between, NotNull, Pipeline, Sink, Table, Union, Unique
 
 guest_profile = Pipeline(
     name="guest_profile",
@@ -26,5 +26,6 @@ guest_profile = Pipeline(
         ),
     ),
     sink=Sink("gold.guest_profile", mode="update"),
+    expectations=(NotNull("guest_id"), Between("total_spent", min=0), Unique("guest_id")),
     trigger_interval="5 seconds",
 )

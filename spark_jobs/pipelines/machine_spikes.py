@@ -1,6 +1,6 @@
 """Readings far off what machines do: an alert for each, without waiting for anything."""
 
-from spark_jobs.spec import Pipeline, Select, Sink, Table, Where
+from spark_jobs.spec import NotNull, Pipeline, Select, Sink, Table, Where
 
 HOT, SHAKING, STRAINED = "temperature >= 100", "vibration >= 10", "pressure >= 10"
 
@@ -18,5 +18,6 @@ machine_spikes = Pipeline(
         ),
     ),
     sink=Sink("gold.machine_spikes"),
+    expectations=(NotNull("machine_id"), NotNull("reason")),
     trigger_interval="5 seconds",
 )

@@ -1,6 +1,6 @@
 """Orders of the shop, from JSON files; an amount may be missing, 0 or negative."""
 
-from spark_jobs.spec import Files, Ingest, NotNull, Sink
+from spark_jobs.spec import Conservation, Files, Ingest, NotNull, Sink
 
 ingest_orders = Ingest(
     name="ingest_orders",
@@ -16,5 +16,6 @@ ingest_orders = Ingest(
     event_id="order_id",
     rules=(NotNull("customer_id"), NotNull("product_id")),
     sink=Sink("bronze.orders"),
+    expectations=(Conservation(),),
     trigger_interval="5 seconds",
 )

@@ -1,6 +1,18 @@
 """What each user did between two half-hours of silence: the pages in order, and whether it led to a purchase."""
 
-from spark_jobs.spec import Aggregate, Late, Pipeline, Session, Sink, Table, Watermark
+from spark_jobs.spec import (
+    Aggregate,
+    Between,
+    Conservation,
+    Late,
+    Pipeline,
+    Satisfies,
+    Session,
+    Sink,
+    Table,
+    Unique,
+    Watermark,
+)
 
 page_sessions = Pipeline(
     name="page_sessions",
@@ -21,5 +33,11 @@ page_sessions = Pipeline(
         ),
     ),
     sink=Sink("gold.page_sessions"),
+    expectations=(
+        Between("event_count", min=1),
+        Satisfies("it ends after it starts", "session_end >= session_start"),
+        Unique("window_start", "user_id"),
+        Conservation(),
+    ),
     trigger_interval="5 seconds",
 )

@@ -1,6 +1,6 @@
 """Orders with their payments within the hour, orders that nobody has paid by then, and payments without an order."""
 
-from spark_jobs.spec import Join, Pipeline, Sink, Table, Watermark
+from spark_jobs.spec import Between, Conservation, Join, Pipeline, Satisfies, Sink, Table, Watermark
 
 PAYMENTS = Table(
     "bronze.order_payments",
@@ -20,5 +20,10 @@ order_payments = Pipeline(
     watermark=Watermark(delay="10 minutes"),
     steps=(Join(PAYMENTS, on=("order_id",), event_time="paid_at", within="1 hour", how="full"),),
     sink=Sink("gold.order_payments"),
+    expectations=(
+        Between("paid", min=0),
+        Satisfies("an order or a payment", "ordered_at IS NOT NULL OR payment_id IS NOT NULL"),
+        Conservation(),
+    ),
     trigger_interval="5 seconds",
 )

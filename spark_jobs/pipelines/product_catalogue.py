@@ -1,6 +1,6 @@
 """Each product as it is now: its newest change. Other pipelines look it up."""
 
-from spark_jobs.spec import Aggregate, Pipeline, Sink, Table
+from spark_jobs.spec import Aggregate, Between, NotNull, Pipeline, Sink, Table, Unique
 
 product_catalogue = Pipeline(
     name="product_catalogue",
@@ -17,5 +17,6 @@ product_catalogue = Pipeline(
         ),
     ),
     sink=Sink("silver.products", mode="update"),
+    expectations=(NotNull("product_id"), Between("unit_price", min=0), Unique("product_id")),
     trigger_interval="5 seconds",
 )

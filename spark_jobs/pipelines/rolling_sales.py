@@ -1,6 +1,6 @@
 """Units and revenue by category over the last 15 minutes, every 5: categories are looked up, and change."""
 
-from spark_jobs.spec import Aggregate, Enrich, Hopping, Pipeline, Sink, Table, Watermark
+from spark_jobs.spec import Aggregate, Between, Enrich, Hopping, Pipeline, Sink, Table, Unique, Watermark
 
 rolling_sales = Pipeline(
     name="rolling_sales",
@@ -16,5 +16,6 @@ rolling_sales = Pipeline(
         ),
     ),
     sink=Sink("gold.rolling_sales"),
+    expectations=(Between("units", min=1), Between("revenue", min=0), Unique("window_start", "category")),
     trigger_interval="5 seconds",
 )

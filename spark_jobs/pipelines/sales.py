@@ -1,6 +1,6 @@
 """Sales of the shop, from JSON files."""
 
-from spark_jobs.spec import Between, Files, Ingest, NotNull, Sink
+from spark_jobs.spec import Between, Conservation, Files, Ingest, NotNull, Sink, Volume
 
 ingest_sales = Ingest(
     name="ingest_sales",
@@ -16,5 +16,6 @@ ingest_sales = Ingest(
     event_id="sale_id",
     rules=(NotNull("product_id"), Between("quantity", min=1), Between("unit_price", min=0)),
     sink=Sink("bronze.sales"),
+    expectations=(Volume("1 hour", min_share=0.2, severity="warn"), Conservation()),
     trigger_interval="5 seconds",
 )

@@ -1,6 +1,19 @@
 """The ten products with the most units sold so far this hour, for a live dashboard: revised until the hour is final."""
 
-from spark_jobs.spec import Aggregate, Late, Pipeline, Sink, Table, TopN, Tumbling, Watermark
+from spark_jobs.spec import (
+    Aggregate,
+    Between,
+    Conservation,
+    Late,
+    NotNull,
+    Pipeline,
+    Sink,
+    Table,
+    TopN,
+    Tumbling,
+    Unique,
+    Watermark,
+)
 
 top_products_live = Pipeline(
     name="top_products_live",
@@ -16,5 +29,13 @@ top_products_live = Pipeline(
         TopN(10, order_by="units DESC, product_id"),
     ),
     sink=Sink("gold.top_products_live", mode="update"),
+    expectations=(
+        NotNull("product_id"),
+        Between("units", min=1),
+        Between("revenue", min=0),
+        Between("rank", min=1, max=10),
+        Unique("window_start", "product_id"),
+        Conservation(),
+    ),
     trigger_interval="5 seconds",
 )

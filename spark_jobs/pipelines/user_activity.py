@@ -1,6 +1,6 @@
 """Clicks per user in windows of five minutes: on time, within a minute of grace, or in the side output."""
 
-from spark_jobs.spec import Aggregate, Late, Pipeline, Sink, Table, Tumbling, Watermark
+from spark_jobs.spec import Aggregate, Between, Conservation, Late, Pipeline, Sink, Table, Tumbling, Unique, Watermark
 
 user_activity = Pipeline(
     name="user_activity",
@@ -9,5 +9,6 @@ user_activity = Pipeline(
     watermark=Watermark(delay="10 seconds", grace="1 minute", late=Late.SIDE_OUTPUT),
     steps=(Aggregate(window=Tumbling("5 minutes"), by=("user_id",), measures={"events": "count(*)"}),),
     sink=Sink("gold.user_activity"),
+    expectations=(Between("events", min=1), Unique("window_start", "user_id"), Conservation()),
     trigger_interval="5 seconds",
 )

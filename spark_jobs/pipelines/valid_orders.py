@@ -1,6 +1,20 @@
 """Orders that somebody must pay, with the customer: their count and sum by customer and minute."""
 
-from spark_jobs.spec import Aggregate, Enrich, Pipeline, Select, Sink, Table, Tumbling, Watermark, Where
+from spark_jobs.spec import (
+    Aggregate,
+    Between,
+    Enrich,
+    NotNull,
+    Pipeline,
+    Referential,
+    Select,
+    Sink,
+    Table,
+    Tumbling,
+    Unique,
+    Watermark,
+    Where,
+)
 
 valid_orders = Pipeline(
     name="valid_orders",
@@ -23,5 +37,11 @@ valid_orders = Pipeline(
         ),
     ),
     sink=Sink("gold.valid_orders"),
+    expectations=(
+        NotNull("country"),
+        Between("amount", min=0),
+        Unique("window_start", "customer_id", "country", "segment"),
+        Referential("customer_id", "silver.customers"),
+    ),
     trigger_interval="5 seconds",
 )

@@ -38,6 +38,9 @@ _SAFE: Mapping[str, str] = {
     "trigger_interval": "how often batches start is no part of what they hold",
     "job": "the checkpoint goes with the pipeline to another driver",
     "alerts": "they are looked at from outside",
+    "rules": "events are judged one by one when they are read, and nothing of a rule is kept in the checkpoint",
+    "expectations": "tables are checked from outside",
+    "personal": "it says what samples show",
     "idle_after": "heartbeats move the watermark, whenever they come",
 }
 
@@ -48,7 +51,6 @@ _REBUILD: Mapping[str, str] = {
     "event_id": "events that were read have ids as they were made",
     "arrival_time": "events that were read were judged by the time as it was",
     "max_future": "events that were read were judged by the limit as it was",
-    "rules": "rows that were read were judged by the rules as they were",
     "watermark": "events that were read were judged by the watermark as it was",
     "steps": "the state holds what the steps as they were have made of the events",
     "sink": "the checkpoint counts the batches of the table as it was",

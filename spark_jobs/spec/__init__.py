@@ -2,8 +2,19 @@
 
 from spark_jobs.spec.alerts import Alerts
 from spark_jobs.spec.errors import DefinitionError
+from spark_jobs.spec.expectations import (
+    Conservation,
+    CustomSql,
+    Expectation,
+    Fresh,
+    OverTime,
+    Referential,
+    TableExpectation,
+    Unique,
+    Volume,
+)
 from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline, definition_from_json, is_name
-from spark_jobs.spec.rules import Between, NotNull, OneOf, RowRule, Satisfies
+from spark_jobs.spec.rules import Between, Matches, NotNull, OneOf, RowRule, Satisfies, Severity
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
 from spark_jobs.spec.steps import Aggregate, Deduplicate, Enrich, Join, Select, TopN, Where
@@ -15,29 +26,40 @@ __all__ = [
     "Aggregate",
     "Alerts",
     "Between",
+    "Conservation",
+    "CustomSql",
     "Deduplicate",
     "Definition",
     "DefinitionError",
     "Enrich",
+    "Expectation",
     "Files",
+    "Fresh",
     "GridWindow",
     "Hopping",
     "Ingest",
     "Join",
     "Kafka",
     "Late",
+    "Matches",
     "NotNull",
     "OneOf",
+    "OverTime",
     "Pipeline",
+    "Referential",
     "RowRule",
     "Satisfies",
     "Select",
     "Session",
+    "Severity",
     "Sink",
     "Table",
+    "TableExpectation",
     "TopN",
     "Tumbling",
     "Union",
+    "Unique",
+    "Volume",
     "Watermark",
     "Where",
     "Window",

@@ -401,6 +401,16 @@ def to_duckdb(sql: str) -> str:
     return parse(sql).sql(dialect="duckdb")
 
 
+def known_to_duckdb(sql: str) -> str:
+    """In DuckDB's dialect, an expression that was taken, or that a rule makes of columns and values it knows."""
+    return _syntax(sql).sql(dialect="duckdb")
+
+
+def to_text(value: str) -> str:
+    """A text as a literal of Spark SQL."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def raising_function(sql: str) -> tuple[str, str] | None:
     """The first function of the expression that raises at some values even with ANSI mode off, and what to use."""
     found = (_name(node) for node in parse(sql).find_all(exp.Func))

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from itertools import pairwise
 from typing import Annotated, Literal, Self
@@ -13,20 +13,18 @@ from spark_jobs.spec.alerts import Alerts
 from spark_jobs.spec.base import FROZEN, Spec
 from spark_jobs.spec.durations import Duration, PositiveDuration, format_duration
 from spark_jobs.spec.errors import DefinitionError
+from spark_jobs.spec.expectations import Expectation, check_expectations
 from spark_jobs.spec.expressions import (
     PlainColumn,
     SqlType,
     check_column_names,
-    columns,
     has_keys_that_json_lacks,
     is_nested,
-    is_numeric,
-    is_text,
 )
-from spark_jobs.spec.rules import Between, NotNull, OneOf, RowRule, Satisfies
+from spark_jobs.spec.rules import NotNull, RowRule, check_rules
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
-from spark_jobs.spec.steps import Columns, Step, TopN
+from spark_jobs.spec.steps import RESULT_COLUMNS, Columns, Step, TopN
 from spark_jobs.spec.watermark import Late, Watermark
 
 
@@ -77,6 +75,20 @@ class _Definition(Spec):
     """Deployed pipelines of one job share a driver."""
     alerts: Alerts = Alerts()
     """When a person should look."""
+    expectations: tuple[Expectation, ...] = ()
+    """What the rows of the table must satisfy, and the table as a whole: `tidemark check` looks."""
+    personal: tuple[str, ...] = ()
+    """Columns whose values no sample and no report shows."""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether its table has a suite of expectations."""
+        return bool(self.expectations)
+
+    def _check_personal(self, known: Iterable[str] | None) -> None:
+        unknown = sorted(set(self.personal) - set(known)) if known is not None else []
+        if unknown:
+            raise ValueError(f"personal: expected columns of {sorted(known or ())}, got {unknown}")
 
     def to_json(self) -> str:
         """The whole definition as JSON, columns in their order; what is kept beside a checkpoint."""
@@ -158,31 +170,30 @@ class Ingest(_Definition):
             if keyed:
                 raise ValueError(f"columns: the keys of a JSON object are texts, got {keyed}: use MAP<STRING, ...>")
 
+    @property
+    def is_checked(self) -> bool:
+        """Bronze always has a suite: each event has a time."""
+        return True
+
     def _check_rules(self) -> None:
         names = [rule.name for rule in self.rules]
         for rule in self.rules:
             if names.count(rule.name) > 1:
                 raise ValueError(f"rules: expected each name once, got {rule.name!r} twice: the ledger counts by name")
-            read = columns(rule.sql) if isinstance(rule, Satisfies) else {rule.column}
-            unknown = read - set(self.columns)
-            if unknown:
+            if rule.severity != "fail":
                 raise ValueError(
-                    f"rules: {rule.name} reads {sorted(unknown)}; expected columns of {sorted(self.columns)}"
+                    f"rules: {rule.name} looks at events before they are written: severity is for expectations; use "
+                    "on_failure='warn'"
                 )
+        check_rules("rules", self.rules, tuple(self.columns), self.columns)
+        for rule in self.rules:
             required = isinstance(rule, NotNull) and rule.column in (self.event_time, self.event_id)
             if required and rule.on_failure == "warn":
                 raise ValueError(f"rules: {rule.name} cannot only warn: nothing downstream can place such an event")
-            # Spark would compare as numbers, or as the column's type, and stop at the first text that is none.
-            if isinstance(rule, Between) and not is_numeric(self.columns[rule.column]):
-                raise ValueError(
-                    f"rules: {rule.name} compares numbers, but {rule.column!r} is {self.columns[rule.column]}: use "
-                    f"Satisfies(name, condition)"
-                )
-            if isinstance(rule, OneOf) and not is_text(self.columns[rule.column]):
-                raise ValueError(
-                    f"rules: {rule.name} compares texts, but {rule.column!r} is {self.columns[rule.column]}: use "
-                    f"Satisfies(name, condition)"
-                )
+        known = (*self.columns, *METADATA_COLUMNS)
+        taken = [rule.name for rule in self.all_rules]
+        check_expectations(self.expectations, taken, known, self.columns, self.event_time)
+        self._check_personal(self.columns)
 
 
 class Pipeline(_Definition):
@@ -310,11 +321,17 @@ class Pipeline(_Definition):
             given = step.gives(given)
             if step.stateful and given is not None:
                 is_result, taken = True, {name.casefold() for name in given}
+        known = (*given, *_OF_RESULTS) if given is not None else None
+        check_expectations(self.expectations, (), known, _RESULT_TYPES, self.event_time)
+        self._check_personal(given)
 
     def _check_late_name(self, name: str) -> None:
         if self.watermark is not None and self.watermark.late is not Late.DROP and name.casefold() in LATE_COLUMNS:
             raise ValueError(f"{name!r} is a column that Tidemark adds to late rows: choose another name")
 
+
+_OF_RESULTS = RESULT_COLUMNS - {"window_start", "window_end", "is_final"}
+_RESULT_TYPES = dict.fromkeys(("window_start", "window_end", "final_after", "revised_at"), "TIMESTAMP")
 
 _KEPT_COLUMNS = ("_event_id", "_ingest_seq", "_ingest_time")
 

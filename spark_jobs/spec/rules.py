@@ -1,17 +1,22 @@
-"""Row rules: what an event must satisfy to reach bronze.
+"""Row rules: what an event must satisfy to reach bronze, or a row of a table.
 
 A rule holds where its condition is true or null, as in SQL's CHECK; `NotNull` is the rule for nulls.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from spark_jobs.spec.base import Spec
-from spark_jobs.spec.expressions import Condition, raising_function
+from spark_jobs.spec.expressions import Condition, columns, is_numeric, is_text, raising_function, to_text
+from spark_jobs.spec.patterns import check_pattern
 
 OnFailure = Literal["quarantine", "warn", "fail"]
 """What becomes of a row that breaks a rule: set aside, let through and counted, or the stream stops."""
+
+Severity = Literal["warn", "fail"]
+"""What a broken expectation of a table does: it is shown, or the check fails."""
 
 RESERVED_REASONS = frozenset({"unparseable", "header", "future", "before year 1", "unreadable file"})
 """Reasons of the quarantine that are no rule's."""
@@ -28,7 +33,15 @@ Bound = Annotated[float | int | None, BeforeValidator(_check_bound)]
 
 
 class _Rule(Spec):
+    """A condition on one row.
+
+    Attributes:
+        on_failure: among the `rules` of an ingest: what becomes of the event.
+        severity: among `expectations`: what the check of the table does.
+    """
+
     on_failure: OnFailure = "quarantine"
+    severity: Severity = "fail"
 
     def __init__(self, /, **fields: Any) -> None:
         super().__init__(**fields)
@@ -42,6 +55,10 @@ class _Rule(Spec):
     def condition(self) -> str:
         """The rule as a Spark SQL condition, true or null where it holds."""
         raise NotImplementedError
+
+    def refuses_type(self, sql_type: str) -> str | None:
+        """Why values of a column of this type cannot be compared; None: they can."""
+        return None
 
 
 class NotNull(_Rule):
@@ -99,6 +116,10 @@ class Between(_Rule):
             bounds.append(f"`{self.column}` <= {self.max}")
         return " AND ".join(bounds)
 
+    def refuses_type(self, sql_type: str) -> str | None:
+        """Spark would compare as numbers, or as the column's type, and stop at the first text that is none."""
+        return None if is_numeric(sql_type) else "compares numbers"
+
 
 class OneOf(_Rule):
     """The column has one of the listed texts."""
@@ -118,8 +139,41 @@ class OneOf(_Rule):
     @property
     def condition(self) -> str:
         """`column IN (…)`."""
-        quoted = ", ".join("'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'" for value in self.values)
-        return f"`{self.column}` IN ({quoted})"
+        return f"`{self.column}` IN ({', '.join(to_text(value) for value in self.values)})"
+
+    def refuses_type(self, sql_type: str) -> str | None:
+        """It compares texts."""
+        return None if is_text(sql_type) else "compares texts"
+
+
+class Matches(_Rule):
+    """The whole text in the column matches a regular expression, of those that all engines read alike."""
+
+    kind: Literal["matches"] = "matches"
+    column: str
+    regex: str
+
+    def __init__(self, column: str, regex: str, **options: Any) -> None:
+        super().__init__(column=column, regex=regex, **options)
+
+    @field_validator("regex")
+    @classmethod
+    def _is_read_alike(cls, regex: str) -> str:
+        return check_pattern(regex)
+
+    @property
+    def name(self) -> str:
+        """`matches(column, regex)`."""
+        return f"matches({self.column}, {self.regex})"
+
+    @property
+    def condition(self) -> str:
+        """`column RLIKE …`, from the beginning of the text to its end; a dot is any character."""
+        return f"`{self.column}` RLIKE {to_text(f'{chr(92)}A(?s:{self.regex}){chr(92)}z')}"
+
+    def refuses_type(self, sql_type: str) -> str | None:
+        """It compares texts."""
+        return None if is_text(sql_type) else "compares texts"
 
 
 class Satisfies(_Rule):
@@ -165,4 +219,28 @@ class Satisfies(_Rule):
         return self.sql
 
 
-RowRule = Annotated[NotNull | Between | OneOf | Satisfies, Field(discriminator="kind")]
+RowRule = Annotated[NotNull | Between | OneOf | Matches | Satisfies, Field(discriminator="kind")]
+
+
+def check_rules(field: str, rules: Sequence[RowRule], known: Sequence[str] | None, types: Mapping[str, str]) -> None:
+    """Refuses rules that read columns which are not there, or compare what cannot be compared.
+
+    Args:
+        field: of the definition, which has the rules.
+        rules: to look at.
+        known: the columns that rows have; None: nobody knows yet.
+        types: column -> Spark SQL type, as far as known.
+
+    Raises:
+        ValueError: that says what, and the way out.
+    """
+    for rule in rules:
+        read = columns(rule.condition)
+        unknown = read - set(known) if known is not None else ()
+        if unknown:
+            raise ValueError(f"{field}: {rule.name} reads {sorted(unknown)}; expected columns of {sorted(known or ())}")
+        for column in sorted(read & set(types)):
+            if why := rule.refuses_type(types[column]):
+                raise ValueError(
+                    f"{field}: {rule.name} {why}, but {column!r} is {types[column]}: use Satisfies(name, condition)"
+                )

@@ -1,6 +1,6 @@
 """From the text of a row to typed columns, and the verdict on it: good, or why not."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from spark_jobs.spec import Files, Ingest, RowRule
 from spark_jobs.spec.durations import duration_ms, format_duration
 from spark_jobs.spec.expressions import columns
+from spark_jobs.spec.personal import MASK
 from spark_jobs.transforms.csv_lines import leaves_quote_open
 
 RAW = "__raw"
@@ -153,10 +154,10 @@ def judge(rows: DataFrame, definition: Ingest) -> DataFrame:
     for rule in definition.all_rules:
         if rule.on_failure == "quarantine":
             verdict = verdict.when(broken(rule), F.lit(rule.name))
-            detail = detail.when(broken(rule), _values(sorted(columns(rule.condition))))
+            detail = detail.when(broken(rule), _values(sorted(columns(rule.condition)), definition.personal))
     verdict = verdict.when(too_far, F.lit(FUTURE)).when(too_early, F.lit(PAST))
     ahead = f", more than {format_duration(definition.max_future)} after its arrival"
-    far = F.concat(_values([definition.event_time]), F.lit(ahead))
+    far = F.concat(_values([definition.event_time], definition.personal), F.lit(ahead))
     detail = detail.when(too_far, far).when(too_early, _before_year_one(definition.event_time))
     return rows.withColumns({REASON: verdict, DETAIL: detail})
 
@@ -179,6 +180,9 @@ def _form(definition: Ingest) -> str:
     return definition.source.format.upper() if isinstance(definition.source, Files) else "JSON"
 
 
-def _values(names: Sequence[str]) -> Column:
-    parts = [F.concat(F.lit(f"{name} is "), F.coalesce(F.col(name).cast("string"), F.lit("null"))) for name in names]
+def _values(names: Sequence[str], personal: Collection[str]) -> Column:
+    def shown(name: str) -> Column:
+        return F.lit(MASK) if name in personal else F.coalesce(F.col(name).cast("string"), F.lit("null"))
+
+    parts = [F.concat(F.lit(f"{name} is "), shown(name)) for name in names]
     return reduce(lambda left, right: F.concat(left, F.lit(", "), right), parts) if parts else F.lit("")

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark_dags.batch import POOL, auditable, repairable
+from tidemark_dags.batch import POOL, auditable, checked, repairable
 
 from infra.airflow import setup_home
 from spark_jobs.console.laptop import airflow
 from spark_jobs.pipelines import registry
-from spark_jobs.spec import Pipeline
+from spark_jobs.spec import Ingest, Pipeline
 from tests.services.process import REPOSITORY
 
 KEEPING_LATE = [
@@ -162,6 +162,15 @@ def test_every_pipeline_is_audited_once_a_day_in_the_same_pool(described: Any) -
     assert dag["schedule"] == ["CronTriggerTimetable", "30 2 * * *"]
     assert dag["pools"]["audit"] == "tidemark_batch"
     assert auditable() == [name for name, each in registry().items() if isinstance(each, Pipeline)]
+
+
+def test_tables_with_expectations_are_checked_every_hour_in_the_same_pool(described: Any) -> None:
+    dag = described["dags"]["check_quality"]
+    assert dag["schedule"] == ["CronTriggerTimetable", "15 * * * *"]
+    assert dag["pools"]["check"] == "tidemark_batch"
+    stating = {name for name, each in registry().items() if each.expectations}
+    assert stating <= set(checked())
+    assert {name for name, each in registry().items() if isinstance(each, Ingest)} <= set(checked())
 
 
 def test_tables_are_maintained_once_a_day_beside_the_streams(described: Any) -> None:

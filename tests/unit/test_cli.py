@@ -51,6 +51,7 @@ HEAVY = {
     "pyarrow",
     "numpy",
     "pandas",
+    "great_expectations",
     "prometheus_client",
     "boto3",
     "confluent_kafka",

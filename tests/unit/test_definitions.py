@@ -28,6 +28,7 @@ from spark_jobs.spec import (
     TopN,
     Tumbling,
     Union,
+    Unique,
     Watermark,
     Where,
     definition_from_json,
@@ -179,6 +180,9 @@ class TestChanges:
         (an_ingest(), an_ingest(trigger_interval="10 seconds")),
         (an_ingest(), an_ingest(job="nightly")),
         (an_ingest(), an_ingest(idle_after="1 minute")),
+        (an_ingest(), an_ingest(rules=(NotNull("sale_id"),))),
+        (an_ingest(), an_ingest(expectations=(Unique("sale_id"),))),
+        (a_pipeline(), a_pipeline(expectations=(NotNull("units", severity="warn"),), personal=("product_id",))),
         (a_pipeline(), a_pipeline(alerts=Alerts(max_restarts=9))),
         (an_ingest(source=Kafka("a")), an_ingest(source=Kafka("a", max_offsets_per_trigger=1))),
         (a_pipeline(), a_pipeline(source=Table("bronze.sales", max_bytes_per_trigger=1, max_files_per_trigger=2))),
@@ -200,6 +204,8 @@ class TestChanges:
         assert one.to_json() != other.to_json()
         assert needs_new_epoch(one, other) == ()
 
+    SAFE = ("trigger_interval", "job", "alerts", "expectations", "personal")
+
     INGEST_CHANGES = (
         {"name": "other"},
         {"source": Files("elsewhere")},
@@ -211,7 +217,6 @@ class TestChanges:
         {"event_id": "sale_id"},
         {"max_future": "2 hours"},
         {"arrival_time": "sold_at"},
-        {"rules": (NotNull("sale_id"),)},
         {"sink": Sink("bronze.other")},
     )
     PIPELINE_CHANGES = (
@@ -242,9 +247,9 @@ class TestChanges:
 
     def test_every_field_is_tried(self):
         tried = {name for change in self.INGEST_CHANGES for name in change}
-        assert tried | {"kind", "trigger_interval", "job", "alerts", "idle_after"} == set(Ingest.model_fields)
+        assert tried | {"kind", "rules", "idle_after", *self.SAFE} == set(Ingest.model_fields)
         tried = {name for change in self.PIPELINE_CHANGES for name in change}
-        assert tried | {"kind", "trigger_interval", "job", "alerts"} == set(Pipeline.model_fields)
+        assert tried | {"kind", *self.SAFE} == set(Pipeline.model_fields)
 
     def test_the_order_of_columns_counts_in_a_csv_file(self):
         source = Files("a", format="csv")

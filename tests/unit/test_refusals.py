@@ -6,13 +6,17 @@ from spark_jobs.spec import (
     Aggregate,
     Alerts,
     Between,
+    CustomSql,
     DefinitionError,
     Files,
+    Fresh,
     Ingest,
     Kafka,
     Late,
+    Matches,
     NotNull,
     OneOf,
+    Referential,
     Satisfies,
     Select,
     Session,
@@ -21,6 +25,8 @@ from spark_jobs.spec import (
     TopN,
     Tumbling,
     Union,
+    Unique,
+    Volume,
     Watermark,
     Where,
 )
@@ -80,11 +86,6 @@ def a_job_that_is_no_name():
 @refused("Pipeline `hourly_sales`: job: expected another name than 'probe'")
 def a_job_that_has_the_name_of_the_look_at_the_store():
     a_pipeline(job="probe")
-
-
-@refused("expectations: no such field (got ('rule',))")
-def expectations_that_nothing_acts_on_yet():
-    a_pipeline(expectations=("rule",))
 
 
 @refused("Ingest `ingest_sales`: owner: no such field")
@@ -459,6 +460,99 @@ def texts_for_a_number():
 @refused("rules: not_null(sold_at) cannot only warn")
 def an_event_time_that_may_be_missing():
     an_ingest(rules=(NotNull("sold_at", on_failure="warn"),))
+
+
+@refused("rules: matches(quantity, 1) compares texts", "is INT", "Satisfies")
+def a_pattern_of_numbers():
+    an_ingest(rules=(Matches("quantity", "1"),))
+
+
+@refused("Matches: regex: expected a regular expression, got '(a'")
+def a_pattern_that_does_not_compile():
+    Matches("sale_id", "(a")
+
+
+@refused("Matches: regex: ", "the whole text must match: leave ^ out")
+def a_pattern_with_an_anchor():
+    Matches("sale_id", "^a")
+
+
+@refused("Matches: regex: ", r"\s is not the same everywhere", r"[ \t\n\r\f]")
+def a_pattern_that_engines_read_differently():
+    Matches("sale_id", r"a\sb")
+
+
+@refused("Matches: regex: ", "expected groups such as")
+def a_pattern_that_looks_ahead():
+    Matches("sale_id", "a(?=b)")
+
+
+@refused("rules: not_null(quantity) looks at events", "on_failure='warn'")
+def a_severity_among_rules():
+    an_ingest(rules=(NotNull("quantity", severity="warn"),))
+
+
+# --- expectations ---
+
+
+@refused("expectations: not_null(units) looks at rows that are written", "severity")
+def an_expectation_that_quarantines():
+    a_pipeline(expectations=(NotNull("units", on_failure="warn"),))
+
+
+@refused("expectations: not_null(colour) reads ['colour']", "'product_id'", "'units'")
+def an_expectation_on_a_column_that_the_result_lacks():
+    a_pipeline(expectations=(NotNull("colour"),))
+
+
+@refused("expectations: unique(window_start, shop) reads ['shop']")
+def a_key_that_the_result_lacks():
+    a_pipeline(expectations=(Unique("window_start", "shop"),))
+
+
+@refused("expectations: between(window_end, 1..) compares numbers", "is TIMESTAMP")
+def a_time_between_numbers():
+    a_pipeline(expectations=(Between("window_end", min=1),))
+
+
+@refused("expectations: expected each name once, got 'unique(product_id)' twice")
+def an_expectation_twice():
+    a_pipeline(expectations=(Unique("product_id"), Unique("product_id", severity="warn")))
+
+
+@refused("expectations: expected each name once, got 'not_null(sold_at)' twice")
+def an_expectation_that_is_a_rule_already():
+    an_ingest(expectations=(NotNull("sold_at"),))
+
+
+@refused("expectations: fresh(1 hour): its rows have neither a window nor the event time", "'units'")
+def the_age_of_rows_without_a_time():
+    a_running_total(expectations=(Fresh("1 hour"),))
+
+
+@refused("expectations: fresh(quantity, 1 hour) goes by a time", "is INT")
+def the_age_of_a_number():
+    an_ingest(expectations=(Fresh("1 hour", column="quantity"),))
+
+
+@refused("Volume: min_share: expected a share in min_share, max_share or both")
+def a_volume_without_a_bound():
+    Volume("1 hour")
+
+
+@refused("Referential: other_columns: expected as many as columns")
+def a_reference_by_other_numbers_of_columns():
+    Referential(("a", "b"), "silver.c", "a")
+
+
+@refused("CustomSql: sql: expected one SELECT", "DROP TABLE")
+def a_query_that_is_none():
+    CustomSql("gone", "DROP TABLE gold.a")
+
+
+@refused("personal: expected columns of", "got ['name']")
+def a_personal_column_that_is_not_there():
+    a_pipeline(personal=("name",))
 
 
 @refused("rules: expected a tuple, got one NotNull", "rules=(NotNull(…),)")

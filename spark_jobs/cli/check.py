@@ -1,0 +1,48 @@
+"""`tidemark check`: expectations of tables."""
+
+from typing import Annotated
+
+import typer
+
+from spark_jobs.cli.definitions import registered, resolved
+from spark_jobs.cli.options import LakeOption, lake_of
+from spark_jobs.cli.terminal import complain, err, out, say
+from spark_jobs.spec import DefinitionError
+
+
+def check(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Registered names, or paths of pipeline files. [default: all that have run and have expectations]",
+            metavar="[PIPELINE]...",
+            show_default=False,
+        ),
+    ] = None,
+    lake: LakeOption = None,
+    all_rows: Annotated[
+        bool, typer.Option("--all-rows", help="Look at all rows, instead of what is new since the check before.")
+    ] = False,
+) -> None:
+    """Check what tables gained against their expectations; exit with 1 where one that fails is broken."""
+    from spark_jobs.console.checking import run_checks, summary
+    from spark_jobs.lake.tables import exists
+
+    where = lake_of(lake)
+    if names:
+        definitions = list(resolved(names))
+        for each in definitions:
+            if not each.is_checked:
+                raise DefinitionError(
+                    f"pipeline `{each.name}`: expected expectations=(…) in its definition, got none: there is nothing "
+                    "to check. Nothing was read. docs/quality.md says how to write them."
+                )
+    else:
+        definitions = [each for each in registered() if each.is_checked and exists(where, each.sink.table)]
+        if not definitions:
+            say(f"{where.uri} has no tables with expectations yet.")
+    broken = [each for each in run_checks(out, err, where, definitions, all_rows=all_rows) if each.broken]
+    for found in broken:
+        complain(summary(found))
+    if broken:
+        raise typer.Exit(1)

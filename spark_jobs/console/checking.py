@@ -1,0 +1,87 @@
+"""Checks of tables in this process: what each has found, as a person reads it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from spark_jobs.console.running import session
+from spark_jobs.lake import Lake
+from spark_jobs.lake.quality import Check, Result, publish
+from spark_jobs.pipelines import registry
+from spark_jobs.quality.checking import check
+from spark_jobs.quality.pages import publish_page
+from spark_jobs.quality.suites import suite_of
+from spark_jobs.spec import Definition
+
+
+def check_text(found: Check) -> str:
+    """What a check has found, in lines."""
+    return "\n".join(_lines(found))
+
+
+def _lines(found: Check) -> Iterator[str]:
+    yield f"check of {found.pipeline}: {found.table}, {_what(found)}"
+    for result in found.results:
+        yield f"  {_mark(result)} {result.expectation}: {result.observed}"
+        for sample in result.samples if not result.success else ():
+            yield f"          {json.dumps(sample, ensure_ascii=False)}"
+    for name in found.left_out:
+        yield f"  -      {name}: nothing new to check"
+
+
+def _what(found: Check) -> str:
+    version = found.upto.version
+    which = f"versions {found.since.version + 1} to {version}" if found.since else f"all rows of version {version}"
+    if found.since and found.since.version == version:
+        which = f"version {version}, which was checked before"
+    rows = "1 row" if found.rows == 1 else f"{found.rows:,} rows"
+    covered = f" from {found.range}" if found.range else ""
+    return f"{which}: {rows}{covered}{', read by Spark' if found.read_by == 'spark' else ''}"
+
+
+def _mark(result: Result) -> str:
+    return "ok    " if result.success else "BROKEN" if result.fails else "warn  "
+
+
+def summary(found: Check) -> str:
+    """What is broken, and what to run next; without values of events."""
+    broken = "; ".join(f"{each.expectation}: {each.observed}" for each in found.broken)
+    return (
+        f"{found.table}, written by `{found.pipeline}`, is not as expected: {broken}. "
+        f"Next: tidemark sql \"SELECT * FROM ops.quality WHERE pipeline = '{found.pipeline}' AND NOT success\""
+    )
+
+
+def run_checks(
+    out: Console, err: Console, lake: Lake, definitions: Sequence[Definition], *, all_rows: bool
+) -> list[Check]:
+    """Checks tables, one after the other, says what each check has found, and records it.
+
+    Args:
+        out: takes what is found.
+        err: takes how Spark starts, where it is needed.
+        lake: where.
+        definitions: that write the tables.
+        all_rows: look at all rows, instead of those that are new.
+    """
+    personal = {name for each in registry().values() for name in each.personal}
+    checks: list[Check] = []
+    with ExitStack() as stack:
+        started: list[SparkSession] = []
+
+        def spark() -> SparkSession:
+            if not started:
+                started.append(stack.enter_context(session(lake, err)))
+            return started[0]
+
+        for definition in definitions:
+            found = check(lake, definition, spark, personal=personal, all_rows=all_rows)
+            out.print(check_text(found), highlight=False, markup=False, soft_wrap=True)
+            publish(lake, found)
+            address = publish_page(lake, suite_of(definition))
+            out.print(f"  report {address}", highlight=False, markup=False, soft_wrap=True)
+            checks.append(found)
+    return checks

@@ -1,0 +1,1 @@
+"""Checks of tables: expectations as Great Expectations suites, results and reports."""

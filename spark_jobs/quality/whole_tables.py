@@ -1,0 +1,292 @@
+"""Expectations of a table as a whole, by DuckDB: Great Expectations has none that fit what was added."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from spark_jobs.lake import Lake, query
+from spark_jobs.lake.audit import checks
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.history import epoch_ledger
+from spark_jobs.lake.quality import Result
+from spark_jobs.lake.tables import newest, open_table
+from spark_jobs.plan import logical
+from spark_jobs.plan.columns import HEARTBEAT, INGEST_SEQ, WINDOW_END
+from spark_jobs.quality.frames import ROWS, SAMPLES, Held, quoted
+from spark_jobs.quality.masking import masked, personal_outputs
+from spark_jobs.quality.suites import Suite
+from spark_jobs.spec import (
+    Conservation,
+    CustomSql,
+    Fresh,
+    OverTime,
+    Referential,
+    TableExpectation,
+    Unique,
+    Volume,
+)
+from spark_jobs.spec.durations import format_duration
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FEWEST_INTERVALS = 3
+"""A median of fewer says nothing."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A table that is checked.
+
+    Attributes:
+        lake: where.
+        suite: of the table.
+        opened: the table.
+        held: the rows that are new, with the columns that its expectations name.
+        personal: columns whose values are not shown.
+        now: by the clock.
+    """
+
+    lake: Lake
+    suite: Suite
+    opened: DeltaTable
+    held: Held
+    personal: Collection[str]
+    now: datetime
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the table."""
+        return [field.name for field in self.opened.schema().fields]
+
+    def time_of(self, expectation: OverTime) -> str:
+        """The time that it goes by."""
+        names = self.names
+        default = WINDOW_END if WINDOW_END in names else self.suite.event_time
+        found = expectation.column or default
+        if found is None or found not in names:
+            raise _NotPossibleError(
+                f"{self.suite.table} has no column {found!r}; say column=, one of {', '.join(names)}"
+                if found
+                else f"its rows have no time: say column=, one of {', '.join(names)}"
+            )
+        return found
+
+
+class _NotPossibleError(TidemarkError):
+    """What an expectation asks for is not there."""
+
+
+def needs_rows(expectation: TableExpectation) -> bool:
+    """Whether it is about the rows that are new, so that nothing is to be done where there are none."""
+    return isinstance(expectation, Unique | Referential)
+
+
+def look(checked: Checked, expectation: TableExpectation) -> Result:
+    """What a check finds of one expectation; what cannot be looked at is not as expected."""
+    ways: Mapping[type, Callable[[Checked, Any], Result]] = {
+        Unique: _unique,
+        Referential: _referential,
+        Fresh: _fresh,
+        Volume: _volume,
+        Conservation: _conservation,
+        CustomSql: _custom_sql,
+    }
+    try:
+        missing = [name for name in expectation.read if name not in checked.names]
+        if missing:
+            raise _NotPossibleError(f"{checked.suite.table} has no column {', '.join(map(repr, missing))}")
+        return ways[type(expectation)](checked, expectation)
+    except (_NotPossibleError, MissingTableError, query.QueryError) as error:
+        return Result(expectation.name, expectation.severity, False, f"cannot be checked: {error}")
+
+
+def _unique(checked: Checked, expectation: Unique) -> Result:
+    keys = [quoted(name) for name in expectation.columns]
+    connection = checked.held.connection
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE new_keys AS SELECT DISTINCT {', '.join(keys)} FROM {ROWS}")
+    same = " AND ".join(f"held_rows.{key} IS NOT DISTINCT FROM new_keys.{key}" for key in keys)
+    with _whole(checked, "held_rows", checked.opened, expectation.columns):
+        connection.execute(
+            "CREATE OR REPLACE TEMP TABLE twice AS "
+            f"SELECT {', '.join(f'held_rows.{key}' for key in keys)}, count(*) AS times FROM held_rows "
+            f"SEMI JOIN new_keys ON {same} GROUP BY ALL HAVING count(*) > 1"
+        )
+    extra, groups = _row(connection, "SELECT coalesce(sum(times - 1), 0), count(*) FROM twice")
+    rows = checked.held.count
+    samples = query.fetch_rows(connection, f"SELECT * FROM twice ORDER BY times DESC LIMIT {SAMPLES}")
+    return Result(
+        expectation.name,
+        expectation.severity,
+        not extra,
+        f"keys that occur more than once: {groups:,}, rows too many: {extra:,}" if extra else "each key occurs once",
+        int(extra),
+        rows,
+        masked(samples, checked.personal),
+    )
+
+
+def _referential(checked: Checked, expectation: Referential) -> Result:
+    other = open_table(checked.lake, expectation.table)
+    others = expectation.other_columns or expectation.columns
+    known = [field.name for field in other.schema().fields]
+    if missing := [name for name in others if name not in known]:
+        raise _NotPossibleError(f"{expectation.table} has no column {', '.join(map(repr, missing))}")
+    connection = checked.held.connection
+    pairs = list(zip(map(quoted, expectation.columns), map(quoted, others), strict=True))
+    same = " AND ".join(f"{ROWS}.{mine} = others.{theirs}" for mine, theirs in pairs)
+    given = " AND ".join(f"{mine} IS NOT NULL" for mine, _ in pairs)
+    with _whole(checked, "others", other, others):
+        try:
+            connection.execute(
+                f"CREATE OR REPLACE TEMP TABLE lost AS SELECT {', '.join(mine for mine, _ in pairs)} FROM {ROWS} "
+                f"ANTI JOIN others ON {same} WHERE {given}"
+            )
+        except duckdb.BinderException as error:
+            raise _NotPossibleError(f"its columns cannot be compared: {str(error).splitlines()[0]}") from error
+    (count,) = _row(connection, "SELECT count(*) FROM lost")
+    samples = query.fetch_rows(connection, f"SELECT DISTINCT * FROM lost LIMIT {SAMPLES}")
+    rows = checked.held.count
+    return Result(
+        expectation.name,
+        expectation.severity,
+        not count,
+        f"{count:,} of {rows:,} rows refer to nothing in {expectation.table}",
+        int(count),
+        rows,
+        masked(samples, checked.personal),
+    )
+
+
+def _fresh(checked: Checked, expectation: Fresh) -> Result:
+    column = checked.time_of(expectation)
+    # Heartbeats are no events, and have no sequence number.
+    beside = INGEST_SEQ if HEARTBEAT in checked.names else None
+    found = newest(checked.opened, column, beside=beside)
+    if found is None:
+        found = _newest_scanned(checked, column)
+    if found is None:
+        return Result(expectation.name, expectation.severity, False, f"no row has a {column}")
+    if not isinstance(found, datetime):
+        raise _NotPossibleError(f"{column!r} is no time")
+    age = checked.now - found
+    said = f"{format_duration(timedelta(seconds=max(0, int(age.total_seconds()))))} ago"
+    return Result(
+        expectation.name,
+        expectation.severity,
+        age < expectation.younger_than,
+        f"newest {column}: {found:%Y-%m-%d %H:%M:%S} UTC, {said}",
+    )
+
+
+def _newest_scanned(checked: Checked, column: str) -> Any:
+    rows = checked.opened.to_pyarrow_dataset().scanner(columns=[column], filter=_events(checked.names)).to_reader()
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("times", rows)
+        return _row(connection, f"SELECT max({quoted(column)}) FROM times")[0]
+
+
+def _volume(checked: Checked, expectation: Volume) -> Result:
+    column = checked.time_of(expectation)
+    per_us = expectation.per // timedelta(microseconds=1)
+    last = _newest_scanned(checked, column)
+    if last is None:
+        return Result(expectation.name, expectation.severity, True, "no rows yet")
+    if not isinstance(last, datetime):
+        raise _NotPossibleError(f"{column!r} is no time")
+    # The newest interval is not over.
+    judged = (last - _EPOCH) // timedelta(microseconds=1) // per_us - 1
+    counts = _counts(checked, column, per_us, judged - expectation.intervals, judged)
+    before = [counts.get(number, 0) for number in range(judged - expectation.intervals, judged)]
+    # What lies before the first row is no interval without rows.
+    while before and not before[0]:
+        before.pop(0)
+    if len(before) < _FEWEST_INTERVALS:
+        said = f"{len(before)} whole intervals before it; expected {_FEWEST_INTERVALS} to compare with"
+        return Result(expectation.name, expectation.severity, True, said)
+    usual, found = median(before), counts.get(judged, 0)
+    holds = (expectation.min_share is None or found >= expectation.min_share * usual) and (
+        expectation.max_share is None or found <= expectation.max_share * usual
+    )
+    begin = _EPOCH + timedelta(microseconds=judged * per_us)
+    said = f"{found:,} rows from {begin:%Y-%m-%d %H:%M}, the median of {len(before)} before is {usual:,g}"
+    return Result(expectation.name, expectation.severity, holds, said)
+
+
+def _counts(checked: Checked, column: str, per_us: int, first: int, last: int) -> dict[int, int]:
+    """Interval -> rows in it, of a range of intervals."""
+    begin, end = (_EPOCH + timedelta(microseconds=number * per_us) for number in (first, last + 1))
+    kind = pa.timestamp("us", "UTC")
+    inside = (pc.field(column) >= pa.scalar(begin, kind)) & (pc.field(column) < pa.scalar(end, kind))
+    events = _events(checked.names)
+    rows = checked.opened.to_pyarrow_dataset().scanner(
+        columns=[column], filter=inside if events is None else inside & events
+    )
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("times", rows.to_reader())
+        # `//` rounds towards zero, and times before 1970 are negative.
+        found = connection.execute(
+            f"SELECT CAST(floor(epoch_us({quoted(column)}) / {per_us}) AS BIGINT), count(*) FROM times GROUP BY ALL"
+        ).fetchall()
+    return {int(number): int(count) for number, count in found}
+
+
+def _conservation(checked: Checked, expectation: Conservation) -> Result:
+    definition = checked.suite.definition
+    epoch = current_epoch(checked.lake, definition.name)
+    if epoch is None:
+        raise _NotPossibleError(f"`{definition.name}` has no checkpoint on this lake, so no ledger")
+    equations = logical.build(definition).equations
+    ledger = epoch_ledger(checked.lake, checked.suite.table, definition.name, epoch.number, equations, last=1)
+    found = checks(checked.lake, definition, epoch.number, ledger)
+    wrong = [said for holds, said in found if not holds]
+    said = "; ".join(wrong) if wrong else f"{len(found)} equations of {ledger.totals.batches:,} batches hold"
+    return Result(expectation.name, expectation.severity, not wrong, said)
+
+
+def _custom_sql(checked: Checked, expectation: CustomSql) -> Result:
+    names, rows = query.run(checked.lake, f"SELECT * FROM ({expectation.sql.strip().rstrip(';')}) LIMIT {SAMPLES}")
+    (count,) = query.run(checked.lake, f"SELECT count(*) FROM ({expectation.sql.strip().rstrip(';')})")[1][0]
+    hidden = personal_outputs(expectation.sql, names, checked.personal)
+    samples = [dict(zip(names, row, strict=True)) for row in rows]
+    said = f"{count:,} rows are wrong" if count else "no row is wrong"
+    return Result(
+        expectation.name, expectation.severity, not count, said, int(str(count)), None, masked(samples, hidden)
+    )
+
+
+class _whole:
+    """Columns of a whole table as a table of DuckDB, for a while."""
+
+    def __init__(self, checked: Checked, name: str, opened: DeltaTable, columns: Iterable[str]) -> None:
+        self._connection, self._name = checked.held.connection, name
+        names = [field.name for field in opened.schema().fields]
+        self._rows = opened.to_pyarrow_dataset().scanner(columns=list(columns), filter=_events(names)).to_reader()
+
+    def __enter__(self) -> None:
+        # Not the dataset itself: DuckDB pushes conditions into it that Arrow cannot compare texts by.
+        self._connection.register("rows_of_table", self._rows)
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {self._name} AS SELECT * FROM rows_of_table")
+        self._connection.unregister("rows_of_table")
+
+    def __exit__(self, *error: object) -> None:
+        self._connection.execute(f"DROP TABLE {self._name}")
+
+
+def _events(names: Collection[str]) -> Any:
+    """Which rows are events, for Arrow; None: all."""
+    return ~pc.field(HEARTBEAT) if HEARTBEAT in names else None
+
+
+def _row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
+    # All of it: the connection takes nothing else before a result is at its end.
+    found: tuple[Any, ...] = connection.execute(sql).fetchall()[0]
+    return found

@@ -1,0 +1,122 @@
+"""One rule, one verdict: by the stream, by the check with DuckDB, and by the check with Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NoReturn
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine.ingest import IngestQuery
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.quality import Check
+from spark_jobs.lake.query import run
+from spark_jobs.quality.checking import check
+from spark_jobs.spec import Between, Files, Ingest, Matches, NotNull, OneOf, Satisfies, Sink, Unique
+from spark_jobs.spec.personal import MASK
+
+ROWS = (
+    {"id": "a-1", "f": 0.1, "d": 0.5, "m": "0.10", "n": 1, "k": 9007199254740993},
+    {"id": "A-1", "f": 0.5, "d": "NaN", "m": "0.11", "n": -1, "k": 1},
+    {"id": "a-12\n", "f": None, "d": None, "m": None, "n": None, "k": None},
+    {"id": "now", "f": 7, "d": "Infinity", "m": "99999999.99", "n": 2147483647, "k": -1},
+    {"id": None, "f": "NaN", "d": -0.0, "m": "-0.01", "n": 0, "k": 0},
+    {"id": "ä\\'b", "f": -1, "d": 1e300, "m": "1", "n": 3, "k": 2},
+    {"id": "x\r\ny", "f": 0, "d": 0.1, "m": "0.1", "n": 4, "k": 3},
+)
+# Rule -> how many of the rows break it, by hand.
+RULES = {
+    NotNull("id"): 1,
+    NotNull("d"): 1,
+    Between("f", max=0.1): 4,
+    Between("f", min=0.1): 2,
+    Between("d", max=0.1): 4,
+    Between("d", min=0.1): 1,
+    Between("m", min=0.1, max=0.1): 4,
+    Between("k", max=9007199254740992): 1,
+    OneOf("id", ("a-1", "now", "ä\\'b")): 3,
+    Matches("id", r"[a-z]-\d"): 5,
+    Matches("id", r".\W{2}."): 4,
+    Matches("id", "x.{2}y|[^a-z]+.*"): 3,
+    Satisfies("a number", "CAST(id AS INT) > 0"): 0,
+    Satisfies("in words", "coalesce(n % 2 = 1, false) OR id LIKE 'a%'"): 2,
+    Satisfies("quotient", "k / n > 0"): 2,
+    # DuckDB has no such function: Spark looks, whatever the size.
+    Satisfies("by spark", "crc32(id) > 0"): 0,
+}
+
+
+def no_spark() -> NoReturn:
+    raise AssertionError("Spark is not needed")
+
+
+def counts(found: Check) -> dict[str, int | None]:
+    return {each.expectation: each.unexpected_count for each in found.results}
+
+
+def test_a_rule_has_one_verdict_wherever_it_is_asked(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    rules = tuple(rule.model_copy(update={"on_failure": "warn"}) for rule in RULES)
+    definition = Ingest(
+        name="ingest_odd",
+        source=Files(str(tmp_path / "in")),
+        columns={
+            "id": "STRING",
+            "f": "FLOAT",
+            "d": "DOUBLE",
+            "m": "DECIMAL(10, 2)",
+            "n": "INT",
+            "k": "BIGINT",
+            "at": "TIMESTAMP",
+        },
+        event_time="at",
+        rules=rules,
+        expectations=(Unique("n"),),
+        sink=Sink("bronze.odd"),
+        personal=("id",),
+    )
+    (tmp_path / "in").mkdir()
+    lines = (json.dumps({**row, "at": "2026-01-01T00:00:00Z"}) for row in ROWS)
+    (tmp_path / "in/1.json").write_text("\n".join(lines) + "\n")
+    query = IngestQuery(spark, lake, definition)
+    query.start(until_caught_up=True).awaitTermination()
+    assert query.error is None
+    epoch = current_epoch(lake, definition.name)
+    assert epoch is not None
+    ((_, entry),) = ledger_rows(lake, "bronze.odd", definition.name, epoch.number)
+
+    expected = {rule.name: count for rule, count in RULES.items()}
+    by_stream = {rule.name: entry.reasons.get(f"warn: {rule.name}", 0) for rule in rules}
+    with_spark = check(lake, definition, lambda: spark, most_rows=0)
+    fitting = definition.model_copy(update={"rules": rules[:-1]})
+    without_spark = check(lake, fitting, no_spark)
+    fallen_back = check(lake, definition, lambda: spark)
+    assert by_stream == expected
+    assert counts(with_spark) == counts(fallen_back) == {**expected, "not_null(at)": 0, "unique(n)": 0}
+    assert counts(without_spark) == {name: count for name, count in counts(with_spark).items() if name != "by spark"}
+    assert (with_spark.read_by, without_spark.read_by, fallen_back.read_by) == ("spark", "duckdb", "spark")
+    samples = [dict(sample) for each in (*with_spark.results, *without_spark.results) for sample in each.samples]
+    assert {sample["id"] for sample in samples if "id" in sample} == {MASK}
+
+
+def test_a_changed_rule_goes_on_with_the_checkpoint_and_masks_what_it_sets_aside(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    before = Ingest(
+        name="ingest_changed",
+        source=Files(str(tmp_path / "in")),
+        columns={"name": "STRING", "at": "TIMESTAMP"},
+        event_time="at",
+        sink=Sink("bronze.changed"),
+    )
+    after = before.model_copy(update={"rules": (Matches("name", "[a-z]+"),), "personal": ("name",)})
+    (tmp_path / "in").mkdir()
+    for number, definition in enumerate((before, after)):
+        (tmp_path / f"in/{number}.json").write_text('{"name": "Ada", "at": "2026-01-01T00:00:00Z"}\n')
+        query = IngestQuery(spark, lake, definition)
+        query.start(until_caught_up=True).awaitTermination()
+        assert query.error is None
+    assert run(lake, "SELECT name FROM bronze.changed")[1] == [("Ada",)]
+    assert run(lake, "SELECT detail FROM bronze.changed__quarantine")[1] == [(f"name is {MASK}",)]
