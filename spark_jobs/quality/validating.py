@@ -7,7 +7,9 @@ long over a million rows.
 """
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -78,9 +80,24 @@ def _holds(table: str, rule: RowCheck, result: Any) -> bool:
 def _library() -> Any:
     # Else it would tell its makers about each run.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    import great_expectations
+    with _named_main():
+        import great_expectations
 
     return great_expectations
+
+
+@contextmanager
+def _named_main() -> Iterator[None]:
+    """It imports a part of PySpark that takes a main module without a file for a doctest, and ends the process."""
+    main = sys.modules["__main__"]
+    if hasattr(main, "__file__"):
+        yield
+        return
+    main.__file__ = ""
+    try:
+        yield
+    finally:
+        del main.__file__
 
 
 @cache

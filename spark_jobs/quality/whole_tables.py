@@ -248,7 +248,7 @@ def _conservation(checked: Checked, expectation: Conservation) -> Result:
     ledger = epoch_ledger(checked.lake, checked.suite.table, definition.name, epoch.number, equations, last=1)
     found = checks(checked.lake, definition, epoch.number, ledger)
     wrong = [said for holds, said in found if not holds]
-    said = "; ".join(wrong) if wrong else f"{len(found)} equations of {ledger.totals.batches:,} batches hold"
+    said = "; ".join(wrong) if wrong else f"{len(found)} equations hold; batches: {ledger.totals.batches:,}"
     return Result(expectation.name, expectation.severity, not wrong, said)
 
 
