@@ -1,10 +1,11 @@
 """Makes the tables of a lake, without Spark, and holds those that exist against the definition."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
-from deltalake import Schema, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructField, StructType
 
@@ -12,6 +13,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.health import trouble
 from spark_jobs.lake.tables import open_or_create, row_count
+from spark_jobs.spec.contract import UNKNOWN_FIELDS
 
 
 class SchemaMismatchError(TidemarkError):
@@ -22,7 +24,15 @@ ADDED_LATER = {"settled_version", "settled_at"}
 """Columns of Tidemark's own that tables of earlier versions lack; they are added."""
 
 
-def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequence[str] = ()) -> None:
+def create_table(
+    lake: Lake,
+    table: str,
+    schema: StructType,
+    *,
+    statistics: Sequence[str] = (),
+    comments: Mapping[str, str] = MappingProxyType({}),
+    grows: bool = False,
+) -> None:
     """Creates a table unless it exists; without Spark, which takes a second for it.
 
     Args:
@@ -30,12 +40,14 @@ def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequ
         table: such as `gold.top_products`.
         schema: its columns; all may be null.
         statistics: columns whose minimum and maximum each file records.
+        comments: column -> what it means.
+        grows: columns that the table lacks are added; its rows have null there.
 
     Raises:
         SchemaMismatchError: if the table exists with other columns.
         LakeUnavailableError: if it cannot be created.
     """
-    nullable = StructType([StructField(field.name, field.dataType) for field in schema])
+    nullable = StructType([_nullable(field, comments) for field in schema])
     properties = {
         # Readers start at the first version, and the ledger lives in the history: both need the log.
         "delta.logRetentionDuration": "interval 3650 days",
@@ -57,11 +69,16 @@ def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequ
             "was written. Cast them to other types in the definition."
         ) from error
     present = {field.name for field in found.schema().fields}
-    if later := [field for field in Schema.from_json(nullable.json()).fields if field.name in ADDED_LATER - present]:
+    lacking = [field for field in Schema.from_json(nullable.json()).fields if field.name not in present]
+    if later := [field for field in lacking if grows or field.name in ADDED_LATER]:
         found.alter.add_columns(later)
     columns = {field.name: field.dataType for field in StructType.fromJson(json.loads(found.schema().to_json()))}
     expected = {field.name: field.dataType for field in nullable}
+    if grows:
+        # Fields that were kept once stay, whether or not they still are.
+        columns = {name: each for name, each in columns.items() if name in expected or name != UNKNOWN_FIELDS}
     if columns == expected:
+        _comment(found, comments)
         return
     if row_count(found) == 0:
         # Emptied by a reset after the definition changed: nothing would be lost with the old columns.
@@ -76,6 +93,19 @@ def create_table(lake: Lake, table: str, schema: StructType, *, statistics: Sequ
         f"table {table} in {lake.uri} does not fit the definition: {described}. Nothing was written. Write to a new "
         "table (sink), or move the old one away."
     )
+
+
+def _nullable(field: StructField, comments: Mapping[str, str]) -> StructField:
+    said = {"comment": comments[field.name]} if comments.get(field.name) else None
+    return StructField(field.name, field.dataType, metadata=said)
+
+
+def _comment(table: DeltaTable, comments: Mapping[str, str]) -> None:
+    """Changes the comments that differ, each in a commit of its own."""
+    for field in table.schema().fields:
+        metadata, comment = dict(field.metadata or {}), comments.get(field.name) or ""
+        if comment != metadata.get("comment", ""):
+            table.alter.set_column_metadata(field.name, {**metadata, "comment": comment})
 
 
 def _type(data_type: object) -> str:

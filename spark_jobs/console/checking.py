@@ -8,12 +8,11 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_jobs.console.running import session
+from spark_jobs.documentation.publishing import address, publish_pages
 from spark_jobs.lake import Lake
 from spark_jobs.lake.quality import Check, Result, publish
 from spark_jobs.pipelines import registry
 from spark_jobs.quality.checking import check
-from spark_jobs.quality.pages import publish_page
-from spark_jobs.quality.suites import suite_of
 from spark_jobs.spec import Definition
 
 
@@ -81,7 +80,7 @@ def run_checks(
             found = check(lake, definition, spark, personal=personal, all_rows=all_rows)
             out.print(check_text(found), highlight=False, markup=False, soft_wrap=True)
             publish(lake, found)
-            address = publish_page(lake, suite_of(definition))
-            out.print(f"  report {address}", highlight=False, markup=False, soft_wrap=True)
+            publish_pages(lake, definition, registry())
+            out.print(f"  report {address(lake, definition.sink.table)}", highlight=False, markup=False, soft_wrap=True)
             checks.append(found)
     return checks

@@ -13,13 +13,15 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import failed_generations
+from spark_jobs.control.contracts import Difference, differences
 from spark_jobs.control.orders import Desired, Order, Ordered
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, current_epoch
 from spark_jobs.lake.errors import CheckpointError, TidemarkError
 from spark_jobs.lake.reset import refuse_tables_of_others
+from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Change, Verdict, changes
-from spark_jobs.spec import Definition, DefinitionError, definition_from_json
+from spark_jobs.spec import Definition, DefinitionError, Ingest, definition_from_json
 
 
 class StalePlanError(TidemarkError):
@@ -52,6 +54,8 @@ class Step(BaseModel):
         changes: each field that differs from what was deployed, or from what its checkpoint was begun with.
         leaves: the jobs that it runs in so far and leaves.
         commands: what to run for a new epoch, one after the other.
+        rebuild: what to run instead, one after the other, where a batch can compute the new results beside the old.
+        notices: in what its source differs from its columns, in words.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -64,6 +68,8 @@ class Step(BaseModel):
     changes: tuple[Change, ...] = ()
     leaves: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
+    rebuild: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> bool:
@@ -101,12 +107,14 @@ class Found:
         epochs: pipeline -> the current epoch of its checkpoint.
         failed: pipeline -> generation that has failed for good.
         taken: pipeline without a checkpoint -> why it cannot begin on its tables.
+        sources: ingest -> in what its source differs from its columns.
     """
 
     desired: Mapping[str, Desired] = field(default_factory=dict)
     epochs: Mapping[str, Epoch] = field(default_factory=dict)
     failed: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, tuple[Difference, ...]] = field(default_factory=dict)
 
 
 def plan(
@@ -129,18 +137,22 @@ def plan(
     """
     wanted = tuple(definitions)
     found = look(lake, wanted)
-    steps = (decide(definition, found) for definition in wanted)
+    steps = (
+        _with_commands(decide(each, found), each, found, (arguments or {}).get(each.name), options) for each in wanted
+    )
     return Plan(
         lake=lake.uri,
-        steps=tuple(_with_commands(step, found, (arguments or {}).get(step.pipeline), options) for step in steps),
+        steps=tuple(steps),
         definitions={definition.name: definition.to_json() for definition in wanted},
     )
 
 
 def look(lake: Lake, definitions: Iterable[Definition]) -> Found:
     """Reads what a plan is made from."""
-    epochs, taken = {}, {}
+    epochs, taken, sources = {}, {}, {}
     for definition in definitions:
+        if isinstance(definition, Ingest):
+            sources[definition.name] = differences(lake, definition)
         epoch = current_epoch(lake, definition.name)
         if epoch is not None:
             epochs[definition.name] = epoch
@@ -149,7 +161,7 @@ def look(lake: Lake, definitions: Iterable[Definition]) -> Found:
             refuse_tables_of_others(lake, definition)
         except CheckpointError as error:
             taken[definition.name] = str(error)
-    return Found(orders.all_desired(lake), epochs, failed_generations(lake), taken)
+    return Found(orders.all_desired(lake), epochs, failed_generations(lake), taken, sources)
 
 
 def decide(definition: Definition, found: Found) -> Step:
@@ -160,9 +172,19 @@ def decide(definition: Definition, found: Found) -> Step:
     here, epoch = known.get(job), found.epochs.get(name)
     last = known[leaves[0]] if leaves else here or next(iter(known.values()), None)
 
+    noticed = found.sources.get(name, ())
+
     def step(action: Action, why: str, *, generation: int = 0, changed: tuple[Change, ...] = ()) -> Step:
-        left = leaves if action is Action.MOVE else ()
-        return Step(pipeline=name, job=job, action=action, why=why, generation=generation, changes=changed, leaves=left)
+        return Step(
+            pipeline=name,
+            job=job,
+            action=action,
+            why=why,
+            generation=generation,
+            changes=changed,
+            leaves=leaves if action is Action.MOVE else (),
+            notices=tuple(f"{each.kind} column {each.column}: {each.what}" for each in noticed),
+        )
 
     if name in found.taken:
         return step(Action.REFUSED, found.taken[name])
@@ -179,6 +201,10 @@ def decide(definition: Definition, found: Found) -> Step:
         why = f"its definition has changed ({fields}) since epoch {number} of its checkpoint began"
         return step(Action.REFUSED if refused else Action.NEW_EPOCH, why, changed=changed)
     action, why = _action(definition, here, leaves, failed=found.failed.get(name), changed=changed, known=bool(known))
+    stopping = [each for each in noticed if each.stops]
+    if stopping and action is not Action.UNCHANGED:
+        told = "; ".join(f"{each.kind} column {each.column}, {each.what}" for each in stopping)
+        return step(Action.REFUSED, f"its source breaks the contract: {told}", changed=changed)
     generation = (here.generation if here else 0) + (action is not Action.UNCHANGED)
     return step(action, why, generation=generation, changed=changed)
 
@@ -218,16 +244,32 @@ def _action(
     return Action.RESTART, f"changed: {fields}" if fields else "columns or measures stand in another order"
 
 
-def _with_commands(step: Step, found: Found, argument: str | None, options: Sequence[str]) -> Step:
+def _with_commands(
+    step: Step, definition: Definition, found: Found, argument: str | None, options: Sequence[str]
+) -> Step:
     if step.action is not Action.NEW_EPOCH:
         return step
     name, argument = step.pipeline, argument or step.pipeline
     runs = any(name in desired.running for desired in found.desired.values())
-    commands = [["stop", name]] if runs else []
-    commands += [["reset", argument, "--empty-tables"], ["deploy", argument]]
+    stop = [["stop", name]] if runs else []
+    begin = [["reset", argument, "--empty-tables"]]
+    rebuild = [*stop, ["rebuild", argument], ["deploy", argument]] if _rebuilds(definition) else []
     return step.model_copy(
-        update={"commands": tuple(shlex.join(["tidemark", *each, *options]) for each in commands)},
+        update={
+            "commands": _as_commands([*stop, *begin, ["deploy", argument]], options),
+            "rebuild": _as_commands(rebuild, options),
+        }
     )
+
+
+def _as_commands(commands: Iterable[Sequence[str]], options: Sequence[str]) -> tuple[str, ...]:
+    return tuple(shlex.join(["tidemark", *each, *options]) for each in commands)
+
+
+def _rebuilds(definition: Definition) -> bool:
+    """Whether a batch can compute its results up to a cut."""
+    operator = logical.build(definition).operator
+    return operator is not None and operator.why_not_bootstrapped is None
 
 
 def execute(lake: Lake, plan: Plan, *, by: str) -> tuple[Ordered, ...]:
@@ -284,10 +326,12 @@ def refusal(step: Step) -> str:
         return told
     stop = "".join(f"`{command}`, " for command in step.commands[:-2])
     reset, deploy = step.commands[-2:]
+    rebuild = ", ".join(f"`{command}`" for command in step.rebuild)
+    instead = f" To swap in results that a batch has computed and compared: {rebuild}." if rebuild else ""
     return (
         f"{told} Running pipelines continue as they were deployed. Put the definition back, or begin a new epoch: "
         f"{stop}`{reset}` (or with `--keep-tables`: results so far stay, and it reads its source again from the "
-        f"start), `{deploy}`."
+        f"start), `{deploy}`.{instead}"
     )
 
 

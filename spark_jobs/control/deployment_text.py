@@ -25,9 +25,13 @@ def _details(step: Step) -> Iterator[str]:
     verdicts = max((len(change.verdict) for change in step.changes), default=0)
     for change in step.changes:
         yield f"      {change.field:<{fields}}  {change.verdict:<{verdicts}}  {change.why}"
+    yield from (f"      source: {notice}" for notice in step.notices)
     if step.action is Action.NEW_EPOCH:
         yield "      Put the definition back, or begin a new epoch (or with --keep-tables: results so far stay):"
         yield from (f"        {command}" for command in step.commands)
+        if step.rebuild:
+            yield "      Or swap in results that a batch has computed and compared with these:"
+            yield from (f"        {command}" for command in step.rebuild)
 
 
 def _summary(plan: Plan) -> str:

@@ -287,7 +287,7 @@ class FileBatch:
             F.timestamp_millis(F.lit(self._at_ms)).alias("_ingest_time"),
         ]
         if not paths:
-            payload = f"{schema_ddl(self._definition)}, " if self._source.format == "parquet" else ""
+            payload = f"{schema_ddl(self._definition.columns)}, " if self._source.format == "parquet" else ""
             return self._spark.createDataFrame(
                 [],
                 f"{payload}__raw STRING, __name STRING, __block BIGINT, __size BIGINT, __partition INT, "
@@ -299,7 +299,7 @@ class FileBatch:
         if self._source.format == "parquet":
             columns = list(self._definition.columns)
             return (
-                reader.schema(schema_ddl(self._definition))
+                reader.schema(schema_ddl(self._definition.columns))
                 .parquet(*names)
                 .select(
                     *columns,

@@ -27,6 +27,7 @@ from spark_jobs.lake.kafka import Topics
 from spark_jobs.lake.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.settings import Settings
 from spark_jobs.plan import logical as plan
+from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.tables import beside
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.progress import BatchBounds
@@ -200,14 +201,17 @@ class IngestQuery(Query[Ingest]):
 
     def create_tables(self) -> None:
         """Bronze and its quarantine."""
-        table = self.definition.sink.table
-        columns = schema_of(f"{schema_ddl(self.definition)}, {METADATA}")
+        columns = schema_of(f"{schema_ddl(self.definition.payload)}, {METADATA}")
         # Else Spark would refuse them in the first batch, when the fixed rules are a changed definition.
         self.spark.createDataFrame([], columns).select(*(broken(rule) for rule in self.definition.all_rules)).schema  # noqa: B018
         # Readers without a JVM are not given the statistics of columns that stand behind a struct.
         bronze = StructType(sorted(columns, key=lambda field: isinstance(field.dataType, StructType)))
-        create_table(self.lake, table, bronze, statistics=plan.build(self.definition).result.statistics)
-        create_table(self.lake, beside(table, "quarantine"), schema_of(QUARANTINE))
+        schemas = {"result": bronze, "quarantine": schema_of(QUARANTINE)}
+        for ref in reversed(plan.build(self.definition).tables):
+            comments = column_comments(self.definition, ref.role)
+            create_table(
+                self.lake, ref.name, schemas[ref.role], statistics=ref.statistics, comments=comments, grows=True
+            )
         self._fronts: tuple[int, dict[str, Front]] | None = None
         self._heartbeats = Heartbeats(self.spark, self.lake)
 
@@ -521,7 +525,7 @@ class IngestQuery(Query[Ingest]):
         place = F.concat_ws("/", F.col(_NAME), F.col(_PARTITION).cast("string"), F.col(_POSITION).cast("string"))
         event_id = F.col(self.definition.event_id).cast("string") if self.definition.event_id else F.md5(place)
         return placed.select(
-            *self.definition.columns,
+            *self.definition.payload,
             event_id.alias("_event_id"),
             (F.lit(self._next_seq) + start + _in_partition()).cast("bigint").alias("_ingest_seq"),
             "_ingest_time",

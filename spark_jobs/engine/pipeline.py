@@ -30,6 +30,7 @@ from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
+from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
@@ -155,7 +156,8 @@ class PipelineQuery(Query[Pipeline]):
             schemas["groups"] = StructType([field for field in schemas["result"] if field.name != "rank"])
         self._schemas = schemas
         for table in reversed(self.logical.tables):
-            create_table(self.lake, table.name, schemas[table.role], statistics=table.statistics)
+            comments = column_comments(self.definition, table.role)
+            create_table(self.lake, table.name, schemas[table.role], statistics=table.statistics, comments=comments)
 
     def _refuse_sides_that_do_not_fit(self, events: Sequence[DataFrame]) -> None:
         """A name that both sides of a join have would mean one of two columns."""

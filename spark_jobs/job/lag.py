@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import (
@@ -17,15 +16,14 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from obstore.store import LocalStore, ObjectStore
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import commit_at
 from spark_jobs.lake.kafka import client_options
 from spark_jobs.lake.offsets import table_read
-from spark_jobs.lake.s3 import s3_store
 from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.sources import source_store
 from spark_jobs.lake.spark_log import file_entries, file_number, kafka_positions, next_version
 from spark_jobs.spec import Definition, Files, Kafka, Pipeline
 
@@ -118,7 +116,7 @@ class LagMeter:
 
     def _behind_files(self, source: Files, sources: Mapping[str, str]) -> Lag | None:
         newest_ms = self._newest_file_ms(sources)
-        store = _store(self._lake, source)
+        store = source_store(self._lake, source)
         if store is None:
             return None
         waiting = [
@@ -248,14 +246,3 @@ def commits_after(lake: Lake, table: str, version: int) -> Iterator[Mapping[str,
         if commit is None:
             return
         yield commit
-
-
-def _store(lake: Lake, source: Files) -> ObjectStore | None:
-    """The folder of an ingest's input; None where it is a pattern, or on another file system."""
-    path = lake.source_path(source.path)
-    if any(sign in path for sign in "*?[{"):
-        return None
-    if path.startswith("s3a://"):
-        return s3_store(path)
-    folder = Path(path.removeprefix("file://"))
-    return LocalStore(folder) if folder.is_dir() else None

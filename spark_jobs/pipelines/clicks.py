@@ -10,5 +10,5 @@ ingest_clicks = Ingest(
     event_id="click_id",
     rules=(NotNull("user_id"), NotNull("page")),
     sink=Sink("bronze.clicks"),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -19,5 +19,5 @@ customer_directory = Pipeline(
     sink=Sink("silver.customers", mode="update"),
     expectations=(NotNull("customer_id"), Unique("customer_id")),
     personal=("name",),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -16,5 +16,5 @@ ingest_customers = Ingest(
     rules=(NotNull("customer_id"),),
     sink=Sink("bronze.customers"),
     personal=("name",),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -27,5 +27,5 @@ guest_profile = Pipeline(
     ),
     sink=Sink("gold.guest_profile", mode="update"),
     expectations=(NotNull("guest_id"), Between("total_spent", min=0), Unique("guest_id")),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -19,5 +19,5 @@ machine_spikes = Pipeline(
     ),
     sink=Sink("gold.machine_spikes"),
     expectations=(NotNull("machine_id"), NotNull("reason")),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

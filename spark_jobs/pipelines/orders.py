@@ -17,5 +17,5 @@ ingest_orders = Ingest(
     rules=(NotNull("customer_id"), NotNull("product_id")),
     sink=Sink("bronze.orders"),
     expectations=(Conservation(),),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -39,5 +39,5 @@ page_sessions = Pipeline(
         Unique("window_start", "user_id"),
         Conservation(),
     ),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

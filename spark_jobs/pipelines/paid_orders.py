@@ -25,5 +25,5 @@ order_payments = Pipeline(
         Satisfies("an order or a payment", "ordered_at IS NOT NULL OR payment_id IS NOT NULL"),
         Conservation(),
     ),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

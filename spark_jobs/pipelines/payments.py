@@ -16,5 +16,5 @@ ingest_payments = Ingest(
     event_id="payment_id",
     rules=(NotNull("guest_id"), NotNull("amount"), Between("amount", min=0)),
     sink=Sink("bronze.payments"),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

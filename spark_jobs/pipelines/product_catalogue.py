@@ -18,5 +18,5 @@ product_catalogue = Pipeline(
     ),
     sink=Sink("silver.products", mode="update"),
     expectations=(NotNull("product_id"), Between("unit_price", min=0), Unique("product_id")),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

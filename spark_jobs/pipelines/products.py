@@ -15,5 +15,5 @@ ingest_products = Ingest(
     event_time="changed_at",
     rules=(NotNull("product_id"), Between("unit_price", min=0)),
     sink=Sink("bronze.products"),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -20,5 +20,5 @@ ingest_readings = Ingest(
         Between("pressure", min=0, max=100),
     ),
     sink=Sink("bronze.readings"),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

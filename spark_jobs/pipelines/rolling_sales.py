@@ -17,5 +17,5 @@ rolling_sales = Pipeline(
     ),
     sink=Sink("gold.rolling_sales"),
     expectations=(Between("units", min=1), Between("revenue", min=0), Unique("window_start", "category")),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -17,5 +17,14 @@ ingest_sales = Ingest(
     rules=(NotNull("product_id"), Between("quantity", min=1), Between("unit_price", min=0)),
     sink=Sink("bronze.sales"),
     expectations=(Volume("1 hour", min_share=0.2, severity="warn"), Conservation()),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
+    description="One row for each sale of the shop, as its tills sent it.",
+    owner="shop",
+    column_descriptions={
+        "sale_id": "Number of the sale; the same if a till sends it twice.",
+        "product_id": "The product that was sold; see silver.products.",
+        "quantity": "Units sold.",
+        "unit_price": "Price of one unit, EUR.",
+        "sold_at": "When the till took the money, UTC.",
+    },
 )

@@ -16,5 +16,13 @@ shop_totals = Pipeline(
         ),
     ),
     sink=Sink("gold.shop_totals", mode="update"),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
+    description="One row: all sales of the shop since its stream began.",
+    owner="shop",
+    column_descriptions={
+        "sales": "Number of sales.",
+        "units": "Units sold.",
+        "revenue": "Units times their prices, EUR.",
+        "newest_sale": "Time of the newest sale, UTC.",
+    },
 )

@@ -37,5 +37,8 @@ top_products = Pipeline(
         Unique("window_start", "product_id"),
         Conservation(),
     ),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
+    description="The ten products of each hour with the most units sold, once the hour is over.",
+    owner="shop",
+    column_descriptions={"units": "Units sold in the hour.", "revenue": "Units times their prices, EUR."},
 )

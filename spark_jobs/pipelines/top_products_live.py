@@ -37,5 +37,8 @@ top_products_live = Pipeline(
         Unique("window_start", "product_id"),
         Conservation(),
     ),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
+    description="The ten products of each hour with the most units sold so far. Rows change until the hour is final.",
+    owner="shop",
+    column_descriptions={"units": "Units sold in the hour so far.", "revenue": "Units times their prices, EUR."},
 )

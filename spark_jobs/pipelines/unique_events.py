@@ -9,5 +9,5 @@ unique_events = Pipeline(
     watermark=Watermark(delay="10 minutes"),
     steps=(Deduplicate("_event_id", within="1 hour"),),
     sink=Sink("silver.unique_clicks"),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -10,5 +10,5 @@ user_activity = Pipeline(
     steps=(Aggregate(window=Tumbling("5 minutes"), by=("user_id",), measures={"events": "count(*)"}),),
     sink=Sink("gold.user_activity"),
     expectations=(Between("events", min=1), Unique("window_start", "user_id"), Conservation()),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

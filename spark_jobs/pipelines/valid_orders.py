@@ -43,5 +43,5 @@ valid_orders = Pipeline(
         Unique("window_start", "customer_id", "country", "segment"),
         Referential("customer_id", "silver.customers"),
     ),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -18,5 +18,5 @@ ingest_visits = Ingest(
     event_id="visit_id",
     rules=(NotNull("guest_id"),),
     sink=Sink("bronze.visits"),
-    trigger_interval="5 seconds",
+    trigger_interval="10 seconds",
 )

@@ -39,8 +39,12 @@ _SAFE: Mapping[str, str] = {
     "job": "the checkpoint goes with the pipeline to another driver",
     "alerts": "they are looked at from outside",
     "rules": "events are judged one by one when they are read, and nothing of a rule is kept in the checkpoint",
+    "contract": "events are judged one by one when they are read",
     "expectations": "tables are checked from outside",
     "personal": "it says what samples show",
+    "description": "it is for readers",
+    "owner": "it is for readers",
+    "column_descriptions": "they are for readers",
     "idle_after": "heartbeats move the watermark, whenever they come",
 }
 
@@ -83,12 +87,26 @@ def _differences(before: Definition, after: Definition) -> Iterator[Change]:
         old, new = getattr(before, field), getattr(after, field)
         if old == new and not _order_differs(before, after, field):
             continue
-        if field == "source":
+        if field == "columns" and _only_adds(before, after):
+            yield Change(field, Verdict.SAFE, "rows that were read have null in the new ones")
+        elif field == "source":
             yield from _of_source(before, after)
         elif field in _SAFE:
             yield Change(field, Verdict.SAFE, _SAFE[field])
         else:
             yield Change(field, Verdict.REBUILD, _REBUILD.get(field, "what was read was computed with it as it was"))
+
+
+def _only_adds(before: Definition, after: Definition) -> bool:
+    """Whether columns come on top of those that were there, which stay as they are; in CSV behind them."""
+    if not isinstance(before, Ingest) or not isinstance(after, Ingest):
+        return False
+    old, new = list(before.columns.items()), list(after.columns.items())
+    return new[: len(old)] == old if _is_csv(after) else set(old) <= set(new)
+
+
+def _is_csv(ingest: Ingest) -> bool:
+    return getattr(ingest.source, "format", None) == "csv"
 
 
 def _of_source(before: Definition, after: Definition) -> Iterator[Change]:
@@ -111,8 +129,7 @@ def _order_differs(before: Definition, after: Definition, field: str) -> bool:
     """Whether columns that are the same stand in another order, where that means something."""
     if field == "columns" and isinstance(before, Ingest) and isinstance(after, Ingest):
         # The order of a CSV file's columns.
-        in_order = getattr(after.source, "format", None) == "csv"
-        return in_order and list(before.columns) != list(after.columns)
+        return _is_csv(after) and list(before.columns) != list(after.columns)
     if field == "steps" and isinstance(before, Pipeline) and isinstance(after, Pipeline):
         # The order of the values in Spark's state.
         return [list(s.gives_in_order()) for s in before.steps] != [list(s.gives_in_order()) for s in after.steps]

@@ -1,6 +1,7 @@
 """The vocabulary of a pipeline file: pure, frozen values that import no Spark."""
 
 from spark_jobs.spec.alerts import Alerts
+from spark_jobs.spec.contract import Contract
 from spark_jobs.spec.errors import DefinitionError
 from spark_jobs.spec.expectations import (
     Conservation,
@@ -27,6 +28,7 @@ __all__ = [
     "Alerts",
     "Between",
     "Conservation",
+    "Contract",
     "CustomSql",
     "Deduplicate",
     "Definition",

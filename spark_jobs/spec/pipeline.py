@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, field_
 
 from spark_jobs.spec.alerts import Alerts
 from spark_jobs.spec.base import FROZEN, Spec
+from spark_jobs.spec.contract import UNKNOWN_FIELDS, Contract
 from spark_jobs.spec.durations import Duration, PositiveDuration, format_duration
 from spark_jobs.spec.errors import DefinitionError
 from spark_jobs.spec.expectations import Expectation, check_expectations
@@ -79,16 +80,23 @@ class _Definition(Spec):
     """What the rows of the table must satisfy, and the table as a whole: `tidemark check` looks."""
     personal: tuple[str, ...] = ()
     """Columns whose values no sample and no report shows."""
+    description: str = ""
+    """What the rows of the table are, for those who query it."""
+    owner: str = ""
+    """Whom to ask: a team or a person."""
+    column_descriptions: Annotated[Mapping[str, str], FROZEN] = {}
+    """Column -> its meaning, with the unit; a comment of the Delta table, too."""
 
     @property
     def is_checked(self) -> bool:
         """Whether its table has a suite of expectations."""
         return bool(self.expectations)
 
-    def _check_personal(self, known: Iterable[str] | None) -> None:
-        unknown = sorted(set(self.personal) - set(known)) if known is not None else []
-        if unknown:
-            raise ValueError(f"personal: expected columns of {sorted(known or ())}, got {unknown}")
+    def _check_named_columns(self, known: Iterable[str] | None) -> None:
+        for field, names in (("personal", self.personal), ("column_descriptions", self.column_descriptions)):
+            unknown = sorted(set(names) - set(known)) if known is not None else []
+            if unknown:
+                raise ValueError(f"{field}: expected columns of {sorted(known or ())}, got {unknown}")
 
     def to_json(self) -> str:
         """The whole definition as JSON, columns in their order; what is kept beside a checkpoint."""
@@ -107,6 +115,7 @@ class Ingest(_Definition):
             it would make all honest events late.
         arrival_time: the column that says when the event arrived, where history is replayed; None: the ingest time.
         rules: what each row must satisfy.
+        contract: what becomes of events whose columns are others.
         idle_after: when the input has been silent for so long, heartbeats move the watermark on; None: never.
     """
 
@@ -118,7 +127,19 @@ class Ingest(_Definition):
     max_future: PositiveDuration = timedelta(hours=1)
     arrival_time: str | None = None
     rules: tuple[RowRule, ...] = ()
+    contract: Contract = Contract()
     idle_after: PositiveDuration | None = None
+
+    @property
+    def payload(self) -> Mapping[str, str]:
+        """What bronze has of an event: the columns, and the map of other fields where these are kept."""
+        kept = {UNKNOWN_FIELDS: "MAP<STRING, STRING>"} if self.contract.new == "keep" else {}
+        return {**self.columns, **kept}
+
+    @property
+    def reads_json(self) -> bool:
+        """Whether an event is a JSON object."""
+        return isinstance(self.source, Kafka) or self.source.format == "json"
 
     @property
     def all_rules(self) -> tuple[RowRule, ...]:
@@ -149,6 +170,7 @@ class Ingest(_Definition):
                 f"{format_duration(self.idle_after)}: between two batches nothing is read, which is no silence"
             )
         self._check_types()
+        self._check_contract()
         self._check_rules()
         return self
 
@@ -165,10 +187,19 @@ class Ingest(_Definition):
                 raise ValueError(
                     f"columns: CSV holds single values, got {nested}: use STRING, and from_json in a Select"
                 )
-        elif isinstance(self.source, Kafka) or self.source.format == "json":
+        elif self.reads_json:
             keyed = {name: sql_type for name, sql_type in self.columns.items() if has_keys_that_json_lacks(sql_type)}
             if keyed:
                 raise ValueError(f"columns: the keys of a JSON object are texts, got {keyed}: use MAP<STRING, ...>")
+
+    def _check_contract(self) -> None:
+        asked = {name: value for name, value in self.contract.model_dump().items() if name in ("new", "missing")}
+        if not self.reads_json and asked != {"new": "notice", "missing": "null"}:
+            raise ValueError(
+                f"contract: new and missing are for fields of JSON objects, got {asked} for "
+                f"{self.source.format.upper()}: leave them out. A CSV file with another header is set aside by itself; "  # type: ignore[union-attr]
+                "for Parquet, NotNull sets rows aside that lack a column"
+            )
 
     @property
     def is_checked(self) -> bool:
@@ -193,7 +224,7 @@ class Ingest(_Definition):
         known = (*self.columns, *METADATA_COLUMNS)
         taken = [rule.name for rule in self.all_rules]
         check_expectations(self.expectations, taken, known, self.columns, self.event_time)
-        self._check_personal(self.columns)
+        self._check_named_columns(self.columns)
 
 
 class Pipeline(_Definition):
@@ -323,7 +354,7 @@ class Pipeline(_Definition):
                 is_result, taken = True, {name.casefold() for name in given}
         known = (*given, *_OF_RESULTS) if given is not None else None
         check_expectations(self.expectations, (), known, _RESULT_TYPES, self.event_time)
-        self._check_personal(given)
+        self._check_named_columns(given)
 
     def _check_late_name(self, name: str) -> None:
         if self.watermark is not None and self.watermark.late is not Late.DROP and name.casefold() in LATE_COLUMNS:

@@ -18,7 +18,9 @@ OnFailure = Literal["quarantine", "warn", "fail"]
 Severity = Literal["warn", "fail"]
 """What a broken expectation of a table does: it is shown, or the check fails."""
 
-RESERVED_REASONS = frozenset({"unparseable", "header", "future", "before year 1", "unreadable file"})
+RESERVED_REASONS = frozenset(
+    {"unparseable", "header", "future", "before year 1", "unreadable file", "missing column", "skipped"}
+)
 """Reasons of the quarantine that are no rule's."""
 
 

@@ -1,14 +1,15 @@
 """From the text of a row to typed columns, and the verdict on it: good, or why not."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.spec import Files, Ingest, RowRule
+from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.durations import duration_ms, format_duration
-from spark_jobs.spec.expressions import columns
+from spark_jobs.spec.expressions import columns, is_nested
 from spark_jobs.spec.personal import MASK
 from spark_jobs.transforms.csv_lines import leaves_quote_open
 
@@ -22,6 +23,8 @@ PAST = "before year 1"
 UNREADABLE = "unreadable file"
 NOT_UTF8 = "not UTF-8"
 REPEATED_HEADER = "the header again"
+MISSING_COLUMN = "missing column"
+WRONG_TYPE = "wrong type: "
 
 # 0001-01-01 and 9999-12-31: what every reader of a table can show, and far from where arithmetic overflows.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -31,9 +34,9 @@ _ALSO = "__also"
 _CORRUPT = "_corrupt"
 
 
-def schema_ddl(definition: Ingest) -> str:
-    """The payload columns as a Spark schema."""
-    return ", ".join(f"`{name}` {sql_type}" for name, sql_type in definition.columns.items())
+def schema_ddl(columns: Mapping[str, str]) -> str:
+    """Columns as a Spark schema."""
+    return ", ".join(f"`{name}` {sql_type}" for name, sql_type in columns.items())
 
 
 def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
@@ -44,7 +47,7 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
         definition: says which format, columns and types.
     """
     source = definition.source
-    schema = f"{schema_ddl(definition)}, {_CORRUPT} STRING"
+    schema = f"{schema_ddl(definition.columns)}, {_CORRUPT} STRING"
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     if isinstance(source, Files) and source.format == "csv":
         row = F.from_csv(RAW, schema, {**options, "sep": source.delimiter, "escape": '"'})
@@ -57,16 +60,51 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
         why = F.when(F.col(_ALSO), F.lit("no CSV row: a quote is not closed on its line")).otherwise(no_row)
     else:
         also = _holds_more(F.col(RAW))
-        why = F.when(corrupt, no_row).otherwise(F.lit("no JSON row: more follows its first object"))
+        retyped = F.coalesce(wrong_types(F.col(RAW), definition), no_row)
+        why = F.when(corrupt, retyped).otherwise(F.lit("no JSON row: more follows its first object"))
     unsound = F.col(RAW).isNotNull() & ~F.is_valid_utf8(RAW)
     refused = corrupt | F.col(_ALSO)
+    reason = F.when(unsound, F.lit(NOT_UTF8)).when(refused, F.lit(UNPARSEABLE))
+    detail = F.when(unsound, not_utf8_detail(F.col(RAW))).when(refused, why)
+    if definition.contract.missing != "null":
+        lacking = missing_columns(F.col(RAW), definition)
+        reason = reason.when(F.size(lacking) > 0, F.lit(MISSING_COLUMN))
+        detail = detail.when(F.size(lacking) > 0, F.concat(F.lit("it lacks "), F.array_join(lacking, ", ")))
     # Columns of their own: what is asked more than once is not found out again.
     return raw.withColumns({_ROW: row, _ALSO: also}).select(
         *raw.columns,
         *(F.col(f"{_ROW}.`{name}`").alias(name) for name in definition.columns),
-        F.when(unsound, F.lit(NOT_UTF8)).when(refused, F.lit(UNPARSEABLE)).alias(REASON),
-        F.when(unsound, not_utf8_detail(F.col(RAW))).when(refused, why).alias(DETAIL),
+        *([kept_fields(F.col(RAW), definition).alias(UNKNOWN_FIELDS)] if UNKNOWN_FIELDS in definition.payload else []),
+        reason.alias(REASON),
+        detail.alias(DETAIL),
     )
+
+
+def missing_columns(text: Column, definition: Ingest) -> Column:
+    """The columns that an object does not name; whether their value is null is another question."""
+    return F.array_except(F.array(*(F.lit(name) for name in definition.columns)), F.json_object_keys(text))
+
+
+def kept_fields(text: Column, definition: Ingest) -> Column:
+    """The fields of an object that no column takes, as texts; null where there are none."""
+    known = F.array(*(F.lit(name) for name in definition.columns))
+    fields = F.map_filter(F.from_json(text, "map<string,string>"), lambda name, _: ~F.array_contains(known, name))
+    return F.when(F.size(F.array_except(F.json_object_keys(text), known)) > 0, fields)
+
+
+def wrong_types(text: Column, definition: Ingest) -> Column:
+    """Which values of an object do not have their column's type; null if none can be told, as where it is no object.
+
+    A nested value is not judged: its text may be read in more ways than one.
+    """
+    values = F.from_json(text, "map<string,string>")
+    found = [
+        F.when(values[name].isNotNull() & values[name].try_cast(sql_type).isNull(), F.lit(f"{name} is no {sql_type}"))
+        for name, sql_type in definition.columns.items()
+        if not is_nested(sql_type)
+    ]
+    told = F.concat_ws(", ", *found)
+    return F.when(told != "", F.concat(F.lit(WRONG_TYPE), told))
 
 
 def typed(rows: DataFrame, definition: Ingest) -> DataFrame:

@@ -92,6 +92,8 @@ class TestWhatIsAccepted:
 
 # --- definitions are values ---
 
+DOCUMENTS = ("description", "owner", "column_descriptions")
+
 WHOLE = [
     an_ingest(),
     an_ingest(
@@ -204,7 +206,7 @@ class TestChanges:
         assert one.to_json() != other.to_json()
         assert needs_new_epoch(one, other) == ()
 
-    SAFE = ("trigger_interval", "job", "alerts", "expectations", "personal")
+    SAFE = ("trigger_interval", "job", "alerts", "expectations", "personal", *DOCUMENTS)
 
     INGEST_CHANGES = (
         {"name": "other"},
@@ -212,7 +214,7 @@ class TestChanges:
         {"source": Files("landing/sales", format="parquet")},
         {"source": Kafka("sales")},
         {"columns": {"sale_id": "STRING", "quantity": "BIGINT", "sold_at": "TIMESTAMP"}},
-        {"columns": {"sale_id": "STRING", "quantity": "INT", "sold_at": "TIMESTAMP", "new": "INT"}},
+        {"columns": {"sale_id": "STRING", "quantity": "INT", "sold_at": "TIMESTAMP", "new": "INT"}},  # one is gone
         {"event_time": "paid_at"},
         {"event_id": "sale_id"},
         {"max_future": "2 hours"},
@@ -247,7 +249,7 @@ class TestChanges:
 
     def test_every_field_is_tried(self):
         tried = {name for change in self.INGEST_CHANGES for name in change}
-        assert tried | {"kind", "rules", "idle_after", *self.SAFE} == set(Ingest.model_fields)
+        assert tried | {"kind", "rules", "contract", "idle_after", *self.SAFE} == set(Ingest.model_fields)
         tried = {name for change in self.PIPELINE_CHANGES for name in change}
         assert tried | {"kind", *self.SAFE} == set(Pipeline.model_fields)
 

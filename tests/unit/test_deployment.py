@@ -171,6 +171,10 @@ job streams:
         tidemark stop shop_totals
         tidemark reset shop_totals --empty-tables
         tidemark deploy shop_totals
+      Or swap in results that a batch has computed and compared with these:
+        tidemark stop shop_totals
+        tidemark rebuild shop_totals
+        tidemark deploy shop_totals
   refused            payments      its definition has changed (kind) since epoch 1 of its checkpoint began
       kind  refused  it was an ingest; give the pipeline a name of its own
 job nightly:

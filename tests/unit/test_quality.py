@@ -17,13 +17,14 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli import app
 from spark_jobs.console.reports import print_late
+from spark_jobs.documentation.pages import page_path
+from spark_jobs.documentation.publishing import publish_pages
 from spark_jobs.lake import Lake, quality, watermarks
 from spark_jobs.lake.checkpoints import begin_epoch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.query import run
 from spark_jobs.quality.checking import check
 from spark_jobs.quality.masking import personal_outputs
-from spark_jobs.quality.pages import page_path, publish_page
 from spark_jobs.quality.suites import suite_of
 from spark_jobs.quality.validating import expectation_suite
 from spark_jobs.spec import (
@@ -325,7 +326,7 @@ class TestPersonalColumns:
         )
         found = looked(lake, definition)
         assert len(found.broken) == 6
-        publish_page(lake, suite_of(definition))
+        publish_pages(lake, definition, {})
         written = json.dumps(run(lake, "SELECT * FROM ops.quality")[1], default=str, ensure_ascii=False)
         written += (Path(lake.uri) / page_path("gold.hourly_sales")).read_text()
         assert self.SECRET.casefold() not in written.casefold()

@@ -88,9 +88,9 @@ def a_job_that_has_the_name_of_the_look_at_the_store():
     a_pipeline(job="probe")
 
 
-@refused("Ingest `ingest_sales`: owner: no such field")
+@refused("Ingest `ingest_sales`: colour: no such field")
 def an_unknown_field_of_an_ingest():
-    an_ingest(owner="me")
+    an_ingest(colour="red")
 
 
 @refused("trigger_interval: ", "'-5 seconds'")

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from spark_jobs.spec.base import FROZEN
 from spark_jobs.spec.expressions import AggregateExpression, PlainColumn, check_column_names, columns, ungrouped_columns
-from spark_jobs.spec.steps.base import Columns, StepSpec, refuse_result_columns
+from spark_jobs.spec.steps.base import Columns, Known, Origins, StepSpec, origins_of, refuse_result_columns
 from spark_jobs.spec.steps.rows import Select
 from spark_jobs.spec.watermark import Late
 from spark_jobs.spec.windows import Session, Window
@@ -71,6 +71,15 @@ class Aggregate(StepSpec):
         """The window's bounds, the key and the measures."""
         bounds = ("window_start", "window_end") if self.window is not None else ()
         return frozenset({*bounds, *self.by, *self.measures})
+
+    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+        """Those of the window's bounds, the key and the measures."""
+        bounds = ("window_start", "window_end") if self.window is not None else ()
+        return {
+            **{name: origins_of((event_time or "",), given) for name in bounds},
+            **{name: origins_of((name,), given) for name in self.by},
+            **{name: origins_of(columns(sql), given) for name, sql in self.measures.items()},
+        }
 
     def gives_in_order(self) -> Iterable[str]:
         """The measures."""

@@ -1,9 +1,10 @@
 """What every step says of itself, so that a pipeline can be checked without knowing its steps."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spark_jobs.spec.base import Spec
+from spark_jobs.spec.expressions import columns
 from spark_jobs.spec.sources import Table
 
 if TYPE_CHECKING:
@@ -14,6 +15,24 @@ RESULT_COLUMNS = frozenset({"window_start", "window_end", "final_after", "is_fin
 
 Columns = frozenset[str] | None
 """Names of columns that are known; None: whatever the source table has, which Spark checks at the start."""
+
+Origins = Mapping[str, frozenset[str]]
+"""Column -> the columns of other tables that its value is computed from, such as `bronze.sales.quantity`."""
+
+Known = Mapping[str, Iterable[str]]
+"""Table -> its columns."""
+
+
+def origins_of_table(table: Table, known: Known) -> Origins:
+    """Of the columns that a source gives."""
+    if table.select is None:
+        return {name: frozenset({f"{table.name}.{name}"}) for name in known.get(table.name, ())}
+    return {name: frozenset(f"{table.name}.{c}" for c in columns(sql)) for name, sql in table.select.items()}
+
+
+def origins_of(names: Iterable[str], given: Origins) -> frozenset[str]:
+    """What the columns of an expression are computed from."""
+    return frozenset().union(*(given.get(name, frozenset()) for name in names))
 
 
 class StepSpec(Spec):
@@ -54,6 +73,16 @@ class StepSpec(Spec):
             given: those before it.
         """
         return given and given | frozenset(self.adds())
+
+    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+        """From which columns of the lake those after it are computed.
+
+        Args:
+            given: of the columns before it.
+            event_time: of the pipeline.
+            known: columns of the tables that it reads.
+        """
+        return given
 
     def gives_in_order(self) -> Iterable[str]:
         """What the step keeps in Spark's state, in the order in which it does; nothing where the order is none."""

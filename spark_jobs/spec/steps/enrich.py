@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from spark_jobs.spec.base import FROZEN
 from spark_jobs.spec.expressions import PlainColumn, check_column_names
 from spark_jobs.spec.sources import TableName
-from spark_jobs.spec.steps.base import StepSpec, refuse_result_columns
+from spark_jobs.spec.steps.base import Known, Origins, StepSpec, refuse_result_columns
 
 
 class Enrich(StepSpec):
@@ -52,3 +52,7 @@ class Enrich(StepSpec):
     def adds(self) -> Iterable[str]:
         """The new columns."""
         return tuple(self.columns)
+
+    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+        """The columns of the table."""
+        return {**given, **{name: frozenset({f"{self.table}.{column}"}) for name, column in self.columns.items()}}

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from spark_jobs.spec.base import FROZEN
 from spark_jobs.spec.expressions import Condition, Scalar, check_column_names, columns
-from spark_jobs.spec.steps.base import StepSpec, refuse_result_columns
+from spark_jobs.spec.steps.base import Known, Origins, StepSpec, origins_of, refuse_result_columns
 
 
 class Where(StepSpec):
@@ -55,3 +55,7 @@ class Select(StepSpec):
     def adds(self) -> Iterable[str]:
         """Its columns."""
         return tuple(self.columns)
+
+    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+        """Those of its expressions."""
+        return {**given, **{name: origins_of(columns(sql), given) for name, sql in self.columns.items()}}

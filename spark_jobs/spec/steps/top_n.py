@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from spark_jobs.spec.expressions import OrderBy, order_by_columns
-from spark_jobs.spec.steps.base import StepSpec
+from spark_jobs.spec.steps.base import Known, Origins, StepSpec, origins_of
 
 if TYPE_CHECKING:
     from spark_jobs.spec.pipeline import Pipeline
@@ -28,6 +28,10 @@ class TopN(StepSpec):
     def reads(self) -> Iterator[tuple[str, Iterable[str]]]:
         """The columns that it orders by."""
         yield "TopN order_by", order_by_columns(self.order_by)
+
+    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+        """The rank is that of what it orders by."""
+        return {**given, "rank": origins_of(order_by_columns(self.order_by), given)}
 
     def check(self, pipeline: "Pipeline") -> None:
         """It ranks what an `Aggregate` with windows gives, as the last step."""

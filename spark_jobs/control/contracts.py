@@ -1,0 +1,158 @@
+"""Holds what a source has now against the columns that its ingest declares: a sample of it, without a JVM."""
+
+import gzip
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+from obstore.exceptions import BaseError
+from obstore.store import ObjectStore
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.sources import is_hidden, source_store
+from spark_jobs.spec import Files, Ingest
+
+_FILES = 3
+_BYTES = 256 * 1024
+_ROWS = 1_000
+_DATE = re.compile(r"\s*[+-]?\d{4,}")
+_WHOLE = ("TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG")
+_NUMBERS = ("FLOAT", "REAL", "DOUBLE", "DECIMAL", "DEC", "NUMERIC")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A column in which a source differs from its ingest.
+
+    Attributes:
+        kind: `new`: no column takes it; `missing`: no row of the sample has it; `retyped`: values of another type.
+        column: its name.
+        what: what was seen, without a value.
+        stops: whether the stream would stop at it.
+    """
+
+    kind: Literal["new", "missing", "retyped"]
+    column: str
+    what: str
+    stops: bool
+
+
+def differences(lake: Lake, ingest: Ingest) -> tuple[Difference, ...]:
+    """In what the newest files of a source differ from the columns of its ingest.
+
+    Nothing is said of a source that is empty, that cannot be read, or that is a topic of Kafka: its running stream
+    tells.
+
+    Args:
+        lake: where.
+        ingest: that reads the source.
+    """
+    if not isinstance(ingest.source, Files):
+        return ()
+    try:
+        store = source_store(lake, ingest.source)
+        sample = _Sample.of(store, ingest.source) if store is not None else None
+    except (BaseError, OSError, ValueError, pa.ArrowException):
+        return ()
+    return tuple(_differences(ingest, sample)) if sample is not None and sample.rows else ()
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Rows of the newest files: of CSV only their headers, of Parquet only their schemas."""
+
+    rows: Sequence[Mapping[str, Any]]
+    typed: bool
+
+    @classmethod
+    def of(cls, store: ObjectStore, source: Files) -> "_Sample":
+        newest = sorted(
+            (item for items in store.list() for item in items if not is_hidden(item["path"]) and item["size"]),
+            key=lambda item: item["last_modified"],
+            reverse=True,
+        )[:_FILES]
+        paths = [str(item["path"]) for item in newest]
+        if source.format == "parquet":
+            return cls([_parquet_columns(store, path) for path in paths], typed=False)
+        if source.format == "csv":
+            heads = (next(_lines(store, path), "") for path in paths) if source.header else ()
+            return cls([dict.fromkeys(_names(head, source.delimiter)) for head in heads if head], typed=False)
+        rows = [row for path in paths for row in map(_object, _lines(store, path)) if row is not None]
+        return cls(rows[:_ROWS], typed=True)
+
+
+def _lines(store: ObjectStore, path: str) -> Iterator[str]:
+    """The first lines of a file; the last of them, which may be cut off, is left out."""
+    if path.endswith((".bz2", ".zst", ".snappy", ".lz4", ".deflate")):
+        return
+    data = bytes(obstore.get_range(store, path, start=0, end=_BYTES))
+    whole = len(data) < _BYTES
+    if path.endswith(".gz"):
+        try:
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read1(_BYTES)
+        except (OSError, EOFError):
+            return
+        whole = False
+    lines = data.decode(errors="replace").removeprefix("\ufeff").split("\n")
+    yield from (line for line in (lines if whole else lines[:-1] or lines) if line.strip())
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _names(head: str, delimiter: str) -> list[str]:
+    return [name.strip(' "\r') for name in head.split(delimiter)]
+
+
+def _parquet_columns(store: ObjectStore, path: str) -> dict[str, Any]:
+    """From the end of the file alone, where its schema stands."""
+    size = obstore.head(store, path)["size"]
+    end = bytes(obstore.get_range(store, path, start=max(size - 8, 0), end=size))
+    begin = max(size - 8 - int.from_bytes(end[:4], "little"), 0)
+    footer = bytes(obstore.get_range(store, path, start=begin, end=size))
+    return dict.fromkeys(pq.read_schema(pa.BufferReader(b"PAR1" + footer)).names)
+
+
+def _differences(ingest: Ingest, sample: _Sample) -> Iterator[Difference]:
+    count = len(sample.rows)
+    seen = Counter(name for row in sample.rows for name in row)
+    of = f"of {count:,} {'rows' if sample.typed else 'files'}"
+    for name in sorted(seen.keys() - ingest.columns.keys()):
+        kept = "it is kept in _unknown_fields" if ingest.contract.new == "keep" else "it is dropped"
+        if not ingest.reads_json and isinstance(ingest.source, Files) and ingest.source.format == "csv":
+            kept = "such files are set aside"
+        yield Difference("new", name, f"{seen[name]:,} {of} have it; {kept}", stops=False)
+    for name, sql_type in ingest.columns.items():
+        if not seen[name]:
+            stops = ingest.contract.missing == "fail"
+            yield Difference("missing", name, f"none {of} has it", stops=stops)
+        elif sample.typed and (odd := sum(not fits(row.get(name), sql_type) for row in sample.rows)):
+            stops = ingest.contract.retyped == "fail"
+            yield Difference("retyped", name, f"{odd:,} {of} have a value that is no {sql_type}", stops=stops)
+
+
+def fits(value: Any, sql_type: str) -> bool:
+    """Whether a value of a JSON object has the type of its column; null always does."""
+    base = re.split(r"[(<\s]", sql_type.strip().upper(), maxsplit=1)[0]
+    if value is None or base in ("STRING", "VARCHAR", "CHAR"):
+        return True
+    if base in _WHOLE:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if base in _NUMBERS:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if base in ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE"):
+        return isinstance(value, int | float) or (isinstance(value, str) and _DATE.match(value) is not None)
+    expected = {"BOOLEAN": bool, "ARRAY": list, "MAP": dict, "STRUCT": dict}.get(base)
+    return expected is None or isinstance(value, expected)

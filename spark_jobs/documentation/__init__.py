@@ -1,0 +1,1 @@
+"""Pages about tables, for those who query them."""

@@ -1,0 +1,62 @@
+"""Writes the pages of tables beside the lake."""
+
+from collections.abc import Iterable, Mapping
+
+import obstore
+
+from spark_jobs.documentation.pages import index_page, index_path, page_path, table_page
+from spark_jobs.documentation.tables import TableDocument, documents
+from spark_jobs.lake import Lake
+from spark_jobs.lake.quality import broken_before, newest_results
+from spark_jobs.quality.suites import suite_of
+from spark_jobs.spec import Definition
+
+_BEFORE = 20
+
+
+def publish_pages(
+    lake: Lake, definition: Definition, registered: Mapping[str, Definition]
+) -> tuple[TableDocument, ...]:
+    """Writes the pages of the tables that a pipeline writes.
+
+    Args:
+        lake: where.
+        definition: of the pipeline.
+        registered: all definitions, by name.
+
+    Returns:
+        What they say; the result first.
+    """
+    found = tuple(documents(lake, definition, registered))
+    for each in found:
+        is_result = each.ref.role == "result"
+        suite = suite_of(definition) if is_result else None
+        newest = newest_results(lake, definition.name, each.ref.name) if is_result else []
+        before = broken_before(lake, definition.name, each.ref.name, _BEFORE) if is_result else []
+        _put(lake, page_path(each.ref.name), table_page(each, suite, newest, before))
+    return found
+
+
+def publish_all(lake: Lake, definitions: Iterable[Definition], registered: Mapping[str, Definition]) -> str:
+    """Writes the pages of all these pipelines, and the list of them.
+
+    Returns:
+        The address of the list.
+    """
+    listed = []
+    for definition in definitions:
+        for each in publish_pages(lake, definition, registered):
+            listed.append((each, newest_results(lake, definition.name, each.ref.name)))
+    order = {"bronze": 0, "silver": 1, "gold": 2}
+    listed.sort(key=lambda found: (order[found[0].ref.name.split(".")[0]], found[0].ref.name))
+    _put(lake, index_path(), index_page(listed))
+    return lake.path(index_path())
+
+
+def address(lake: Lake, table: str) -> str:
+    """Of the page of a table."""
+    return lake.path(page_path(table))
+
+
+def _put(lake: Lake, path: str, text: str) -> None:
+    obstore.put(lake.store, path, text.encode())

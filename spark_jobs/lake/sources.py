@@ -1,0 +1,25 @@
+"""The folders that ingests read, without a JVM."""
+
+from pathlib import Path
+
+from obstore.store import LocalStore, ObjectStore
+
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.s3 import s3_store
+from spark_jobs.spec import Files
+
+
+def source_store(lake: Lake, source: Files) -> ObjectStore | None:
+    """The folder of an ingest's input; None where it is a pattern, is not there, or is on another file system."""
+    path = lake.source_path(source.path)
+    if any(sign in path for sign in "*?[{"):
+        return None
+    if path.startswith("s3a://"):
+        return s3_store(path)
+    folder = Path(path.removeprefix("file://"))
+    return LocalStore(folder) if folder.is_dir() else None
+
+
+def is_hidden(path: str) -> bool:
+    """Whether Spark ignores a file: one that is still written, or no data."""
+    return any(part.startswith(("_", ".")) for part in path.split("/"))

@@ -1,0 +1,158 @@
+"""Sources whose columns change under a running ingest, and what readers of its bronze table make of it."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from spark_jobs.lake import Lake
+from spark_jobs.spec import (
+    Aggregate,
+    Contract,
+    Files,
+    Ingest,
+    NotNull,
+    Pipeline,
+    Select,
+    Sink,
+    Table,
+    Tumbling,
+    Watermark,
+)
+from tests import lakes
+
+T = datetime(2026, 1, 1, tzinfo=UTC)
+COLUMNS = {"k": "STRING", "v": "INT", "tags": "ARRAY<STRING>", "t": "TIMESTAMP"}
+
+
+def an_ingest(folder: Path, **changes: Any) -> Ingest:
+    parts: dict[str, Any] = {
+        "name": "ingest_events",
+        "source": Files(str(folder)),
+        "columns": COLUMNS,
+        "event_time": "t",
+        "sink": Sink("bronze.events"),
+    }
+    return Ingest(**(parts | changes))
+
+
+TOTALS = Pipeline(
+    name="totals",
+    source=Table("bronze.events", select={"t": "t", "k": "k", "v": "v"}),
+    event_time="t",
+    watermark=Watermark(delay="1 minute"),
+    steps=(Aggregate(window=Tumbling("1 hour"), by=("k",), measures={"v": "sum(v)", "n": "count(*)"}),),
+    sink=Sink("gold.totals", mode="update"),
+    column_descriptions={"v": "Sum of v."},
+)
+AS_THEY_ARE = Pipeline(
+    name="as_they_are",
+    source=Table("bronze.events", select={"k": "k", "v": "v"}),
+    steps=(Select(columns={"twice": "v * 2"}),),
+    sink=Sink("silver.events"),
+)
+
+
+def arrive(folder: Path, number: int, *rows: dict[str, Any] | str) -> None:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{number}.json"
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+def row(k: str, v: Any, **more: Any) -> dict[str, Any]:
+    return {"k": k, "v": v, "tags": [], "t": T.isoformat(), **more}
+
+
+def run(spark: SparkSession, lake: Lake, *definitions: Ingest | Pipeline) -> None:
+    lakes.run_all(spark, lake, definitions, close=False)
+
+
+def test_fields_that_are_new_missing_or_of_another_type(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    lacking = {"k": "d", "t": T.isoformat()}
+    arrive(
+        tmp_path / "in",
+        1,
+        row("a", 1),
+        row("b", 2, discount=5, nested={"x": [1, 2]}),
+        row("c", "two"),
+        row("c", 2**40, tags="no list"),
+        {**lacking, "v": None, "tags": None},
+        lacking,
+        "[1]",
+    )
+    ingest = an_ingest(tmp_path / "in", contract=Contract(new="keep", missing="quarantine"))
+    run(spark, lake, ingest)
+    kept = {each["k"]: dict(each["_unknown_fields"] or ()) for each in lakes.rows(lake, "bronze.events")}
+    # A null is a value that is there.
+    assert kept == {"a": {}, "b": {"discount": "5", "nested": '{"x":[1,2]}'}, "d": {}}
+    aside = sorted((each["reason"], each["detail"]) for each in lakes.rows(lake, "bronze.events__quarantine"))
+    assert aside == [
+        ("missing column", "it lacks v, tags"),
+        ("unparseable", "no JSON row"),
+        ("unparseable", "wrong type: v is no INT"),
+        ("unparseable", "wrong type: v is no INT"),
+    ]
+    entry = lakes.ledger(lake, ingest)[0][1]
+    assert (entry["read"], entry["on_time"], entry["quarantined"]) == (7, 3, 4)
+    assert set(entry.unknown_fields) == {"discount", "nested"}
+
+
+def test_a_column_more_and_a_contract_that_changes_need_no_new_epoch(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    arrive(tmp_path / "in", 1, row("a", 1, late="x"), row("b", 2))
+    before = an_ingest(tmp_path / "in", contract=Contract(new="keep"))
+    run(spark, lake, before, TOTALS, AS_THEY_ARE)
+    arrive(tmp_path / "in", 2, row("a", 10, late="y", also="z"), row("c", 3))
+    more = an_ingest(tmp_path / "in", columns={**COLUMNS, "late": "STRING"}, rules=(NotNull("k"),))
+    run(spark, lake, more, TOTALS, AS_THEY_ARE)
+    arrive(tmp_path / "in", 3, row("a", 100, late="z"))
+    run(spark, lake, more, TOTALS, AS_THEY_ARE)
+
+    found = {(each["k"], each["v"]): each for each in lakes.rows(lake, "bronze.events")}
+    assert {key: each["late"] for key, each in found.items()} == {
+        ("a", 1): None, ("b", 2): None, ("a", 10): "y", ("c", 3): None, ("a", 100): "z"
+    }  # fmt: skip
+    # What was kept before stays; what no column takes now is not kept any more.
+    assert dict(found["a", 1]["_unknown_fields"]) == {"late": "x"}
+    assert found["a", 10]["_unknown_fields"] is None
+    totals = {each["k"]: (each["v"], each["n"]) for each in lakes.rows(lake, "gold.totals")}
+    assert totals == {"a": (111, 3), "b": (2, 1), "c": (3, 1)}
+    assert sorted(each["twice"] for each in lakes.rows(lake, "silver.events")) == [2, 4, 6, 20, 200]
+    lakes.assert_balanced(lake, TOTALS)
+
+
+def test_columns_are_described_in_delta_and_readers_continue_where_that_changes(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    def comment(table: str, column: str) -> str | None:
+        fields = {field.name: field for field in DeltaTable(lake.table_uri(table)).schema().fields}
+        found = fields[column].metadata.get("comment")
+        return str(found) if found else None
+
+    arrive(tmp_path / "in", 1, row("a", 1))
+    described = an_ingest(tmp_path / "in", column_descriptions={"v": "How many.", "k": "Which."})
+    run(spark, lake, described, TOTALS)
+    assert (comment("bronze.events", "v"), comment("bronze.events", "t")) == ("How many.", None)
+    assert comment("bronze.events", "_ingest_seq") == "Number in the order of arrival, unique in the table."
+    assert (comment("gold.totals", "v"), comment("gold.totals", "n")) == ("Sum of v.", None)
+    assert comment("gold.totals", "window_end") == "First instant after the window, UTC."
+
+    arrive(tmp_path / "in", 2, row("a", 10))
+    run(spark, lake, an_ingest(tmp_path / "in", column_descriptions={"v": "How many, in all."}), TOTALS)
+    assert (comment("bronze.events", "v"), comment("bronze.events", "k")) == ("How many, in all.", None)
+    assert [(each["v"], each["n"]) for each in lakes.rows(lake, "gold.totals")] == [(11, 2)]
+
+
+def test_a_column_that_is_taken_away_still_needs_one(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    arrive(tmp_path / "in", 1, row("a", 1))
+    run(spark, lake, an_ingest(tmp_path / "in"))
+    fewer = {name: each for name, each in COLUMNS.items() if name != "v"}
+    with pytest.raises(Exception, match="columns"):
+        run(spark, lake, an_ingest(tmp_path / "in", columns=fewer))

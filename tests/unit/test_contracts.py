@@ -1,0 +1,135 @@
+"""What a source has against what its ingest declares, before anything is deployed. No JVM."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_jobs.control.contracts import Difference, differences
+from spark_jobs.control.deployment import Action, plan
+from spark_jobs.control.deployment_text import as_text
+from spark_jobs.lake import Lake
+from spark_jobs.plan.changes import Verdict, changes
+from spark_jobs.spec import Contract, DefinitionError, Files
+from tests.builders import a_lake, an_ingest
+
+COLUMNS = {
+    "sale_id": "STRING",
+    "quantity": "INT",
+    "price": "DECIMAL(10, 2)",
+    "tags": "ARRAY<STRING>",
+    "sold_at": "TIMESTAMP",
+}
+GOOD = {"sale_id": "s1", "quantity": 1, "price": 1.5, "tags": ["a"], "sold_at": "2026-01-01T00:00:00Z"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return a_lake(tmp_path / "lake")
+
+
+def an_ingest_of(**changes: Any) -> Any:
+    return an_ingest(columns=COLUMNS, event_time="sold_at", event_id="sale_id", rules=(), **changes)
+
+
+def arrive(lake: Lake, *rows: dict[str, Any] | str, name: str = "one.json") -> None:
+    folder = Path(lake.uri) / "landing/sales"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    content = gzip.compress(text.encode()) if name.endswith(".gz") else text.encode()
+    (folder / name).write_bytes(content)
+
+
+def told(lake: Lake, ingest: Any) -> set[tuple[str, str, str]]:
+    return {(each.kind, each.column, each.what) for each in differences(lake, ingest)}
+
+
+class TestDifferences:
+    @pytest.mark.parametrize("name", ["one.json", "one.json.gz"])
+    def test_columns_that_are_new_missing_and_of_another_type(self, lake, name):
+        changed = {**GOOD, "quantity": "two", "discount": 5}
+        del changed["tags"]
+        arrive(lake, changed, {**changed, "quantity": None}, "no JSON", name=name)
+        assert told(lake, an_ingest_of()) == {
+            ("new", "discount", "2 of 2 rows have it; it is dropped"),
+            ("missing", "tags", "none of 2 rows has it"),
+            ("retyped", "quantity", "1 of 2 rows have a value that is no INT"),
+        }
+
+    def test_a_source_that_is_as_declared_or_cannot_be_looked_at(self, lake):
+        assert told(lake, an_ingest_of()) == set()
+        arrive(lake)
+        assert told(lake, an_ingest_of()) == set()
+        arrive(lake, GOOD, {**GOOD, "price": 3, "sold_at": 1767225600})
+        assert told(lake, an_ingest_of()) == set()
+        assert told(lake, an_ingest_of(source=Files("landing/*"))) == set()
+
+    def test_the_header_of_csv_and_the_schema_of_parquet(self, lake):
+        arrive(lake, 'sale_id;"quantity";price;sold_at', "s1;1;1.5;2026-01-01", name="one.csv")
+        csv = an_ingest(
+            columns={"sale_id": "STRING", "quantity": "INT", "tax": "INT", "sold_at": "TIMESTAMP"},
+            source=Files("landing/sales", format="csv", delimiter=";"), event_time="sold_at", event_id=None, rules=(),
+        )  # fmt: skip
+        assert told(lake, csv) == {
+            ("new", "price", "1 of 1 files have it; such files are set aside"),
+            ("missing", "tax", "none of 1 files has it"),
+        }
+        folder = Path(lake.uri) / "landing/sales"
+        (folder / "one.csv").unlink()
+        pq.write_table(pa.table({"sale_id": ["s1"], "extra": [1]}), folder / "one.parquet")
+        found = told(lake, an_ingest_of(source=Files("landing/sales", format="parquet")))
+        assert ("new", "extra", "1 of 1 files have it; it is dropped") in found
+        assert ("missing", "quantity", "none of 1 files has it") in found
+
+    def test_only_where_the_contract_says_so_it_stops(self, lake):
+        arrive(lake, {"sale_id": "s1", "quantity": "x"})
+        stops = {each.column for each in differences(lake, an_ingest_of()) if each.stops}
+        assert stops == set()
+        strict = an_ingest_of(contract=Contract(missing="fail", retyped="fail"))
+        found = differences(lake, strict)
+        assert {each.column for each in found if each.stops} == {"quantity", "price", "tags", "sold_at"}
+        assert all(isinstance(each, Difference) for each in found)
+
+
+class TestDeploy:
+    def test_a_plan_says_what_differs_and_a_contract_refuses(self, lake):
+        arrive(lake, {**GOOD, "discount": 5, "quantity": "two"})
+        (step,) = plan(lake, [an_ingest_of()]).steps
+        assert step.action is Action.START
+        text = as_text(plan(lake, [an_ingest_of()]))
+        assert "source: new column discount: 1 of 1 rows have it; it is dropped" in text
+        assert "source: retyped column quantity: 1 of 1 rows have a value that is no INT" in text
+        (step,) = plan(lake, [an_ingest_of(contract=Contract(retyped="fail"))]).steps
+        assert step.action is Action.REFUSED
+        assert "its source breaks the contract: retyped column quantity" in step.why
+
+
+class TestDefinition:
+    def test_a_column_more_needs_no_new_epoch_and_another_type_does(self):
+        def with_columns(columns: dict[str, str]) -> Any:
+            return an_ingest_of().model_copy(update={"columns": columns})
+
+        (change,) = changes(an_ingest_of(), with_columns({**COLUMNS, "discount": "INT"}))
+        assert (change.field, change.verdict) == ("columns", Verdict.SAFE)
+        assert {each.verdict for each in changes(an_ingest_of(), with_columns({"discount": "INT", **COLUMNS}))} == {
+            Verdict.SAFE
+        }
+        for columns in ({**COLUMNS, "quantity": "BIGINT", "discount": "INT"}, dict(list(COLUMNS.items())[:-1])):
+            assert Verdict.REBUILD in {each.verdict for each in changes(an_ingest_of(), with_columns(columns))}
+        (change,) = changes(an_ingest_of(), an_ingest_of(contract=Contract(new="keep")))
+        assert (change.field, change.verdict) == ("contract", Verdict.SAFE)
+
+    @pytest.mark.parametrize("contract", [Contract(new="keep"), Contract(missing="quarantine")])
+    def test_fields_are_those_of_json(self, contract):
+        with pytest.raises(DefinitionError, match="new and missing are for fields of JSON objects"):
+            an_ingest(contract=contract, source=Files("landing/sales", format="csv"))
+
+    def test_kept_fields_are_a_column_of_bronze(self):
+        assert list(an_ingest_of(contract=Contract(new="keep")).payload) == [*COLUMNS, "_unknown_fields"]
+        assert list(an_ingest_of().payload) == list(COLUMNS)
