@@ -4,7 +4,7 @@
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import failed_generations
 from spark_jobs.control.orders import Desired, Order, Ordered
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, halts
 from spark_jobs.lake.checkpoints import Epoch, current_epoch
 from spark_jobs.lake.errors import CheckpointError, TidemarkError
 from spark_jobs.lake.reset import refuse_tables_of_others
@@ -101,12 +101,14 @@ class Found:
         epochs: pipeline -> the current epoch of its checkpoint.
         failed: pipeline -> generation that has failed for good.
         taken: pipeline without a checkpoint -> why it cannot begin on its tables.
+        halted: pipelines that wait for a person's decision about a batch.
     """
 
     desired: Mapping[str, Desired] = field(default_factory=dict)
     epochs: Mapping[str, Epoch] = field(default_factory=dict)
     failed: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)
+    halted: Collection[str] = ()
 
 
 def plan(
@@ -149,7 +151,7 @@ def look(lake: Lake, definitions: Iterable[Definition]) -> Found:
             refuse_tables_of_others(lake, definition)
         except CheckpointError as error:
             taken[definition.name] = str(error)
-    return Found(orders.all_desired(lake), epochs, failed_generations(lake), taken)
+    return Found(orders.all_desired(lake), epochs, failed_generations(lake), taken, tuple(halts.all_standing(lake)))
 
 
 def decide(definition: Definition, found: Found) -> Step:
@@ -179,6 +181,8 @@ def decide(definition: Definition, found: Found) -> Step:
         why = f"its definition has changed ({fields}) since epoch {number} of its checkpoint began"
         return step(Action.REFUSED if refused else Action.NEW_EPOCH, why, changed=changed)
     action, why = _action(definition, here, leaves, failed=found.failed.get(name), changed=changed, known=bool(known))
+    if name in found.halted:
+        why = f"{why}; it is halted, and runs only after a decision: tidemark resume {name}"
     generation = (here.generation if here else 0) + (action is not Action.UNCHANGED)
     return step(action, why, generation=generation, changed=changed)
 

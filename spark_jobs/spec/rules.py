@@ -13,12 +13,12 @@ from spark_jobs.spec.expressions import Condition, columns, is_numeric, is_text,
 from spark_jobs.spec.patterns import check_pattern
 
 OnFailure = Literal["quarantine", "warn", "fail"]
-"""What becomes of a row that breaks a rule: set aside, let through and counted, or the stream stops."""
+"""What becomes of a row that breaks a rule: set aside, let through and counted, or the pipeline halts."""
 
 Severity = Literal["warn", "fail"]
 """What a broken expectation of a table does: it is shown, or the check fails."""
 
-RESERVED_REASONS = frozenset({"unparseable", "header", "future", "before year 1", "unreadable file"})
+RESERVED_REASONS = frozenset({"unparseable", "header", "future", "before year 1", "unreadable file", "skipped"})
 """Reasons of the quarantine that are no rule's."""
 
 
