@@ -22,9 +22,10 @@ from spark_jobs.control import mutes, orders, terms
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.marks import last_look
 from spark_jobs.control.monitor import look, mark_reported
-from spark_jobs.lake import Lake, query
+from spark_jobs.lake import Lake, halts, query
+from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import LakeUnavailableError
-from tests.builders import a_pipeline
+from tests.builders import a_pipeline, an_ingest
 from tests.deploying import deploy
 from tests.services.minio import Minio, minio_binary, start_minio
 from tests.services.process import REPOSITORY, leave_out
@@ -161,15 +162,15 @@ def test_airflow_declares_and_reports_with_what_it_may_write(minio: Minio, monke
     now = datetime.now(UTC)
     supervised = become(monkeypatch, minio, "streams")
     assert Lease(supervised, host="h", pid=1).hold()
+    open_epoch(supervised, an_ingest())
+    halt = halts.Halt(pipeline="ingest_sales", epoch=1, batch_id=7, broken={"no refunds": 3}, since=now)
+    halts.note_halt(supervised, halt, after=0)
     lake = become(monkeypatch, minio, "airflow")
     for _ in range(25):  # old records are removed on the way
         deploy(lake, [a_pipeline()])
         orders.stop(lake, [a_pipeline().name], by="a test")
     deploy(lake, [a_pipeline()])
     mutes.mute(lake, [a_pipeline().name], until=now + timedelta(hours=1))
-    halt = halts.Halt(pipeline="ingest_sales", epoch=1, batch_id=7, broken={"no refunds": 3}, since=now)
-    open_epoch(supervised, an_ingest())
-    halts.note_halt(supervised, halt, after=0)
     halts.decide(lake, "ingest_sales", "skip", by="ada")
     for later in (timedelta(minutes=3), timedelta(minutes=4)):
         mark_reported(lake, look(lake, now=now + later))

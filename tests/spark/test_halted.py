@@ -1,4 +1,4 @@
-"""A batch that breaks a rule which must hold: nothing of it is written until a person decides, and then exactly once."""
+"""A batch that breaks a rule which must hold: nothing of it is written until a person decides, then it is, once."""
 
 from __future__ import annotations
 
