@@ -215,10 +215,10 @@ class IngestQuery(Query[Ingest]):
         Raises:
             HaltedError: if it waits for a person's decision about a batch.
         """
-        # Kept from before the batch: nobody can decide about it before it halts again.
-        self._halts = halts.records(self.lake, self.name).newest()
-        if self._halts[1] is not None and (halt := halts.standing(self.lake, self.name)) is not None:
+        if (halt := halts.standing(self.lake, self.name)) is not None:
             raise halt.error()
+        # Only now: a decision that was made in between is seen. Nobody can decide again before it halts again.
+        self._halts = halts.records(self.lake, self.name).newest()
         return super().start(until_caught_up=until_caught_up)
 
     def create_tables(self) -> None:
