@@ -83,13 +83,13 @@ def resume_halted() -> None:
         params, lake, answer = get_current_context()["params"], this_lake(), answer_of(response)
         with reporting_errors():
             halt = halts.Halt.model_validate(found)
-            told = {"by": answer.by, "comment": params["comment"], "expected": halt}
+            name, comment = halt.pipeline, params["comment"]
             if not answer.approved:
-                halts.reject(lake, halt.pipeline, **told)
-                log(f"Rejected by {answer.by}: {halt.pipeline} stays halted at {halt.subject}.")
+                halts.reject(lake, name, by=answer.by, comment=comment, expected=halt)
+                log(f"Rejected by {answer.by}: {name} stays halted at {halt.subject}.")
                 return
-            decided = halts.decide(lake, halt.pipeline, params["choice"], **told)
-            log(f"{halt.pipeline}: `{decided.choice}` for {halt.subject} is decided, by {answer.by}")
+            decided = halts.decide(lake, name, params["choice"], by=answer.by, comment=comment, expected=halt)
+            log(f"{name}: `{decided.choice}` for {halt.subject} is decided, by {answer.by}")
             await_carried_out(lake, decided, timeout=timedelta(minutes=params["wait_minutes"]), tell=log)
 
     found = find_halt()
