@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from spark_jobs.control.lease import GONE, active_supervisor
 from spark_jobs.control.marks import last_look
 from spark_jobs.control.orders import Order
 from spark_jobs.control.supervisor import Supervisor
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, halts
 from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.halts import Halt
 from spark_jobs.lake.health import trouble
 from spark_jobs.lake.settings import Settings
 from spark_jobs.spark.settings import secret_environment, spark_settings
@@ -144,9 +145,12 @@ def print_status(out: Console, lake: Lake) -> bool:
         told = f"active, {told}" if fine else f"[red]{told}[/red]; start one: `make up`, or `tidemark supervise`"
         out.print(f"supervisor {active[0].id}: {told}", highlight=False, soft_wrap=True)
     desired = orders.all_desired(lake)
+    # Also of pipelines that nobody has deployed.
+    halted = halts.all_standing(lake) if wrong is None else {}
     if not desired:
         out.print(f"nothing has been deployed on {lake.uri}: `tidemark deploy PIPELINE`", highlight=False)
-        return True
+        print_halts(out, halted)
+        return not halted
     quiet = mutes.muted(lake, now=at)
     narrow = out.width < _WIDE
     table = Table(box=None, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0))
@@ -170,7 +174,26 @@ def print_status(out: Console, lake: Lake) -> bool:
     out.print(table)
     for job in desired:
         _print_troubles(out, job, seen[job])
-    return fine
+    print_halts(out, halted)
+    return fine and not halted
+
+
+def print_halts(out: Console, halted: Mapping[str, Halt]) -> None:
+    """Each batch about which a person has to decide, and what to run."""
+    for name, halt in halted.items():
+        out.print(Text.assemble((f"\n{name} halted", "red"), f" since {halt.since:%Y-%m-%d %H:%M:%S} UTC"))
+        out.print(Text(f"    {halt.what}"), soft_wrap=True)
+        for sample in halt.samples:
+            out.print(Text(f"    such as: {sample}"), soft_wrap=True)
+        for option, does in _WAYS_ON:
+            out.print(Text(f"    {f'tidemark resume {name}{option}':<{len(name) + 29}}{does}"), soft_wrap=True)
+
+
+_WAYS_ON = (
+    ("", "tries the batch again, after a fix of the rule, the source or the code"),
+    (" --quarantine", "sets these rows aside, and writes the rest"),
+    (" --skip", "sets all rows of the batch aside"),
+)
 
 
 def _print_driver(out: Console, job: str, now: JobNow, *, at: datetime, wanted: bool) -> None:

@@ -133,12 +133,12 @@ def _still_runs(lake: Lake, ordered: Ordered) -> bool:
     if now.status is None or now.status.state in ("stopped", "failed") or now.pulse is None or now.pulse.ending:
         return False
     seen = now.pipeline(ordered.pipeline)
-    return seen is not None and seen.state not in ("stopped", "failed")
+    return seen is not None and seen.state not in ("stopped", "failed", "halted")
 
 
 def _refuse_failed(each: Ordered, seen: PipelinePulse) -> None:
-    if seen.state == "failed":
-        raise DeployError(f"{each.pipeline}: failed: {seen.error}")
+    if seen.state in ("failed", "halted"):
+        raise DeployError(f"{each.pipeline}: {seen.state}: {seen.error}")
 
 
 def _refuse_failed_driver(lake: Lake, job: str, now: JobNow, ordered: Iterable[Ordered]) -> None:

@@ -4,7 +4,7 @@
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,7 +15,7 @@ from spark_jobs.control import orders
 from spark_jobs.control.awaiting import failed_generations
 from spark_jobs.control.contracts import Difference, differences
 from spark_jobs.control.orders import Desired, Order, Ordered
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, halts
 from spark_jobs.lake.checkpoints import Epoch, current_epoch
 from spark_jobs.lake.errors import CheckpointError, TidemarkError
 from spark_jobs.lake.reset import refuse_tables_of_others
@@ -108,6 +108,7 @@ class Found:
         failed: pipeline -> generation that has failed for good.
         taken: pipeline without a checkpoint -> why it cannot begin on its tables.
         sources: ingest -> in what its source differs from its columns.
+        halted: pipelines that wait for a person's decision about a batch.
     """
 
     desired: Mapping[str, Desired] = field(default_factory=dict)
@@ -115,6 +116,7 @@ class Found:
     failed: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, tuple[Difference, ...]] = field(default_factory=dict)
+    halted: Collection[str] = ()
 
 
 def plan(
@@ -161,7 +163,9 @@ def look(lake: Lake, definitions: Iterable[Definition]) -> Found:
             refuse_tables_of_others(lake, definition)
         except CheckpointError as error:
             taken[definition.name] = str(error)
-    return Found(orders.all_desired(lake), epochs, failed_generations(lake), taken, sources)
+    return Found(
+        orders.all_desired(lake), epochs, failed_generations(lake), taken, sources, tuple(halts.all_standing(lake))
+    )
 
 
 def decide(definition: Definition, found: Found) -> Step:
@@ -205,6 +209,8 @@ def decide(definition: Definition, found: Found) -> Step:
     if stopping and action is not Action.UNCHANGED:
         told = "; ".join(f"{each.kind} column {each.column}, {each.what}" for each in stopping)
         return step(Action.REFUSED, f"its source breaks the contract: {told}", changed=changed)
+    if name in found.halted:
+        why = f"{why}; it is halted, and runs only after a decision: tidemark resume {name}"
     generation = (here.generation if here else 0) + (action is not Action.UNCHANGED)
     return step(action, why, generation=generation, changed=changed)
 

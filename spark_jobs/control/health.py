@@ -12,6 +12,7 @@ from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import Status
 from spark_jobs.lake.errors import ConcurrentDriverError
+from spark_jobs.lake.halts import Halt
 from spark_jobs.plan.tables import beside
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import format_duration
@@ -92,6 +93,7 @@ class Seen:
         acknowledged_at: up to when somebody knows of its restarts.
         taken_by_columns: of an ingest, what its columns took lately.
         files_gone: which data files of its tables are gone, table by table; empty where none is known to be.
+        halt: the batch about which a person has to decide; None: it is not halted.
     """
 
     now: datetime
@@ -106,6 +108,7 @@ class Seen:
     acknowledged_at: datetime | None = None
     files_gone: tuple[str, ...] = ()
     taken_by_columns: Taken = Taken()
+    halt: Halt | None = None
 
     @property
     def taken(self) -> bool:
@@ -148,7 +151,7 @@ def examine(seen: Seen) -> tuple[Breach, ...]:
     """What is wrong with a pipeline; empty where nothing is, or where it is not to run."""
     if seen.order.state != "running":
         return ()
-    down = tuple(_not_running(seen))
+    down = (*_halted(seen), *_not_running(seen))
     found = [*_unsupervised(seen), *down]
     pipeline = seen.pipeline
     if pipeline is not None and not down:
@@ -187,7 +190,7 @@ def summary(seen: Seen) -> str:
     if pipeline is None:
         return "starting"
     figures = pipeline.figures
-    parts: list[str] = [f"its driver {seen.lost[0]}" if seen.lost else pipeline.state]
+    parts: list[str] = [f"its driver {seen.lost[0]}" if seen.lost else "halted" if seen.halt else pipeline.state]
     if figures.batch_id is not None:
         parts.append(f"batch {figures.batch_id} of epoch {figures.epoch}")
     parts.append(f"{figures.read:,} events")
@@ -219,11 +222,21 @@ def _unsupervised(seen: Seen) -> Iterator[Breach]:
         yield Breach("no-supervisor", "No supervisor has taken the order.", ordered, start)
 
 
+def _halted(seen: Seen) -> Iterator[Breach]:
+    if seen.halt is not None:
+        name = seen.definition.name
+        remedy = (
+            f"see `tidemark status`, then decide: `tidemark resume {name}` (try the batch again), with `--quarantine` "
+            "(set the rows aside) or `--skip` (set the whole batch aside); or the DAG Resume halted"
+        )
+        yield Breach("halted", f"It is halted: {seen.halt.what}.", seen.halt.since, remedy)
+
+
 def _not_running(seen: Seen) -> Iterator[Breach]:
     status, pipeline, name = seen.status, seen.pipeline, seen.definition.name
     ordered = seen.order.ordered_at
     see = f"see the driver's log{f' ({seen.pulse.log})' if seen.pulse and seen.pulse.log else ''}"
-    if pipeline is not None and _is_down(pipeline):
+    if seen.halt is None and pipeline is not None and _is_down(pipeline):
         given_up = pipeline.state == "failed"
         again = "is not started again until it is deployed" if given_up else "is being tried again"
         kind = "checkpoint-failing" if _of_the_checkpoint(pipeline) else "not-running"
@@ -252,7 +265,7 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
             else "start a supervisor, which ends it and starts another: `make up`, or `tidemark supervise`"
         )
         yield Breach("not-running", f"Its driver {what}.", since, remedy)
-    elif pipeline is None or pipeline.progressed_at is None:
+    elif seen.halt is None and (pipeline is None or pipeline.progressed_at is None):
         # A driver that was started again begins from its checkpoint, and its first batch may take as long as any.
         began = max(ordered, status.since, seen.pulse.started_at if seen.pulse else ordered)
         silence = seen.definition.alerts.max_silence

@@ -17,7 +17,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.health import refuse_vanished
 
-State = Literal["starting", "running", "retrying", "stopping", "stopped", "failed"]
+State = Literal["starting", "running", "retrying", "stopping", "stopped", "failed", "halted"]
 
 PULSE_EVERY_S = 2.0
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from spark_jobs.commits.changes import Append
@@ -19,9 +21,10 @@ from spark_jobs.engine.files import FileBatch, file_names, link_that_comes_back,
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
 from spark_jobs.engine.query import Query, Reached, unobserved
-from spark_jobs.lake import Lake, tables
+from spark_jobs.lake import Lake, halts, tables
 from spark_jobs.lake.checkpoints import Starts, fix_starts, starts_of
 from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.halts import Choice, Halt, HaltedError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.kafka import Topics
 from spark_jobs.lake.ledger import WARNING, LedgerEntry
@@ -33,7 +36,7 @@ from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spark.session import lenient_session
-from spark_jobs.spec import Files, Ingest, Kafka, Pipeline
+from spark_jobs.spec import Files, Ingest, Kafka, Pipeline, RowRule
 from spark_jobs.spec.personal import MASK
 from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.csv_lines import lines_inside_quotes, mark_rows, opens_quote
@@ -54,7 +57,9 @@ from spark_jobs.transforms.rows import (
     part_of_value_set_aside,
     rules_with,
     schema_ddl,
+    skipped,
     typed,
+    values_read,
 )
 from spark_jobs.transforms.shape import shape_counts, shape_of, with_unknown_fields
 
@@ -74,9 +79,11 @@ _ORDER = "__order"
 _INSIDE = "__inside"
 _NAME, _BLOCK, _PARTITION, _POSITION = "__name", "__block", "__partition", "__position"
 
+_SAMPLES = 3
 
-class BrokenRuleError(TidemarkError):
-    """A row breaks a rule that must not be broken.
+
+class BrokenRuleError(HaltedError):
+    """Rows break a rule that must not be broken: the pipeline is halted from now on.
 
     Args:
         broken: what breaks what.
@@ -161,7 +168,8 @@ class _Census:
 
     def broken(self, index: int) -> int:
         """Rows for bronze that break a rule which is counted on its own."""
-        return sum(group[f"broken_{index}"] for group in self.groups if group[_NAME] not in self.bad_headers)
+        of_rows = (group for group in self.groups if not (self.header is not None and group["is_header"]))
+        return sum(group[f"broken_{index}"] for group in of_rows if group[_NAME] not in self.bad_headers)
 
     def partition_starts(self) -> dict[int, int]:
         """Partition of the cached batch -> number of rows in the partitions before it."""
@@ -194,10 +202,25 @@ class IngestQuery(Query[Ingest]):
     def __init__(self, spark: SparkSession, lake: Lake, definition: Ingest, *, reached: Reached = unobserved) -> None:
         super().__init__(lenient_session(spark), lake, definition, reached=reached)
         self._next_seq = 0
+        self._halts: tuple[int, Halt | None] = (0, None)
+        self._choice: Choice | None = None
+        self._set_aside: tuple[RowRule, ...] = ()
 
         source = definition.source
         self._topics = Topics(source.bootstrap_servers or Settings().kafka) if isinstance(source, Kafka) else None
         self._topic_id: str | None = None
+
+    def start(self, *, until_caught_up: bool = False) -> StreamingQuery:
+        """As `Query.start`.
+
+        Raises:
+            HaltedError: if it waits for a person's decision about a batch.
+        """
+        if (halt := halts.standing(self.lake, self.name)) is not None:
+            raise halt.error()
+        # Only now: a decision that was made in between is seen. Nobody can decide again before it halts again.
+        self._halts = halts.records(self.lake, self.name).newest()
+        return super().start(until_caught_up=until_caught_up)
 
     def create_tables(self) -> None:
         """Bronze and its quarantine."""
@@ -269,6 +292,7 @@ class IngestQuery(Query[Ingest]):
                 self.reached("result_committed", batch_id)
                 return known
         self._refuse_other_topic()
+        self._take_decision(batch_id)
         source = self.definition.source
         unreadable: list[tuple[str, str]] = []
         linked: frozenset[str] = frozenset()
@@ -287,8 +311,8 @@ class IngestQuery(Query[Ingest]):
         try:
             header = self._header()
             census = _Census(census_rows, header)
-            self._stop_on_failed_rules(rows, census, batch_id)
             self.reached("materialised", batch_id)
+            self._halt_on_failed_rules(rows, census, batch_id)
             ledger = self._ledger(census, len(unreadable), len(linked), bounds)
             self._commit(rows, census, unreadable, ledger, batch_id)
         finally:
@@ -351,7 +375,9 @@ class IngestQuery(Query[Ingest]):
             rows = typed(raw, self.definition)
         else:
             rows = parse(raw, self.definition)
-        return judge(rows, self.definition).withColumn(_ORDER, F.monotonically_increasing_id())
+        judged = judge(rows, self.definition, set_aside=self._set_aside)
+        judged = skipped(judged) if self._choice == "skip" else judged
+        return judged.withColumn(_ORDER, F.monotonically_increasing_id())
 
     def _without_parts_of_values(self, rows: DataFrame, counted: list[Row]) -> tuple[DataFrame, list[Row]]:
         """The batch again where a line of CSV opens a quote and a later one closes it: all up to there are one value.
@@ -360,7 +386,8 @@ class IngestQuery(Query[Ingest]):
         """
         source = self.definition.source
         opened = {group[_NAME] for group in counted if group["opens"]}
-        if not isinstance(source, Files) or not opened:
+        # Where all rows are set aside, none of them can be taken for a row.
+        if not isinstance(source, Files) or not opened or self._choice == "skip":
             return rows, counted
         try:
             blocks = _blocks(group for group in counted if group[_NAME] in opened)
@@ -425,21 +452,52 @@ class IngestQuery(Query[Ingest]):
         of_rows = F.sum(F.octet_length(RAW) + 1) if source.format != "parquet" else F.lit(0)
         return [of_rows.alias("bytes"), F.max("__size").alias("size")]
 
-    def _stop_on_failed_rules(self, rows: DataFrame, census: _Census, batch_id: int) -> None:
-        warn = rules_with(self.definition, "warn")
-        for index, rule in enumerate(rules_with(self.definition, "fail"), start=len(warn)):
-            count = census.broken(index)
-            if count:
-                kept = F.col(REASON).isNull() & ~F.col(_NAME).isin(list(census.bad_headers))
-                example = rows.where(kept & broken(rule)).select(F.make_valid_utf8(RAW)).head()
-                raise BrokenRuleError(
-                    f"pipeline `{self.name}`: {count} rows of batch {batch_id} break {rule.name}, which stops the "
-                    "stream",
-                    # The text of the row has all of its values.
-                    MASK if self.definition.personal else str(example[0]) if example else "",
-                    "Nothing of this batch was written. Fix the input, or let the rule quarantine such rows, then "
-                    "start the stream again.",
-                )
+    def _take_decision(self, batch_id: int) -> None:
+        """What a person has decided about this batch: about the first one after a halt, and no other."""
+        halt = self._halts[1]
+        mine = halt is not None and halt.is_batch(self.epoch.number, batch_id)
+        self._choice = halt.choice if halt is not None and mine else None
+        strict = rules_with(self.definition, "fail")
+        if self._choice == "quarantine" and halt is not None:
+            # Those that the person has seen; another one that is broken by now halts it again.
+            self._set_aside = tuple(rule for rule in strict if rule.name in halt.broken)
+        else:
+            self._set_aside = strict if self._choice == "skip" else ()
+
+    def _halt_on_failed_rules(self, rows: DataFrame, census: _Census, batch_id: int) -> None:
+        """Ends the query before anything of the batch is written, where rows break a rule that must not be broken.
+
+        Raises:
+            BrokenRuleError: then; that the pipeline is halted is recorded before.
+        """
+        first = len(rules_with(self.definition, "warn"))
+        counted = enumerate(rules_with(self.definition, "fail"), start=first)
+        found = {rule: count for index, rule in counted if (count := census.broken(index))}
+        if not found:
+            return
+        rule = next(iter(found))
+        kept = F.col(REASON).isNull() & ~F.col(_NAME).isin(list(census.bad_headers))
+        if (header := self._header()) is not None:
+            kept = kept & ~is_header_line(header)
+        shown = values_read(rule, self.definition.personal).alias("shown")
+        samples = rows.where(kept & broken(rule)).select(F.make_valid_utf8(RAW).alias("raw"), shown).head(_SAMPLES)
+        # With those that were set aside by the decision that comes to nothing: the next one is about all of them.
+        again = {each.name: count for each in self._set_aside if (count := census.reasons.get(each.name, 0))}
+        halt = Halt(
+            pipeline=self.name,
+            epoch=self.epoch.number,
+            batch_id=batch_id,
+            broken={each.name: count for each, count in found.items()} | again,
+            samples=tuple(dict.fromkeys(str(sample["shown"]) for sample in samples)),
+            since=datetime.now(UTC),
+        )
+        halts.note_halt(self.lake, halt, after=self._halts[0])
+        raise BrokenRuleError(
+            f"pipeline `{self.name}`: {_told(halt)}, which halts the pipeline",
+            # The text of the row has all of its values.
+            MASK if self.definition.personal else str(samples[0]["raw"]) if samples else "",
+            f"Nothing of this batch was written. {halts.ways_on(self.name)}",
+        )
 
     def _ledger(self, census: _Census, unreadable: int, linked: int, bounds: BatchBounds) -> LedgerEntry:
         reasons = dict(sorted(census.reasons.items()))
@@ -579,6 +637,10 @@ class IngestQuery(Query[Ingest]):
             *place,
         )
         return found_bad.unionByName(files)
+
+
+def _told(halt: Halt) -> str:
+    return ", ".join(f"{count} rows of batch {halt.batch_id} break {rule}" for rule, count in halt.broken.items())
 
 
 def _blocks(counted: Iterable[Row]) -> list[Block]:

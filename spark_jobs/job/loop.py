@@ -18,9 +18,10 @@ from spark_jobs.engine.driver import BESIDE, Driver
 from spark_jobs.engine.failures import StoppedError
 from spark_jobs.job.figures import Gauges
 from spark_jobs.job.steps import Slot, after_failure, steps
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, halts
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
+from spark_jobs.lake.halts import HaltedError
 from spark_jobs.lake.health import refuse_vanished
 from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.spark.session import SessionLostError, why_ended
@@ -146,6 +147,7 @@ class JobDriver:
         )
         self._running: dict[str, _Running] = {}
         self._wanted: Mapping[str, orders.Order] = {}
+        self._decided: frozenset[str] = frozenset()
         self._looked_at: float | None = None
         self._lock = threading.Lock()
         self._over: list[Gauges] = []
@@ -247,10 +249,15 @@ class JobDriver:
         if self._looked_at is None or time.monotonic() - self._looked_at >= _ORDERS_EVERY_S:
             desired = self._orders.newest()[1]
             self._wanted = desired.pipelines if desired else {}
+            halted = [name for name, each in self._running.items() if each.state == "halted"]
+            self._decided = frozenset(name for name in halted if halts.standing(self._lake, name) is None)
             self._looked_at = time.monotonic()
 
     def _slots(self) -> dict[str, Slot]:
-        return {name: Slot(each.generation, each.state, each.next_try_at) for name, each in self._running.items()}
+        return {
+            name: Slot(each.generation, each.state, each.next_try_at, decided=name in self._decided)
+            for name, each in self._running.items()
+        }
 
     def _take(self, action: str, name: str) -> None:
         match action:
@@ -288,7 +295,7 @@ class JobDriver:
     def _note_ended(self) -> None:
         for name, each in self._running.items():
             outcome = self._driver.outcomes.get(name)
-            if outcome is None or each.state in ("stopped", "failed", "retrying"):
+            if outcome is None or each.state in ("stopped", "failed", "retrying", "halted"):
                 continue
             if each.gauges is not None:
                 self._over.append(each.gauges)
@@ -302,6 +309,13 @@ class JobDriver:
     def _failed(self, name: str, error: TidemarkError) -> None:
         each, now = self._running[name], datetime.now(UTC)
         error = self._lost_lake() or error
+        if isinstance(error, HaltedError):
+            # No failure that counts: it waits for a person.
+            self._decided -= {name}
+            each.error, each.error_kind = error.without_values, type(error).__name__
+            each.become("halted")
+            log.error("%s: halted: %s", name, error)
+            return
         each.failures = [*(at for at in each.failures if now - at < _REMEMBERED), now]
         each.error, each.error_kind = error.without_values, type(error).__name__
         # Of the errors, only the unknown ones are judged by that; a lake that is unreachable is not asked.

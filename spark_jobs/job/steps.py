@@ -36,11 +36,13 @@ class Slot:
         generation: that it follows.
         state: what it does.
         next_try_at: `retrying`: when it starts again.
+        decided: `halted`: whether somebody has decided how it goes on.
     """
 
     generation: int
     state: State
     next_try_at: datetime | None = None
+    decided: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def steps(orders: Mapping[str, Order], slots: Mapping[str, Slot], *, now: dateti
         outdated = order is None or order.generation != slot.generation
         if outdated and slot.state in ("starting", "running"):
             due.append(Step("stop", name))
-        elif order is None and slot.state in ("retrying", "failed") and not ending:
+        elif order is None and slot.state in ("retrying", "failed", "halted") and not ending:
             due.append(Step("forget", name))
     return (*due, *(Step("start", name) for name, order in wanted.items() if _starts(order, slots.get(name), now)))
 
@@ -75,8 +77,11 @@ def steps(orders: Mapping[str, Order], slots: Mapping[str, Slot], *, now: dateti
 def _starts(order: Order, slot: Slot | None, now: datetime) -> bool:
     if slot is None or slot.state == "stopped":
         return True
-    if slot.state in ("retrying", "failed") and slot.generation != order.generation:
+    # One that is halted refuses to start, but what it is to run once somebody has decided is the new generation.
+    if slot.state in ("retrying", "failed", "halted") and slot.generation != order.generation:
         return True
+    if slot.state == "halted":
+        return slot.decided
     if slot.state != "retrying" or slot.next_try_at is None:
         return False
     # A try that lies further ahead than any pause does: the clock was put back.

@@ -13,7 +13,7 @@ from spark_jobs.spec.expressions import Condition, columns, is_numeric, is_text,
 from spark_jobs.spec.patterns import check_pattern
 
 OnFailure = Literal["quarantine", "warn", "fail"]
-"""What becomes of a row that breaks a rule: set aside, let through and counted, or the stream stops."""
+"""What becomes of a row that breaks a rule: set aside, let through and counted, or the pipeline halts."""
 
 Severity = Literal["warn", "fail"]
 """What a broken expectation of a table does: it is shown, or the check fails."""

@@ -22,6 +22,7 @@ FUTURE = "future"
 PAST = "before year 1"
 UNREADABLE = "unreadable file"
 NOT_UTF8 = "not UTF-8"
+SKIPPED = "skipped"
 REPEATED_HEADER = "the header again"
 MISSING_COLUMN = "missing column"
 WRONG_TYPE = "wrong type: "
@@ -172,11 +173,16 @@ def expected_header(definition: Ingest, source: Files) -> str:
     return source.delimiter.join(definition.columns)
 
 
-def judge(rows: DataFrame, definition: Ingest) -> DataFrame:
+def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] = ()) -> DataFrame:
     """Completes `__reason` (the first rule that a row breaks; null for a good row) and `__detail`.
 
     A time further ahead of the row's arrival than `max_future` is a reason of its own, `future`: as an event it would
     drag the watermark forward and make all honest events late.
+
+    Args:
+        rows: typed.
+        definition: its rules that quarantine are applied.
+        set_aside: rules that are applied to what is left, because a person has decided so about the batch.
     """
     limit_us = duration_ms(definition.max_future) * 1000
     arrival = F.col("_ingest_time")
@@ -192,12 +198,28 @@ def judge(rows: DataFrame, definition: Ingest) -> DataFrame:
     for rule in definition.all_rules:
         if rule.on_failure == "quarantine":
             verdict = verdict.when(broken(rule), F.lit(rule.name))
-            detail = detail.when(broken(rule), _values(sorted(columns(rule.condition)), definition.personal))
+            detail = detail.when(broken(rule), values_read(rule, definition.personal))
     verdict = verdict.when(too_far, F.lit(FUTURE)).when(too_early, F.lit(PAST))
     ahead = f", more than {format_duration(definition.max_future)} after its arrival"
     far = F.concat(_values([definition.event_time], definition.personal), F.lit(ahead))
     detail = detail.when(too_far, far).when(too_early, _before_year_one(definition.event_time))
+    # After all others: so they are the rows that were counted when the pipeline halted, and no more.
+    for rule in set_aside:
+        verdict = verdict.when(broken(rule), F.lit(rule.name))
+        detail = detail.when(broken(rule), values_read(rule, definition.personal))
     return rows.withColumns({REASON: verdict, DETAIL: detail})
+
+
+def skipped(rows: DataFrame) -> DataFrame:
+    """Gives every judged row the reason `skipped`; the detail says what was wrong with it, if anything was."""
+    # Of columns that are null `concat_ws` makes an empty text.
+    why = F.when(F.col(REASON).isNotNull(), F.concat_ws(": ", REASON, DETAIL))
+    return rows.withColumns({DETAIL: why, REASON: F.lit(SKIPPED)})
+
+
+def values_read(rule: RowRule, personal: Collection[str]) -> Column:
+    """The values that a rule goes by, those of personal columns masked."""
+    return _values(sorted(columns(rule.condition)), personal)
 
 
 def broken(rule: RowRule) -> Column:

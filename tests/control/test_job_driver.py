@@ -1,6 +1,8 @@
 """The driver of a job, in the tests' own Spark session."""
 
+import json
 import threading
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -8,7 +10,9 @@ from pyspark.sql import SparkSession
 from spark_jobs.control import orders, terms
 from spark_jobs.control.orders import Desired
 from spark_jobs.job.loop import JobDriver
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, halts
+from spark_jobs.spec import Between, Files, Ingest, Sink
+from tests import lakes
 from tests.builders import a_pipeline
 from tests.control import streams
 from tests.control.streams import JOB
@@ -32,3 +36,68 @@ def test_orders_that_cannot_be_read_at_first_are_not_taken_for_none(
     monkeypatch.setattr(driver._orders, "newest", fail_at_first)
     driver.run(threading.Event())
     assert len(looks) == 2
+
+
+def test_a_halted_pipeline_waits_beside_the_others_and_takes_a_decision_up_by_itself(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    def an_ingest(name: str) -> Ingest:
+        (tmp_path / name).mkdir()
+        return Ingest(
+            name=name,
+            source=Files(str(tmp_path / name)),
+            columns={"v": "INT", "t": "TIMESTAMP"},
+            event_time="t",
+            rules=(Between("v", min=0, on_failure="fail"),),
+            sink=Sink(f"bronze.{name}"),
+        )
+
+    def land(name: str, file: str, *values: int) -> None:
+        rows = (json.dumps({"v": value, "t": "2026-01-01T00:00:00Z"}) for value in values)
+        (tmp_path / name / f"_{file}").write_text("\n".join(rows))
+        (tmp_path / name / f"_{file}").rename(tmp_path / name / file)
+
+    def values(name: str) -> list[int]:
+        try:
+            return sorted(row["v"] for row in lakes.rows(lake, f"bronze.{name}"))
+        except LookupError:
+            return []
+
+    def told(driver: JobDriver, name: str) -> str:
+        seen = driver.pipelines().get(name)
+        return seen.state if seen else "unknown"
+
+    strict, other = an_ingest("strict"), an_ingest("other")
+    streams.deploy(lake, [strict, other])
+    terms.records(lake, JOB).append(1, terms.Term(host="a", supervisor="a/1", begun_at=streams.Clock().now()))
+    land("strict", "1.json", 1, -2, 3)
+    driver, stop = JobDriver(spark, lake, JOB, 1), threading.Event()
+    thread = threading.Thread(target=driver.run, args=(stop,))
+    thread.start()
+    try:
+        streams.until(lambda: told(driver, "strict") == "halted", within_s=60)
+        # The other one goes on; an order that changes nothing does not start it, nor does one for another definition.
+        land("other", "1.json", 7)
+        streams.until(lambda: values("other") == [7], within_s=60)
+        assert not any(each.changed for each in streams.deploy(lake, [strict]))
+        assert streams.deploy(lake, [strict.model_copy(update={"personal": ("v",)})])[0].changed
+        streams.until(lambda: driver.pipelines()["strict"].generation == 2, within_s=60)
+        streams.until(lambda: told(driver, "strict") == "halted", within_s=60)
+        assert "is halted since" in str(driver.pipelines()["strict"].error)
+        assert values("strict") == []
+
+        halts.decide(lake, "strict", "quarantine", by="ada")
+        streams.until(lambda: values("strict") == [1, 3], within_s=60)
+        streams.until(lambda: told(driver, "strict") == "running", within_s=60)
+        assert driver.pipelines()["strict"].failures == ()
+        # Of what was decided about the batch, nothing is left for the next one.
+        land("strict", "2.json", -4)
+        streams.until(lambda: told(driver, "strict") == "halted", within_s=60)
+
+        # Stopped while it is halted, it is no reason to stay.
+        orders.stop(lake, ["strict", "other"], by="a test")
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        stop.set()
+        thread.join(60)

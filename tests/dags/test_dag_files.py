@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tidemark_dags.batch import POOL, auditable, checked, repairable
 
 from infra.airflow import setup_home
 from spark_jobs.console.laptop import airflow
+from spark_jobs.lake.halts import Choice
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Ingest, Pipeline
 from tests.services.process import REPOSITORY
@@ -178,6 +179,15 @@ def test_tables_are_maintained_once_a_day_beside_the_streams(described: Any) -> 
     assert dag["schedule"] == ["CronTriggerTimetable", "0 3 * * *"]
     assert set(dag["pools"]) == {"find", "maintain", "remove_task_logs"}
     assert dag["pools"]["maintain"] == "default_pool"
+
+
+def test_a_halted_pipeline_goes_on_by_a_form_and_the_answer_of_a_person(described: Any) -> None:
+    dag = described["dags"]["resume_halted"]
+    assert set(dag["pools"]) == {"find_halt", "approval", "carry_out"}
+    assert list(dag["params"]) == ["pipeline", "choice", "comment", "wait_minutes"]
+    ingests = [name for name, each in registry().items() if isinstance(each, Ingest)]
+    assert dag["params"]["pipeline"]["enum"] == ingests
+    assert dag["params"]["choice"]["enum"] == list(get_args(Choice))
 
 
 def test_the_pool_has_one_name_wherever_it_is_made() -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,11 +16,12 @@ import pytest
 from spark_jobs.console.laptop.airflow import AirflowError, password
 from spark_jobs.control import awaiting, status
 from spark_jobs.control.launchers import is_running
-from spark_jobs.lake import audit, query
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake import audit, halts, query
+from spark_jobs.lake.checkpoints import current_epoch, open_epoch
+from spark_jobs.lake.decisions import decisions_of
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.pipelines import registry
-from tests.dags.machine import Machine, machine, until
+from tests.dags.machine import Machine, Run, machine, until
 from tests.dags.receiver import Mailbox, Receiver, listening, mailbox
 
 DEMO = {"ingest_sales", "top_products", "top_products_live", "shop_totals"}
@@ -102,6 +104,41 @@ def test_deploying_what_runs_changes_nothing_and_is_one_run_also_where_its_answe
 def test_an_unknown_pipeline_is_refused_by_name(here: Machine) -> None:
     with pytest.raises(AirflowError, match=r"'top_product' is not one of .*'top_products'"):
         here.api.trigger("deploy_streams", {"pipelines": ["top_product"]})
+
+
+def test_a_halted_pipeline_is_decided_about_in_the_name_of_whoever_answers(here: Machine) -> None:
+    name = "ingest_readings"
+    open_epoch(here.lake, registry()[name])
+    halt = halts.Halt(pipeline=name, epoch=1, batch_id=3, broken={"no fever": 2}, since=datetime.now(UTC))
+    halts.note_halt(here.lake, halt, after=0)
+
+    def answered(option: str) -> Run:
+        run_id = here.api.trigger("resume_halted", {"pipeline": name, "choice": "skip", "comment": "a test"})
+        path = f"dags/resume_halted/dagRuns/{run_id}/taskInstances/approval/-1/hitlDetails"
+
+        def asked() -> Any:
+            tasks = {task["task_id"]: task["state"] for task in here.api.tasks("resume_halted", run_id)}
+            assert tasks.get("find_halt") != "failed"
+            return here.api.get(path) if tasks.get("approval") == "awaiting_input" else None
+
+        detail = until(asked, 120, "the question")
+        assert detail["subject"] == f"skip {name}?"
+        assert "`no fever`: 2 rows" in detail["body"]
+        answer = here.api._send("PATCH", f"/api/v2/{path}", {"chosen_options": [option], "params_input": {}})
+        assert answer.status_code == 200, answer.text
+        return here.ended("resume_halted", run_id)
+
+    assert answered("Reject").state == "success"
+    assert halts.standing(here.lake, name) == halt
+    run = answered("Approve")
+    assert run.state == "success", run.log("carry_out")
+    assert "`skip` for batch 3 of epoch 1 is decided, by admin" in run.log("carry_out")
+    assert halts.standing(here.lake, name) is None
+    rows = [(row["action"], row["decided_by"], row["comment"]) for row in decisions_of(here.lake, name)]
+    assert rows == [("skip", "admin", "a test"), ("reject", "admin", "a test")]
+    run = here.run("resume_halted", pipeline=name, choice="skip")
+    assert run.state == "failed"
+    assert "is not halted" in run.log("find_halt")
 
 
 def test_the_monitor_is_green_with_a_row_named_after_each_pipeline(here: Machine) -> None:

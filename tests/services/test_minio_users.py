@@ -22,9 +22,10 @@ from spark_jobs.control import mutes, orders, terms
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.marks import last_look
 from spark_jobs.control.monitor import look, mark_reported
-from spark_jobs.lake import Lake, query
+from spark_jobs.lake import Lake, halts, query
+from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import LakeUnavailableError
-from tests.builders import a_pipeline
+from tests.builders import a_pipeline, an_ingest
 from tests.deploying import deploy
 from tests.services.minio import Minio, minio_binary, start_minio
 from tests.services.process import REPOSITORY, leave_out
@@ -45,7 +46,9 @@ OF_AIRFLOW = (
     "lake/_control/shop/desired/000001.json",
     "lake/_control/_monitor/open/000001.json",
     "lake/_control/_monitor/mutes/000001.json",
+    "lake/_control/_halts/ingest_sales/000001.json",
     "lake/ops/alerts/a.parquet",
+    "lake/ops/decisions/a.parquet",
 )
 OUTSIDE = ("elsewhere/a", "lakeside/a")
 
@@ -122,8 +125,8 @@ def test_airflow_reads_the_lake_and_writes_only_orders_and_what_its_monitor_note
 
 def test_analysts_read_tables_and_change_nothing(minio: Minio) -> None:
     assert {key: may(minio, "analysts", key) for key in (*TABLES, *INNER, *OF_STREAMS, *OF_AIRFLOW, *OUTSIDE)} == {
-        **dict.fromkeys((*TABLES, "lake/ops/alerts/a.parquet"), "r"),
-        **dict.fromkeys((*INNER, *OF_STREAMS, *OF_AIRFLOW[:-1], *OUTSIDE), ""),
+        **dict.fromkeys((*TABLES, *OF_AIRFLOW[-2:]), "r"),
+        **dict.fromkeys((*INNER, *OF_STREAMS, *OF_AIRFLOW[:-2], *OUTSIDE), ""),
     }
 
 
@@ -159,12 +162,16 @@ def test_airflow_declares_and_reports_with_what_it_may_write(minio: Minio, monke
     now = datetime.now(UTC)
     supervised = become(monkeypatch, minio, "streams")
     assert Lease(supervised, host="h", pid=1).hold()
+    open_epoch(supervised, an_ingest())
+    halt = halts.Halt(pipeline="ingest_sales", epoch=1, batch_id=7, broken={"no refunds": 3}, since=now)
+    halts.note_halt(supervised, halt, after=0)
     lake = become(monkeypatch, minio, "airflow")
     for _ in range(25):  # old records are removed on the way
         deploy(lake, [a_pipeline()])
         orders.stop(lake, [a_pipeline().name], by="a test")
     deploy(lake, [a_pipeline()])
     mutes.mute(lake, [a_pipeline().name], until=now + timedelta(hours=1))
+    halts.decide(lake, "ingest_sales", "skip", by="ada")
     for later in (timedelta(minutes=3), timedelta(minutes=4)):
         mark_reported(lake, look(lake, now=now + later))
     with pytest.raises(PermissionDeniedError):
@@ -176,6 +183,7 @@ def test_airflow_declares_and_reports_with_what_it_may_write(minio: Minio, monke
     assert last_look(become(monkeypatch, minio, "streams")) == now + timedelta(minutes=4)
     lake = become(monkeypatch, minio, "analysts")
     assert query.run(lake, "SELECT kind, event, muted FROM ops.alerts")[1] == [("no-supervisor", "began", True)]
+    assert query.run(lake, "SELECT action, decided_by FROM ops.decisions")[1] == [("skip", "ada")]
     with pytest.raises(PermissionDeniedError):
         last_look(lake)
 

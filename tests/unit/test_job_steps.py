@@ -1,5 +1,6 @@
 """What a driver does about its pipelines."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -64,8 +65,16 @@ def test_what_is_tried_again_starts_when_its_pause_is_over(seconds, expected):
     assert due({"reader": order()}, {"reader": slot}) == expected
 
 
+def test_what_is_halted_starts_again_only_once_somebody_has_decided():
+    halted = Slot(1, "halted")
+    assert due({"reader": order()}, {"reader": halted}) == ()
+    assert due({"reader": order()}, {"reader": replace(halted, decided=True)}) == (Step("start", "reader"),)
+    # It takes note of another definition, and halts again at once.
+    assert due({"reader": order(generation=2)}, {"reader": halted}) == (Step("start", "reader"),)
+
+
 def test_a_failed_pipeline_that_is_stopped_is_forgotten():
-    for state in ("failed", "retrying"):
+    for state in ("failed", "retrying", "halted"):
         assert due({"reader": order("stopped")}, {"reader": Slot(1, state)}) == (Step("forget", "reader"),)
 
 

@@ -1,0 +1,80 @@
+"""Waits until a deployed pipeline has carried out what was decided about the batch at which it was halted."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from spark_jobs.control import orders
+from spark_jobs.control.awaiting import DeployError, job_now
+from spark_jobs.control.orders import Order
+from spark_jobs.lake import Lake, halts
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.halts import Halt
+from spark_jobs.lake.history import newest_ledger_rows
+from spark_jobs.lake.ledger import WARNING, LedgerEntry
+
+_LOOK_EVERY_S = 0.5
+
+
+def await_carried_out(
+    lake: Lake,
+    decided: Halt,
+    *,
+    timeout: timedelta,
+    tell: Callable[[str], None] = print,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Waits until the batch is committed; where nobody has deployed the pipeline, says that the next run does it.
+
+    Args:
+        lake: where.
+        decided: the decision.
+        timeout: how long.
+        tell: takes each piece of news.
+        sleep: waits so many seconds.
+
+    Raises:
+        HaltedError: if the batch breaks a rule again.
+        DeployError: if the pipeline fails, or time runs out; the decision remains.
+    """
+    name = decided.pipeline
+    deployed = _deployed(lake, name)
+    if deployed is None:
+        tell(
+            f"{name} is not deployed: the next run carries it out (`tidemark run {name}`, or `tidemark deploy {name}`)"
+        )
+        return
+    if not timeout:
+        tell(f"{name}: its driver carries it out within seconds; see `tidemark status`")
+        return
+    job, order = deployed
+    deadline = datetime.now(UTC) + timeout
+    while (entry := _entry(lake, decided, order)) is None:
+        if (again := halts.standing(lake, name)) is not None:
+            raise again.error()
+        seen = job_now(lake, job).pipeline(name)
+        if seen is not None and seen.state == "failed":
+            raise DeployError(f"{name}: failed: {seen.error}. The decision remains.")
+        if datetime.now(UTC) > deadline:
+            raise DeployError(
+                f"{name}: {decided.subject} is not committed {timeout.total_seconds():.0f} s after the decision, which "
+                "remains. See `tidemark status`, and whether a supervisor runs: `tidemark supervise`."
+            )
+        sleep(_LOOK_EVERY_S)
+    reasons = ", ".join(f"{reason} {n:,}" for reason, n in entry.reasons.items() if not reason.startswith(WARNING))
+    aside = f", {entry['quarantined']:,} set aside ({reasons})" if reasons else ""
+    tell(f"{name}: {decided.subject} is committed: {entry['read']:,} read, {entry['rows']:,} written{aside}")
+
+
+def _deployed(lake: Lake, name: str) -> tuple[str, Order] | None:
+    running = ((job, desired.running) for job, desired in orders.all_desired(lake).items())
+    return next(((job, wanted[name]) for job, wanted in running if name in wanted), None)
+
+
+def _entry(lake: Lake, decided: Halt, order: Order) -> LedgerEntry | None:
+    """The ledger's row of the batch; None: it is not committed yet."""
+    try:
+        rows = newest_ledger_rows(lake, order.parsed().sink.table, decided.pipeline, decided.epoch, 20)
+    except MissingTableError:
+        return None
+    return next((row for batch_id, row in rows if batch_id >= decided.batch_id), None)
