@@ -32,7 +32,7 @@ def create_table(
     statistics: Sequence[str] = (),
     comments: Mapping[str, str] = MappingProxyType({}),
     grows: bool = False,
-) -> None:
+) -> frozenset[str]:
     """Creates a table unless it exists; without Spark, which takes a second for it.
 
     Args:
@@ -42,6 +42,9 @@ def create_table(
         statistics: columns whose minimum and maximum each file records.
         comments: column -> what it means.
         grows: columns that the table lacks are added; its rows have null there.
+
+    Returns:
+        The columns that the table has.
 
     Raises:
         SchemaMismatchError: if the table exists with other columns.
@@ -79,12 +82,12 @@ def create_table(
         columns = {name: each for name, each in columns.items() if name in expected or name != UNKNOWN_FIELDS}
     if columns == expected:
         _comment(found, comments)
-        return
+        return frozenset(field.name for field in found.schema().fields)
     if row_count(found) == 0:
         # Emptied by a reset after the definition changed: nothing would be lost with the old columns.
         empty = pa.schema(Schema.from_json(nullable.json()).to_arrow()).empty_table()
         write_deltalake(found, empty, mode="overwrite", schema_mode="overwrite")
-        return
+        return frozenset(expected)
     differing = sorted(name for name in columns.keys() | expected.keys() if columns.get(name) != expected.get(name))
     described = "; ".join(
         f"{name}: expected {_type(expected.get(name))}, the table has {_type(columns.get(name))}" for name in differing

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from spark_jobs.commits.changes import Append
@@ -37,6 +37,7 @@ from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline, RowRule
+from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.personal import MASK
 from spark_jobs.transforms.content import digest, digest_sql
 from spark_jobs.transforms.csv_lines import lines_inside_quotes, mark_rows, opens_quote
@@ -48,6 +49,7 @@ from spark_jobs.transforms.rows import (
     REASON,
     REPEATED_HEADER,
     UNREADABLE,
+    breaches,
     broken,
     expected_header,
     header_of,
@@ -202,6 +204,7 @@ class IngestQuery(Query[Ingest]):
     def __init__(self, spark: SparkSession, lake: Lake, definition: Ingest, *, reached: Reached = unobserved) -> None:
         super().__init__(lenient_session(spark), lake, definition, reached=reached)
         self._next_seq = 0
+        self._kept_before: frozenset[str] = frozenset()
         self._halts: tuple[int, Halt | None] = (0, None)
         self._choice: Choice | None = None
         self._set_aside: tuple[RowRule, ...] = ()
@@ -232,9 +235,11 @@ class IngestQuery(Query[Ingest]):
         schemas = {"result": bronze, "quarantine": schema_of(QUARANTINE)}
         for ref in reversed(plan.build(self.definition).tables):
             comments = column_comments(self.definition, ref.role)
-            create_table(
+            present = create_table(
                 self.lake, ref.name, schemas[ref.role], statistics=ref.statistics, comments=comments, grows=True
             )
+            if ref.role == "result":
+                self._kept_before = present & {UNKNOWN_FIELDS} - self.definition.payload.keys()
         self._fronts: tuple[int, dict[str, Front]] | None = None
         self._heartbeats = Heartbeats(self.spark, self.lake)
 
@@ -473,21 +478,17 @@ class IngestQuery(Query[Ingest]):
         first = len(rules_with(self.definition, "warn"))
         counted = enumerate(rules_with(self.definition, "fail"), start=first)
         found = {rule: count for index, rule in counted if (count := census.broken(index))}
-        if not found:
+        breached = self._breached(census)
+        if not found and not breached:
             return
-        rule = next(iter(found))
-        kept = F.col(REASON).isNull() & ~F.col(_NAME).isin(list(census.bad_headers))
-        if (header := self._header()) is not None:
-            kept = kept & ~is_header_line(header)
-        shown = values_read(rule, self.definition.personal).alias("shown")
-        samples = rows.where(kept & broken(rule)).select(F.make_valid_utf8(RAW).alias("raw"), shown).head(_SAMPLES)
+        samples = self._samples(rows, census, next(iter(found), None) or next(iter(breached)))
         # With those that were set aside by the decision that comes to nothing: the next one is about all of them.
         again = {each.name: count for each in self._set_aside if (count := census.reasons.get(each.name, 0))}
         halt = Halt(
             pipeline=self.name,
             epoch=self.epoch.number,
             batch_id=batch_id,
-            broken={each.name: count for each, count in found.items()} | again,
+            broken={each.name: count for each, count in found.items()} | breached | again,
             samples=tuple(dict.fromkeys(str(sample["shown"]) for sample in samples)),
             since=datetime.now(UTC),
         )
@@ -498,6 +499,25 @@ class IngestQuery(Query[Ingest]):
             MASK if self.definition.personal else str(samples[0]["raw"]) if samples else "",
             f"Nothing of this batch was written. {halts.ways_on(self.name)}",
         )
+
+    def _breached(self, census: _Census) -> dict[str, int]:
+        """Rows that break the contract where that stops the stream, less those that somebody has decided about."""
+        halt = self._halts[1]
+        decided = halt.broken if halt is not None and self._choice == "quarantine" else ()
+        counts = {reason: census.reasons.get(reason, 0) for reason in breaches(self.definition)}
+        return {reason: count for reason, count in counts.items() if count and reason not in decided}
+
+    def _samples(self, rows: DataFrame, census: _Census, broken_by: RowRule | str) -> list[Row]:
+        """Some rows that break a rule, or the contract: their text, and what is shown of it."""
+        if isinstance(broken_by, str):
+            kept, shown = F.col(REASON) == broken_by, F.col(DETAIL)
+        else:
+            kept = F.col(REASON).isNull() & broken(broken_by)
+            shown = values_read(broken_by, self.definition.personal)
+        kept = kept & ~F.col(_NAME).isin(list(census.bad_headers))
+        if (header := self._header()) is not None:
+            kept = kept & ~is_header_line(header)
+        return rows.where(kept).select(F.make_valid_utf8(RAW).alias("raw"), shown.alias("shown")).head(_SAMPLES)
 
     def _ledger(self, census: _Census, unreadable: int, linked: int, bounds: BatchBounds) -> LedgerEntry:
         reasons = dict(sorted(census.reasons.items()))
@@ -584,6 +604,7 @@ class IngestQuery(Query[Ingest]):
         event_id = F.col(self.definition.event_id).cast("string") if self.definition.event_id else F.md5(place)
         return placed.select(
             *self.definition.payload,
+            *(F.lit(None).cast("map<string,string>").alias(name) for name in self._kept_before),
             event_id.alias("_event_id"),
             (F.lit(self._next_seq) + start + _in_partition()).cast("bigint").alias("_ingest_seq"),
             "_ingest_time",

@@ -19,7 +19,7 @@ Severity = Literal["warn", "fail"]
 """What a broken expectation of a table does: it is shown, or the check fails."""
 
 RESERVED_REASONS = frozenset(
-    {"unparseable", "header", "future", "before year 1", "unreadable file", "missing column", "skipped"}
+    {"unparseable", "header", "future", "before year 1", "unreadable file", "missing column", "wrong type", "skipped"}
 )
 """Reasons of the quarantine that are no rule's."""
 

@@ -25,7 +25,7 @@ NOT_UTF8 = "not UTF-8"
 SKIPPED = "skipped"
 REPEATED_HEADER = "the header again"
 MISSING_COLUMN = "missing column"
-WRONG_TYPE = "wrong type: "
+WRONG_TYPE = "wrong type"
 
 # 0001-01-01 and 9999-12-31: what every reader of a table can show, and far from where arithmetic overflows.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -58,14 +58,18 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
     no_row = F.lit(f"no {_form(definition)} row")
     if isinstance(source, Files) and source.format == "csv":
         also = leaves_quote_open(F.col(RAW), source.delimiter)
-        why = F.when(F.col(_ALSO), F.lit("no CSV row: a quote is not closed on its line")).otherwise(no_row)
+        retyped = F.coalesce(wrong_types(definition), no_row)
+        why = F.when(F.col(_ALSO), F.lit("no CSV row: a quote is not closed on its line")).otherwise(retyped)
     else:
         also = _holds_more(F.col(RAW))
-        retyped = F.coalesce(wrong_types(F.col(RAW), definition), no_row)
+        retyped = F.coalesce(wrong_types(definition), no_row)
         why = F.when(corrupt, retyped).otherwise(F.lit("no JSON row: more follows its first object"))
     unsound = F.col(RAW).isNotNull() & ~F.is_valid_utf8(RAW)
     refused = corrupt | F.col(_ALSO)
-    reason = F.when(unsound, F.lit(NOT_UTF8)).when(refused, F.lit(UNPARSEABLE))
+    reason = F.when(unsound, F.lit(NOT_UTF8))
+    if definition.contract.retyped == "fail":
+        reason = reason.when(refused & F.startswith(why, F.lit(WRONG_TYPE)), F.lit(WRONG_TYPE))
+    reason = reason.when(refused, F.lit(UNPARSEABLE))
     detail = F.when(unsound, not_utf8_detail(F.col(RAW))).when(refused, why)
     if definition.contract.missing != "null":
         lacking = missing_columns(F.col(RAW), definition)
@@ -93,19 +97,24 @@ def kept_fields(text: Column, definition: Ingest) -> Column:
     return F.when(F.size(F.array_except(F.json_object_keys(text), known)) > 0, fields)
 
 
-def wrong_types(text: Column, definition: Ingest) -> Column:
-    """Which values of an object do not have their column's type; null if none can be told, as where it is no object.
+def wrong_types(definition: Ingest) -> Column:
+    """Which values of a row do not have their column's type; null if none can be told, as where it is no row at all.
 
     A nested value is not judged: its text may be read in more ways than one.
     """
-    values = F.from_json(text, "map<string,string>")
+    source = definition.source
+    if isinstance(source, Files) and source.format == "csv":
+        texts = schema_ddl(dict.fromkeys(definition.columns, "STRING"))
+        values = F.from_csv(RAW, texts, {"sep": source.delimiter, "escape": '"'})
+    else:
+        values = F.from_json(RAW, "map<string,string>")
     found = [
         F.when(values[name].isNotNull() & values[name].try_cast(sql_type).isNull(), F.lit(f"{name} is no {sql_type}"))
         for name, sql_type in definition.columns.items()
         if not is_nested(sql_type)
     ]
     told = F.concat_ws(", ", *found)
-    return F.when(told != "", F.concat(F.lit(WRONG_TYPE), told))
+    return F.when(told != "", F.concat(F.lit(f"{WRONG_TYPE}: "), told))
 
 
 def typed(rows: DataFrame, definition: Ingest) -> DataFrame:
@@ -225,6 +234,13 @@ def values_read(rule: RowRule, personal: Collection[str]) -> Column:
 def broken(rule: RowRule) -> Column:
     """Whether a row breaks the rule; a condition that is null holds."""
     return ~F.coalesce(F.expr(rule.condition), F.lit(True))
+
+
+def breaches(definition: Ingest) -> tuple[str, ...]:
+    """The reasons at which the contract stops the stream."""
+    contract = definition.contract
+    asked = ((MISSING_COLUMN, contract.missing), (WRONG_TYPE, contract.retyped))
+    return tuple(reason for reason, choice in asked if choice == "fail")
 
 
 def rules_with(definition: Ingest, on_failure: str) -> tuple[RowRule, ...]:

@@ -10,7 +10,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from spark_jobs.lake import Lake
+from spark_jobs.engine.driver import Driver
+from spark_jobs.engine.ingest import BrokenRuleError
+from spark_jobs.lake import Lake, halts
+from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.spec import (
     Aggregate,
     Contract,
@@ -70,7 +73,10 @@ def row(k: str, v: Any, **more: Any) -> dict[str, Any]:
 
 
 def run(spark: SparkSession, lake: Lake, *definitions: Ingest | Pipeline) -> None:
-    lakes.run_all(spark, lake, definitions, close=False)
+    """Until all is read; raises what stopped the first that stopped."""
+    for outcome in Driver(spark, lake, definitions).run_until_caught_up(close=False).values():
+        if outcome.error is not None:
+            raise outcome.error
 
 
 def test_fields_that_are_new_missing_or_of_another_type(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
@@ -154,5 +160,37 @@ def test_a_column_that_is_taken_away_still_needs_one(spark: SparkSession, lake: 
     arrive(tmp_path / "in", 1, row("a", 1))
     run(spark, lake, an_ingest(tmp_path / "in"))
     fewer = {name: each for name, each in COLUMNS.items() if name != "v"}
-    with pytest.raises(Exception, match="columns"):
+    with pytest.raises(CheckpointError, match="columns"):
         run(spark, lake, an_ingest(tmp_path / "in", columns=fewer))
+
+
+def test_where_the_contract_says_so_the_pipeline_is_halted_until_a_person_decides(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    strict = an_ingest(tmp_path / "in", contract=Contract(missing="fail", retyped="fail"), personal=("k",))
+    arrive(tmp_path / "in", 1, row("a", 1), row("b", "two"), {"k": "c", "v": 3, "t": T.isoformat()}, "[1]")
+    with pytest.raises(BrokenRuleError, match="1 rows of batch 0 break missing column"):
+        run(spark, lake, strict)
+    halt = halts.standing(lake, strict.name)
+    assert halt is not None
+    assert halt.broken == {"missing column": 1, "wrong type": 1}
+    assert lakes.rows(lake, "bronze.events") == lakes.rows(lake, "bronze.events__quarantine") == []
+    halts.decide(lake, strict.name, "quarantine", by="ada")
+    run(spark, lake, strict)
+    assert [each["k"] for each in lakes.rows(lake, "bronze.events")] == ["a"]
+    aside = sorted((each["reason"], each["detail"]) for each in lakes.rows(lake, "bronze.events__quarantine"))
+    assert aside == [
+        ("missing column", "it lacks tags"),
+        ("unparseable", "no JSON row"),
+        ("wrong type", "wrong type: v is no INT"),
+    ]
+
+
+def test_a_line_of_csv_says_which_value_has_another_type(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1.csv").write_text('k;v;t\na;1;2026-01-01\n"b;c";two;2026-01-01\nd;;never\ne;1\n')
+    csv = Files(str(tmp_path / "in"), format="csv", delimiter=";")
+    run(spark, lake, an_ingest(tmp_path, source=csv, columns={"k": "STRING", "v": "INT", "t": "TIMESTAMP"}))
+    assert [each["k"] for each in lakes.rows(lake, "bronze.events")] == ["a"]
+    aside = sorted(each["detail"] for each in lakes.rows(lake, "bronze.events__quarantine"))
+    assert aside == ["no CSV row", "wrong type: t is no TIMESTAMP", "wrong type: v is no INT"]
