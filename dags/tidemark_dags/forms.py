@@ -3,6 +3,7 @@
 from airflow.sdk import Param
 
 from spark_jobs.pipelines import problems, registry
+from spark_jobs.spec import Ingest
 
 
 def pipelines_field(*, description: str, only_registered: bool) -> Param:
@@ -24,6 +25,21 @@ def pipelines_field(*, description: str, only_registered: bool) -> Param:
         items=items,
         minItems=1,
         uniqueItems=True,
+    )
+
+
+def ingests_field(*, description: str) -> Param:
+    """One registered ingest to choose.
+
+    Args:
+        description: what is said below the field.
+    """
+    known = [name for name, definition in registry().items() if isinstance(definition, Ingest)]
+    return Param(
+        description_md=description + left_out(),
+        type="string",
+        title="Pipeline",
+        **({"enum": known} if known else {}),
     )
 
 

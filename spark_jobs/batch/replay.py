@@ -115,9 +115,9 @@ def plan_replay(lake: Lake, definition: Definition, selection: Selection) -> Rep
     if not isinstance(definition, Ingest):
         table_of(definition)
         raise ReplayRefusedError(
-            f"pipeline `{definition.name}` is no ingest: what it sets aside are events that its source table has. "
-            "Nothing was replayed. When the table that it looks up has their keys, compute the time that they are of "
-            f"again: tidemark backfill {definition.name} --from … --to …"
+            f"pipeline `{definition.name}` is no ingest: what it sets aside are events that its source table has, with "
+            "a key that the table it looks up did not have in their batch. Nothing was replayed. To compute everything "
+            f"again, by the keys that it has now: tidemark reset {definition.name} --empty-tables"
         )
     epoch = current_epoch(lake, definition.name)
     if epoch is None or query_id(lake, epoch.folder) is None:
@@ -306,12 +306,14 @@ class ReplayRun:
         """
         replay, lake, table = self._replay, self._lake, self._bronze
         writer = f"{replay.pipeline}/{table}/{query_id(lake, epoch.folder)}/{epoch.number}"
-        base, content = number * replay.slice_rows, self._content(good, number * replay.slice_rows)
+        base = number * replay.slice_rows
+        content: pa.Table | None = None
         for _ in range(_TRIES):
             opened = open_table(lake, table)
             before = opened.version()
             if (known := opened.transaction_version(replay.run)) is not None and known >= number:
                 return
+            content = self._content(good, base) if content is None else content
             last = opened.transaction_version(writer)
             if last == LAST_TXN_VERSION:
                 raise ReplayRefusedError(

@@ -142,7 +142,7 @@ FIVE_KINDS: dict[str, Callable[[int], str | dict[str, Any]]] = {
     "unparseable": lambda number: f'{{"id": {number}, "store": ',
     "amount is a number": lambda number: event(number, amount="1,50"),
     "not_null(store)": lambda number: event(number, store=...),
-    "one_of(store, 2 values)": lambda number: event(number, store="c"),
+    "one_of(store)": lambda number: event(number, store="c"),
     "between(units, 1..)": lambda number: event(number, units=0 if number % 2 else -1),
 }
 
@@ -159,8 +159,7 @@ def test_rows_of_five_kinds_that_pass_by_now_arrive_once_however_often_a_replay_
     ingest(spark, lake, before)
     lakes.run(spark, lake, HOURLY)
     set_aside = reasons(lake)
-    assert set_aside.total() == 1000 and len(set_aside) == 5
-    assert set(set_aside.values()) == {200}
+    assert set_aside == Counter(dict.fromkeys(FIVE_KINDS, 200))
 
     plan = plan_replay(lake, now, Selection())
     assert dict(plan.found.reasons) == dict(set_aside)
@@ -289,7 +288,8 @@ def test_values_ids_and_places_are_those_that_the_stream_would_have_given(
     ingest(spark, there, now)
     without = ("_ingest_seq",)
     found, expected = (lakes.comparable(lakes.rows(each, "bronze.events"), without=without) for each in (here, there))
-    assert found == expected and len(found) == 3
+    assert found == expected
+    assert len(found) == 3
     assert [row["raw"] for row in lakes.rows(here, "bronze.events__quarantine")] == ["no row"]
     schemas = [DeltaTable(each.table_uri("bronze.events")).schema() for each in (here, there)]
     assert pa.schema(schemas[0].to_arrow()) == pa.schema(schemas[1].to_arrow())
