@@ -204,9 +204,8 @@ class Replay(BatchCommand):
 
     def arguments(self, context: Any) -> Sequence[str]:
         """The command, without `tidemark`; skips what was rejected."""
-        from tidemark_dags.approvals import answer_of
-
         from spark_jobs.control.replaying import reject
+        from tidemark_dags.approvals import answer_of
 
         params, task = context["params"], context["ti"]
         found, response = (task.xcom_pull(task_ids=name) for name in ("report", "approval"))

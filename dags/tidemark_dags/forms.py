@@ -1,5 +1,7 @@
 """Fields of the trigger forms."""
 
+from typing import Any
+
 from airflow.sdk import Param
 
 from spark_jobs.pipelines import problems, registry
@@ -35,11 +37,13 @@ def ingests_field(*, description: str) -> Param:
         description: what is said below the field.
     """
     known = [name for name, definition in registry().items() if isinstance(definition, Ingest)]
+    # With an empty list of choices the form itself would be refused.
+    choices: dict[str, Any] = {"enum": known} if known else {}
     return Param(
         description_md=description + left_out(),
         type="string",
         title="Pipeline",
-        **({"enum": known} if known else {}),
+        **choices,
     )
 
 
