@@ -126,10 +126,10 @@ def newest_numbered(lake: Lake, table: str) -> Stamp | Replayed | None:
     """The newest commit of a bronze table that says which `_ingest_seq` comes next; None if there is none."""
 
     def look(commit: dict[str, Any]) -> Stamp | Replayed | None:
-        for found in (decode(commit), decode_replay(commit)):
-            if found is not None and found.next_seq is not None:
-                return found
-        return None
+        if (stamp := decode(commit)) is not None:
+            return stamp if stamp.next_seq is not None else None
+        replayed = decode_replay(commit)
+        return replayed if replayed is not None and replayed.next_seq is not None else None
 
     return _find(lake, table, look, (BATCH, REPLAY))
 
