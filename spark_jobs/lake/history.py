@@ -22,6 +22,9 @@ from spark_jobs.plan.equations import Equation
 
 T = TypeVar("T")
 
+Numbered = Stamp | Replayed
+"""What may say which `_ingest_seq` comes next."""
+
 _AT_ONCE = 16
 
 
@@ -122,10 +125,10 @@ def find_stamp(lake: Lake, table: str, wanted: Callable[[Stamp], bool]) -> Stamp
     return _find(lake, table, look, (BATCH, SIDE, HEARTBEAT))
 
 
-def newest_numbered(lake: Lake, table: str) -> Stamp | Replayed | None:
+def newest_numbered(lake: Lake, table: str) -> Numbered | None:
     """The newest commit of a bronze table that says which `_ingest_seq` comes next; None if there is none."""
 
-    def look(commit: dict[str, Any]) -> Stamp | Replayed | None:
+    def look(commit: dict[str, Any]) -> Numbered | None:
         if (stamp := decode(commit)) is not None:
             return stamp if stamp.next_seq is not None else None
         replayed = decode_replay(commit)
@@ -134,7 +137,7 @@ def newest_numbered(lake: Lake, table: str) -> Stamp | Replayed | None:
     return _find(lake, table, look, (BATCH, REPLAY))
 
 
-def _find(lake: Lake, table: str, look: Callable[[dict[str, Any]], T | None], kinds: Sequence[str]) -> T | None:
+def _find(lake: Lake, table: str, look: Callable[[dict[str, Any]], T], kinds: Sequence[str]) -> T | None:
     version = latest_version(lake, table)
     kept: KeptCommits | None = None
     steps = 0
