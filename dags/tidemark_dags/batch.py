@@ -197,6 +197,37 @@ class Repair(BatchCommand):
         return ["repair", self.pipeline]
 
 
+class Replay(BatchCommand):
+    """`tidemark replay` of one ingest, as a person has approved it; what was rejected is recorded."""
+
+    template_fields = ("pipeline",)
+
+    def arguments(self, context: Any) -> Sequence[str]:
+        """The command, without `tidemark`; skips what was rejected."""
+        from spark_jobs.control.replaying import reject
+        from tidemark_dags.approvals import answer_of
+
+        params, task = context["params"], context["ti"]
+        found, response = (task.xcom_pull(task_ids=name) for name in ("report", "approval"))
+        answer = answer_of(response)
+        if not answer.approved:
+            with reporting_errors():
+                reject(this_lake(), self.pipeline, found["reasons"], by=answer.by, comment=params["comment"])
+            told = f"Rejected by {answer.by}: nothing was replayed."
+            log(told)
+            raise AirflowSkipException(told)
+        given = [f"--reason={reason}" for reason in params["reasons"]]
+        given += [f"--since={params['since']}"] if params["since"] else []
+        return [
+            "replay",
+            self.pipeline,
+            *given,
+            f"--until={found['until']}",
+            f"--by={answer.by}",
+            f"--comment={params['comment']}",
+        ]
+
+
 class Maintain(BatchCommand):
     """`tidemark maintain` of one table; rows stay as they are, so that no asset event is emitted."""
 

@@ -26,7 +26,7 @@ class Range:
         Raises:
             RangeError: if it is none, or empty.
         """
-        return cls.between(_instant("--from", begin), _instant("--to", end))
+        return cls.between(instant("--from", begin), instant("--to", end))
 
     @classmethod
     def between(cls, begin: datetime, end: datetime) -> "Range":
@@ -71,7 +71,16 @@ def shown(instant_us: int) -> str:
     return f"{instant:%Y-%m-%d %H:%M:%S}" + (f".{instant.microsecond:06}" if instant.microsecond else "")
 
 
-def _instant(option: str, text: str) -> datetime:
+def instant(option: str, text: str) -> datetime:
+    """An instant by ISO 8601; without a zone it is UTC, without a time of day midnight.
+
+    Args:
+        option: which a person gave.
+        text: of it.
+
+    Raises:
+        RangeError: if it is none.
+    """
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:

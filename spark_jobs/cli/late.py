@@ -7,7 +7,6 @@ import typer
 from spark_jobs.cli.definitions import one
 from spark_jobs.cli.options import LakeOption, PipelineArgument, lake_of
 from spark_jobs.cli.terminal import out
-from spark_jobs.plan.tables import beside
 from spark_jobs.spec import DefinitionError, Pipeline
 
 
@@ -23,6 +22,6 @@ def late(
     if not isinstance(definition, Pipeline):
         raise DefinitionError(
             f"pipeline `{definition.name}` is an ingest: nothing is late there. See its quarantine: "
-            f"tidemark sql 'SELECT * FROM {beside(definition.sink.table, 'quarantine')}'"
+            f"tidemark quarantine {definition.name}"
         )
     reports.print_late(out, where, definition, limit)

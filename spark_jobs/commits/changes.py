@@ -101,4 +101,22 @@ class Revise(Upsert):
     base: int
 
 
-Change = Append | Written | Upsert
+@dataclass(frozen=True)
+class Remove:
+    """Rows are taken away.
+
+    Attributes:
+        rows: the keys of these.
+        count: how many rows of the table have one of them.
+        keys: columns that identify a row; nulls are a value like any other.
+    """
+
+    rows: DataFrame
+    count: int
+    keys: Sequence[str]
+
+    few = False
+    """Spark finds them."""
+
+
+Change = Append | Written | Upsert | Remove

@@ -8,7 +8,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert, Written
+from spark_jobs.commits.changes import GONE, Append, Change, Remove, ReplaceWindows, Revise, Upsert, Written
 from spark_jobs.commits.merging import CommitId, measures, refuse_superseded, retrying, touched, within
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import latest_version
@@ -49,6 +49,8 @@ class LargeCommits:
                 self._append(change.rows, change.count, commit_id, metadata)
             case Upsert():
                 self._merge(change, commit_id, metadata)
+            case Remove():
+                self._remove(change, commit_id, metadata)
 
     @property
     def _path(self) -> str:
@@ -105,6 +107,22 @@ class LargeCommits:
                     .whenMatchedDelete(f"s.{GONE}")
                     .whenMatchedUpdate(f"NOT s.{GONE} AND ({changed})", {**values, "revision": "t.revision + 1"})
                     .whenNotMatchedInsert(f"NOT s.{GONE}", {**values, "revision": "1"})
+                    .execute()
+                )
+
+        retrying(execute)
+
+    def _remove(self, change: Remove, commit_id: CommitId, metadata: str) -> None:
+        session, same = change.rows.sparkSession, " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in change.keys)
+        settings = {_TXN_APP_ID: commit_id.writer, _TXN_VERSION: str(commit_id.number), _USER_METADATA: metadata}
+
+        def execute() -> None:
+            with _session_settings(session, settings):
+                (
+                    DeltaTable.forPath(session, self._path)
+                    .alias("t")
+                    .merge(change.rows.alias("s"), same)
+                    .whenMatchedDelete()
                     .execute()
                 )
 

@@ -5,6 +5,7 @@ To look up a transaction id costs Spark two jobs over the table's log at each co
 (docs/decisions/0002).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -51,12 +52,29 @@ class SmallCommits:
         )
         match change:
             case Append():
-                append(self.lake, self.table, table, self._collect(change, table), properties)
+                rows = self._collect(change, table)
+                self._add(table, commit_id, lambda opened: append(self.lake, self.table, opened, rows, properties))
             case Written():
-                append_files(self.lake, self.table, table, change.files, properties)
+                self._add(
+                    table,
+                    commit_id,
+                    lambda opened: append_files(self.lake, self.table, opened, change.files, properties),
+                )
             case Upsert():
                 content = self._collect(change, table)
                 retrying(lambda: self._merge(change, content, commit_id, properties))
+
+    def _add(self, table: DeltaTable, commit_id: CommitId, add: Callable[[DeltaTable], None]) -> None:
+        """Appends; again where another writer has taken files away, which `deltalake` takes for a conflict."""
+        opened: DeltaTable | None = table
+
+        def execute() -> None:
+            nonlocal opened
+            tried, opened = opened or open_table(self.lake, self.table), None
+            if not _knows(tried, commit_id):
+                add(tried)
+
+        retrying(execute)
 
     def _collect(self, change: Append | Upsert, table: DeltaTable) -> pa.Table:
         """The rows with the columns of the table."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from deltalake.exceptions import CommitFailedError
 from py4j.protocol import Py4JJavaError
@@ -18,6 +19,7 @@ from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
 from spark_jobs.lake.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.ledger_compaction import compact_ledger_now_and_then
+from spark_jobs.lake.replayed import decode_replay
 from spark_jobs.lake.stamps import Role, Stamp, decode
 from spark_jobs.lake.tables import prune_log_checkpoints
 
@@ -26,6 +28,10 @@ _ROWS_WRITTEN = ("numOutputRows", "num_added_rows")
 
 # A job that fails reaches Python as the one, an error of the plan as the other.
 _SPARK_ERRORS = (Py4JJavaError, PySparkException)
+
+
+class OvertakenError(Exception):
+    """A replay has taken numbers of the table since this writer has: its rows need others. Nothing was written."""
 
 
 @dataclass
@@ -50,6 +56,7 @@ class TableWriter:
 
     def __post_init__(self) -> None:
         self._version = latest_version(self.lake, self.table)
+        self._overtaken = False
 
     @property
     def txn_app_id(self) -> str:
@@ -61,7 +68,8 @@ class TableWriter:
 
         Args:
             change: of the batch.
-            stamp: of the batch; `stamp.rows` is the number of rows of the change.
+            stamp: of the batch; `stamp.rows` is the number of rows of the change. The table remembers it under
+                `stamp.txn`, or else under the number of the batch.
 
         Returns:
             The stamp that the table has: of this commit, or of the one that a replay found.
@@ -70,6 +78,7 @@ class TableWriter:
             ConcurrentDriverError: if another driver commits the same batch at this moment.
             LedgerError: if the write was skipped though the table does not have this batch, or wrote another number
                 of rows than the batch's plan holds.
+            OvertakenError: if a replay was committed since this writer's last commit, and has moved its id on.
         """
         if isinstance(change, Upsert):
             # Without rows a merge would read the whole table for nothing.
@@ -82,6 +91,8 @@ class TableWriter:
             change = Append(change.rows.limit(0), 0, 0)
         self._write(change, stamp)
         written = self._verify(stamp, _ROWS_WRITTEN)
+        if written is None and self._overtaken:
+            raise OvertakenError
         if written is None:
             raise LedgerError(
                 f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}`, epoch {self.epoch}, was skipped "
@@ -93,8 +104,10 @@ class TableWriter:
 
     def _write(self, change: Change, stamp: Stamp) -> None:
         by = SmallCommits(self.lake, self.table) if change.few else LargeCommits(self.lake, self.table)
+        number = stamp.batch_id if stamp.txn is None else stamp.txn
+        self._overtaken = False
         with self._conflicts_explained(stamp):
-            by.commit(change, CommitId(self.txn_app_id, stamp.batch_id), stamp.encode())
+            by.commit(change, CommitId(self.txn_app_id, number), stamp.encode())
 
     @contextmanager
     def _conflicts_explained(self, stamp: Stamp) -> Iterator[None]:
@@ -105,6 +118,8 @@ class TableWriter:
             if isinstance(error, CommitFailedError) and self.has(stamp):
                 return
             if "ConcurrentTransactionException" in str(error) or SAME_TRANSACTION in str(error):
+                if self._is_overtaken():
+                    raise OvertakenError from error
                 raise ConcurrentDriverError(
                     f"pipeline `{self.pipeline}`: another driver committed batch {stamp.batch_id} to {self.table} at "
                     "the same moment. This driver stops; the other one continues. Nothing was written twice."
@@ -115,6 +130,7 @@ class TableWriter:
         """Looks for the batch in the table's own log: a skip is right only if it is there."""
         while (commit := commit_at(self.lake, self.table, self._version + 1)) is not None:
             self._version += 1
+            self._overtaken = self._overtaken or self._moves_on(commit)
             found = decode(commit)
             if found is not None and self._is_ours(found, stamp):
                 force_commit(self.lake, self.table, self._version)
@@ -136,6 +152,19 @@ class TableWriter:
             # An upsert that changed nothing has no rows of its own, whatever it was given.
             self._refuse_other_rows(before, stamp, counted=bool(row_metrics))
         return before
+
+    def _is_overtaken(self) -> bool:
+        """Whether a replay was committed since this writer's last commit."""
+        version = self._version + 1
+        while (commit := commit_at(self.lake, self.table, version)) is not None:
+            if self._moves_on(commit):
+                return True
+            version += 1
+        return False
+
+    def _moves_on(self, commit: dict[str, Any]) -> bool:
+        replayed = decode_replay(commit)
+        return replayed is not None and replayed.writer == self.txn_app_id
 
     def _refuse_other_rows(self, found: Stamp, stamp: Stamp, *, counted: bool) -> None:
         """A replay must give the rows that the table has: another number, or as many others, means a changed input."""

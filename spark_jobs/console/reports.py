@@ -16,11 +16,13 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import EpochLedger
 from spark_jobs.lake.inventory import TableSummary
 from spark_jobs.lake.ledger import WARNING, Totals, named
+from spark_jobs.lake.quarantine import Selection, counted, samples
+from spark_jobs.lake.replays import open_replay
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID
 from spark_jobs.plan.equations import Equation
-from spark_jobs.spec import DefinitionError, Pipeline
+from spark_jobs.spec import Definition, DefinitionError, Pipeline
 from spark_jobs.spec.durations import format_duration
 from spark_jobs.spec.personal import MASK
 
@@ -203,6 +205,32 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
     )
     rows = [(*row[:-1], _lateness(int(str(row[-1])))) for row in rows]
     console.print(rows_table((*shown, "late by"), rows, title=f"{pipeline.name}: late events, newest batch first"))
+
+
+def print_quarantine(console: Console, lake: Lake, definition: Definition, selection: Selection, number: int) -> None:
+    """`tidemark quarantine`: the rows by reason, some of each, and a replay that has not ended."""
+    counts = counted(lake, definition, selection)
+    if not counts:
+        console.print(Text(f"{definition.name}: nothing of this kind is in its quarantine"))
+    else:
+        table = rows_table(
+            ("reason", "rows", "first (UTC)", "newest (UTC)"),
+            [(each.reason, each.rows, _time(each.first), _time(each.newest)) for each in counts],
+            title=f"{definition.name}: set aside",
+        )
+        console.print(table)
+    shown = samples(lake, definition, selection, number) if number and counts else {}
+    for each in counts:
+        for text in shown.get(each.reason, ()):
+            console.print(Text(f"{each.reason}: {text}"), soft_wrap=True)
+    if (unfinished := open_replay(lake, definition.name)) is not None:
+        console.print(
+            Text(
+                f"{unfinished.run}, begun by {unfinished.by} at {_time(unfinished.opened_at)} UTC, has not ended: "
+                f"tidemark replay {definition.name}"
+            ),
+            soft_wrap=True,
+        )
 
 
 def _clock_sql(time: str) -> str:

@@ -13,7 +13,6 @@ from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import Status
 from spark_jobs.lake.errors import ConcurrentDriverError
 from spark_jobs.lake.halts import Halt
-from spark_jobs.plan.tables import beside
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import format_duration
 
@@ -341,7 +340,6 @@ def _durations(seen: Seen, figures: Figures) -> Iterator[Breach]:
 
 def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
     limits, name = seen.definition.alerts, seen.definition.name
-    quarantine = beside(seen.definition.sink.table, "quarantine")
     read = figures.recent_read
     shares = (
         ("late-share", "late", figures.recent_late, limits.max_late_share, f"see `tidemark late {name}`"),
@@ -350,7 +348,7 @@ def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
             "set aside",
             figures.recent_quarantined,
             limits.max_quarantine_share,
-            f"tidemark sql 'SELECT reason, count(*) FROM {quarantine} GROUP BY ALL'",
+            f"see `tidemark quarantine {name}`",
         ),
     )
     for kind, what, count, limit, remedy in shares:

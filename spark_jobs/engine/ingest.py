@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.commits.changes import Append
 from spark_jobs.commits.tables import create_table
+from spark_jobs.commits.writer import OvertakenError
 from spark_jobs.engine import heartbeats
 from spark_jobs.engine.files import FileBatch, file_names, link_that_comes_back, links_to_others, planned_files
 from spark_jobs.engine.heartbeats import Front, Heartbeats
@@ -23,11 +24,12 @@ from spark_jobs.engine.kafka import messages
 from spark_jobs.engine.query import Query, Reached, unobserved
 from spark_jobs.lake import Lake, halts, tables
 from spark_jobs.lake.checkpoints import Starts, fix_starts, starts_of
-from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.errors import LedgerError, TidemarkError
 from spark_jobs.lake.halts import Choice, Halt, HaltedError
-from spark_jobs.lake.history import find_stamp
+from spark_jobs.lake.history import newest_numbered
 from spark_jobs.lake.kafka import Topics
 from spark_jobs.lake.ledger import WARNING, LedgerEntry
+from spark_jobs.lake.replayed import Replayed
 from spark_jobs.lake.settings import Settings
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.meanings import column_comments
@@ -77,6 +79,9 @@ QUARANTINE = (
 _STARTS = pa.schema([("__name", pa.string()), ("__block", pa.int64()), ("first", pa.int64()), ("lines", pa.int64())])
 
 LINKED = "files by a symbolic link, which are read by their own name"
+_TRIES = 20
+"""So often a batch is given other numbers, while replays take them."""
+
 _ORDER = "__order"
 _INSIDE = "__inside"
 _NAME, _BLOCK, _PARTITION, _POSITION = "__name", "__block", "__partition", "__position"
@@ -208,6 +213,7 @@ class IngestQuery(Query[Ingest]):
         self._halts: tuple[int, Halt | None] = (0, None)
         self._choice: Choice | None = None
         self._set_aside: tuple[RowRule, ...] = ()
+        self._txn: int | None = None
 
         source = definition.source
         self._topics = Topics(source.bootstrap_servers or Settings().kafka) if isinstance(source, Kafka) else None
@@ -290,9 +296,8 @@ class IngestQuery(Query[Ingest]):
         """Parses and judges the batch in one pass, then commits the quarantine, then bronze with the ledger row."""
         if self.latest is None:
             # Only the first batch can be a replay. What bronze has is not read again: its files may be gone by now.
-            known = self._committed(batch_id)
-            # Only now: until this batch was planned and looked for, another driver may have committed.
-            self._next_seq = self._newest_seq()
+            # Only now: until this batch was planned, another driver may have committed.
+            known = self._take_numbers(batch_id)
             if known is not None:
                 self.reached("result_committed", batch_id)
                 return known
@@ -319,10 +324,9 @@ class IngestQuery(Query[Ingest]):
             self.reached("materialised", batch_id)
             self._halt_on_failed_rules(rows, census, batch_id)
             ledger = self._ledger(census, len(unreadable), len(linked), bounds)
-            self._commit(rows, census, unreadable, ledger, batch_id)
+            return self._commit(rows, census, unreadable, ledger, batch_id)
         finally:
             rows.unpersist()
-        return ledger
 
     def fix_starts(self) -> bool:
         """Notes which topic a new checkpoint reads, and refuses another one of its name."""
@@ -359,10 +363,22 @@ class IngestQuery(Query[Ingest]):
         found = self.writer("result", self.definition.sink.table).find(self.stamp("result", batch_id, 0))
         return found.ledger if found is not None else None
 
-    def _newest_seq(self) -> int:
-        """The number that bronze's next row gets."""
-        newest = find_stamp(self.lake, self.definition.sink.table, lambda stamp: stamp.next_seq is not None)
-        return newest.next_seq or 0 if newest else 0
+    def _take_numbers(self, batch_id: int) -> LedgerEntry | None:
+        """Finds out which numbers come next in bronze; the ledger row of the batch if it is there already.
+
+        In this order: whoever commits after the first look takes the next transaction number too, and this batch
+        conflicts with that, or is skipped; whoever committed before it is found.
+        """
+        writer = self.writer("result", self.definition.sink.table)
+        newest = newest_numbered(self.lake, self.definition.sink.table)
+        self._next_seq = newest.next_seq or 0 if newest is not None else 0
+        self._txn = None
+        if isinstance(newest, Replayed):
+            self._txn = newest.txn if newest.writer == writer.txn_app_id else None
+        elif newest is not None and (newest.epoch, newest.query_id) == (self.epoch.number, str(self.query.id)):
+            # A batch before the newest is given no new number: the table skips it.
+            self._txn = newest.txn if newest.batch_id <= batch_id else None
+        return self._committed(batch_id)
 
     def _known_unreadable(self, batch_id: int) -> dict[str, str]:
         """The files that an interrupted attempt at this batch has set aside; they stay where they are."""
@@ -553,7 +569,8 @@ class IngestQuery(Query[Ingest]):
         unreadable: list[tuple[str, str]],
         ledger: LedgerEntry,
         batch_id: int,
-    ) -> None:
+    ) -> LedgerEntry:
+        """Commits the quarantine, then bronze; what bronze has of the batch."""
         table, size = self.definition.sink.table, size_of(rows)
         if ledger["quarantined"]:
             bad = self._quarantined(rows, census, unreadable, ledger, batch_id)
@@ -563,13 +580,33 @@ class IngestQuery(Query[Ingest]):
             change = Append(bad, ledger["quarantined"], size)
             self.writer("quarantine", beside(table, "quarantine")).commit(change, bad_stamp)
             self.reached("quarantine_committed", batch_id)
-        next_seq = self._next_seq + sum(group["rows"] for group in census.groups)
-        stamp = self.stamp(
-            "result", batch_id, ledger["rows"], ledger=ledger, next_seq=next_seq, content=census.good_content
+        for _ in range(_TRIES):
+            self.reached("numbered", batch_id)
+            next_seq = self._next_seq + sum(group["rows"] for group in census.groups)
+            stamp = self.stamp(
+                "result",
+                batch_id,
+                ledger["rows"],
+                ledger=ledger,
+                next_seq=next_seq,
+                content=census.good_content,
+                # Replays count on from the number of the batch before.
+                txn=None if self._txn is None or self._txn < batch_id else self._txn + 1,
+            )
+            change = Append(self._good(rows, census), ledger["rows"], size)
+            try:
+                written = self.writer("result", table).commit(change, stamp)
+            except OvertakenError:
+                if (known := self._take_numbers(batch_id)) is not None:
+                    return known
+                continue
+            self._next_seq, self._txn = written.next_seq or 0, written.txn
+            self.reached("result_committed", batch_id)
+            return ledger
+        raise LedgerError(
+            f"pipeline `{self.name}`: replays of its quarantine took the numbers of batch {batch_id} {_TRIES} times in "
+            "a row. The batch is not in bronze; it runs again at the next start."
         )
-        written = self.writer("result", table).commit(Append(self._good(rows, census), ledger["rows"], size), stamp)
-        self._next_seq = written.next_seq or 0
-        self.reached("result_committed", batch_id)
 
     def _placed(self, rows: DataFrame, census: _Census) -> DataFrame:
         """Adds each row's place in its file; a message of Kafka brings its own."""

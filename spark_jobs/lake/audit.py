@@ -1,8 +1,8 @@
 """Whether the books of a pipeline balance, from the lake alone."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import duckdb
 
@@ -13,6 +13,7 @@ from spark_jobs.lake.history import EpochLedger, commit_at, latest_version
 from spark_jobs.lake.ledger import LedgerEntry, Totals, named
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
+from spark_jobs.lake.replays import accounts, terms_of
 from spark_jobs.lake.revisions import Revision, revisions, with_revised
 from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import open_table
@@ -52,8 +53,20 @@ def checks(
     if revised:
         results.append((True, _revised(lake, planned, epoch, revised)))
     tables = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
-    held = totals.model_copy(update={"terms": with_revised(totals.terms, revised)})
-    results += [_holding(tables, holding, held, all_rows=current.tables_emptied) for holding in planned.holdings]
+    terms = with_revised(totals.terms, revised)
+    for holding in planned.holdings:
+        table = holding.table.name
+        replayed: Mapping[str, int] = {}
+        if planned.operator is None:
+            replayed = terms_of(lake, table, definition.name, epoch, tables.version(table))
+        held = totals.model_copy(update={"terms": {**terms, **replayed}})
+        results.append(_holding(tables, holding, held, all_rows=current.tables_emptied))
+    if planned.operator is None:
+        quarantine = planned.table("quarantine")
+        aside = quarantine.name if quarantine else planned.result.name
+        results += [
+            (each.holds, each.describe()) for each in accounts(lake, planned.result.name, aside, definition.name, epoch)
+        ]
     return results
 
 
@@ -154,10 +167,11 @@ class _Books:
     pipeline: str
     epoch: int
     batch_id: int
+    versions: dict[str, int] = field(default_factory=dict)
 
     def figure(self, measure: str, table: str, where: str = "true", *, late: str | None = None) -> int:
         """One number from a table, as of the batch; 0 where the table has no row."""
-        version = self._version(table)
+        version = self.version(table)
         rows = open_table(self.lake, table, version=version).to_pyarrow_dataset()
         try:
             with duckdb.connect() as connection, reading(self.lake, lambda _: [table], version=version):
@@ -175,8 +189,13 @@ class _Books:
             ) from error
         return int(row[0] or 0) if row else 0
 
+    def version(self, table: str) -> int:
+        """The newest version of the table that no later batch has written, as at the first look."""
+        if table not in self.versions:
+            self.versions[table] = self._version(table)
+        return self.versions[table]
+
     def _version(self, table: str) -> int:
-        """The newest version of the table that no later batch has written."""
         version = newest = latest_version(self.lake, table)
         while version >= 0 and (commit := commit_at(self.lake, table, version)) is not None:
             stamp = decode(commit)

@@ -7,17 +7,23 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import obstore
 from obstore.exceptions import NotFoundError
 
 from spark_jobs.lake.ledger import Checked, LedgerEntry, Totals
-from spark_jobs.lake.ledger_table import BATCH, HEARTBEAT, OTHER, RESET, REVISION, SIDE, Actions, KeptCommits
+from spark_jobs.lake.ledger_table import BATCH, HEARTBEAT, OTHER, REPLAY, RESET, REVISION, SIDE, Actions, KeptCommits
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.replayed import Replayed, decode_replay
 from spark_jobs.lake.stamps import Stamp, decode
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.equations import Equation
+
+T = TypeVar("T")
+
+Numbered = Stamp | Replayed
+"""What may say which `_ingest_seq` comes next."""
 
 _AT_ONCE = 16
 
@@ -81,6 +87,14 @@ def revision_commits(lake: Lake, table: str) -> list[tuple[int, Actions]]:
     return [*reversed(before), *_in_log(lake, table, range(below, latest_version(lake, table) + 1))]
 
 
+def replay_commits(lake: Lake, table: str) -> list[tuple[int, Actions]]:
+    """Version and actions of the commits of replays, the oldest first; and others that are new."""
+    kept = KeptCommits(lake, table)
+    below = kept.below
+    before = kept.newest_first(kinds=(REPLAY,)) if below else []
+    return [*reversed(before), *_in_log(lake, table, range(below, latest_version(lake, table) + 1))]
+
+
 def unsigned_commits(lake: Lake, table: str) -> list[tuple[int, Actions]]:
     """Version and actions of the commits that no batch has made, the newest first; and others that are new."""
     kept = KeptCommits(lake, table)
@@ -103,29 +117,48 @@ def find_stamp(lake: Lake, table: str, wanted: Callable[[Stamp], bool]) -> Stamp
 
     Walks back from the newest version, one small file each: what is looked for is nearly always among the last.
     """
+
+    def look(commit: dict[str, Any]) -> Stamp | None:
+        stamp = decode(commit)
+        return stamp if stamp is not None and wanted(stamp) else None
+
+    return _find(lake, table, look, (BATCH, SIDE, HEARTBEAT))
+
+
+def newest_numbered(lake: Lake, table: str) -> Numbered | None:
+    """The newest commit of a bronze table that says which `_ingest_seq` comes next; None if there is none."""
+
+    def look(commit: dict[str, Any]) -> Numbered | None:
+        if (stamp := decode(commit)) is not None:
+            return stamp if stamp.next_seq is not None else None
+        replayed = decode_replay(commit)
+        return replayed if replayed is not None and replayed.next_seq is not None else None
+
+    return _find(lake, table, look, (BATCH, REPLAY))
+
+
+def _find(lake: Lake, table: str, look: Callable[[dict[str, Any]], T], kinds: Sequence[str]) -> T | None:
     version = latest_version(lake, table)
     kept: KeptCommits | None = None
     steps = 0
     while version >= 0 and (kept is None or version >= kept.below):
         if (commit := commit_at(lake, table, version)) is None:
             break
-        stamp = decode(commit)
-        if stamp is not None and wanted(stamp):
-            return stamp
+        if (found := look(commit)) is not None:
+            return found
         version, steps = version - 1, steps + 1
         if steps == _AT_ONCE:
             kept = KeptCommits(lake, table)
-    for _, actions in _stamped(kept or KeptCommits(lake, table), version + 1) if version >= 0 else ():
-        stamp = decode(info_of(actions))
-        if stamp is not None and wanted(stamp):
-            return stamp
+    for _, actions in _kept(kept or KeptCommits(lake, table), version + 1, kinds) if version >= 0 else ():
+        if (found := look(info_of(actions))) is not None:
+            return found
     return None
 
 
-def _stamped(kept: KeptCommits, below: int) -> Iterator[tuple[int, Actions]]:
-    """Stamped commits, the newest first; a few at a time, then more."""
+def _kept(kept: KeptCommits, below: int, kinds: Sequence[str]) -> Iterator[tuple[int, Actions]]:
+    """Commits of these kinds, the newest first; a few at a time, then more."""
     limit = 100
-    while found := kept.newest_first(below=below, kinds=(BATCH, SIDE, HEARTBEAT), limit=limit):
+    while found := kept.newest_first(below=below, kinds=kinds, limit=limit):
         yield from found
         below, limit = found[-1][0], limit * 10
 

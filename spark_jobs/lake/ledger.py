@@ -22,7 +22,8 @@ class LedgerEntry(Persisted):
 
     Attributes:
         kind: what wrote it: a batch of a stream, a slice of a backfill, a repair, the skip of a batch, a bootstrap (the
-            history of a new epoch), or a rebuild (the results of a changed definition in place of those before).
+            history of a new epoch), a rebuild (the results of a changed definition in place of those before), or a
+            replay (rows of the quarantine that went to bronze after all).
         run: which run of it: of a batch, Spark's id of the start that ran it.
         started_ms: when the batch began, in milliseconds since 1970.
         watermark_ms: Spark's watermark W(N) of this batch: windows that end at or before it are closed.
@@ -47,7 +48,7 @@ class LedgerEntry(Persisted):
         sources: source -> the offset up to which the batch read, as Spark's log has it.
     """
 
-    kind: Literal["batch", "backfill", "repair", "skip", "bootstrap", "rebuild"] = "batch"
+    kind: Literal["batch", "backfill", "repair", "skip", "bootstrap", "rebuild", "replay"] = "batch"
     run: str = ""
     started_ms: int
     watermark_ms: int = 0

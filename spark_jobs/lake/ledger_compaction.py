@@ -25,6 +25,7 @@ from spark_jobs.lake.ledger_table import (
     BATCH,
     HEARTBEAT,
     OTHER,
+    REPLAY,
     RESET,
     REVISION,
     SCHEMA,
@@ -37,6 +38,7 @@ from spark_jobs.lake.ledger_table import (
     writer_of,
 )
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.replayed import decode_replay
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.revisions import decode_revision
 from spark_jobs.lake.stamps import decode
@@ -129,13 +131,15 @@ def compact_ledger_now_and_then(lake: Lake, table: str, version: int) -> None:
 
 def _row(table: str, version: int, actions: Actions) -> dict[str, Any]:
     info = info_of(actions)
-    stamp, revision = decode(info), decode_revision(info)
-    signed = stamp or revision
+    stamp, revision, replayed = decode(info), decode_revision(info), decode_replay(info)
+    signed = stamp or revision or replayed
     entry = signed.ledger if signed else None
     if stamp is not None:
         kind = HEARTBEAT if stamp.role == "heartbeat" else BATCH if stamp.ledger else SIDE
     elif revision is not None:
         kind = REVISION
+    elif replayed is not None:
+        kind = REPLAY
     else:
         kind = RESET if info.get(EMPTIED) == "reset" else OTHER
     counts = rows_added(actions)

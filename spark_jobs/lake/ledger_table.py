@@ -19,17 +19,19 @@ from spark_jobs.lake.tables import open_table
 
 TABLE = "ops.ledger"
 
-BATCH, SIDE, HEARTBEAT, REVISION, RESET, OTHER, SUMS = (
+BATCH, SIDE, HEARTBEAT, REVISION, REPLAY, RESET, OTHER, SUMS = (
     "batch",
     "side",
     "heartbeat",
     "revision",
+    "replay",
     "reset",
     "other",
     "sums",
 )
 """Kinds of rows: a batch's commit that has its ledger entry, one to a table beside it, a heartbeat, a backfill or a
-repair, a reset that emptied the table, a commit of another program or of maintenance; the sums of an epoch."""
+repair, a replay of quarantined rows, a reset that emptied the table, a commit of another program or of maintenance; the
+sums of an epoch."""
 
 SCHEMA = pa.schema(
     [
@@ -111,7 +113,7 @@ class KeptCommits:
         conditions += [f"version < {below}"] if below is not None else []
         conditions += ["pipeline = $pipeline"] if pipeline is not None else []
         conditions += [f"epoch = {epoch}"] if epoch is not None else []
-        values: dict[str, Any] = {"kinds": list(kinds or (BATCH, SIDE, HEARTBEAT, REVISION, RESET, OTHER))}
+        values: dict[str, Any] = {"kinds": list(kinds or (BATCH, SIDE, HEARTBEAT, REVISION, REPLAY, RESET, OTHER))}
         values |= {"pipeline": pipeline} if pipeline is not None else {}
         most = f" LIMIT {limit}" if limit is not None else ""
         found = self._query(

@@ -17,7 +17,8 @@ from spark_jobs.plan import logical as plan
 from spark_jobs.plan.tables import all_beside
 from spark_jobs.spec import Definition, Pipeline
 
-_LAST_TXN_VERSION = 2**63 - 1
+LAST_TXN_VERSION = 2**63 - 1
+"""Of a transaction id under which nothing can be committed any more."""
 
 EMPTIED = "tidemark"
 """In the `commitInfo` of the commit by which a reset emptied a table: `reset`."""
@@ -143,5 +144,5 @@ def bury(lake: Lake, table: str, txn_app_id: str) -> None:
     """Leaves a tombstone in a table: nothing can be committed to it under this transaction id any more."""
     delta = open_table(lake, table)
     nothing = delta.to_pyarrow_dataset().schema.empty_table()
-    tombstone = CommitProperties(app_transactions=[Transaction(txn_app_id, _LAST_TXN_VERSION)])
+    tombstone = CommitProperties(app_transactions=[Transaction(txn_app_id, LAST_TXN_VERSION)])
     write_deltalake(delta, nothing, mode="append", commit_properties=tombstone)

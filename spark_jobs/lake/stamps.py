@@ -36,6 +36,7 @@ class Stamp(Persisted):
         lookups: table -> the version in which the batch looked columns up.
         ledger: what became of the batch's events; in the commit of the result table only.
         next_seq: bronze only: the `_ingest_seq` with which the next batch begins.
+        txn: bronze only: the number under which the table remembers the commit; None: that of the batch.
     """
 
     tidemark: Literal["stamp"] = "stamp"
@@ -52,6 +53,7 @@ class Stamp(Persisted):
     lookups: Mapping[str, int] = {}
     ledger: LedgerEntry | None = None
     next_seq: int | None = None
+    txn: int | None = None
 
     def encode(self) -> str:
         """As the commit's `userMetadata`."""
@@ -84,7 +86,7 @@ def _clock(ms: int | None) -> str:
 
 
 def decode(commit: dict[str, Any]) -> Stamp | None:
-    """The stamp of a commit of a batch; None where somebody else made it, or it is a revision.
+    """The stamp of a commit of a batch; None where somebody else made it, or it is a revision or of a replay.
 
     Raises:
         FormatError: if Tidemark made it, in a form that this version cannot read: it must not be taken for another's.
@@ -96,7 +98,7 @@ def decode(commit: dict[str, Any]) -> Stamp | None:
         value = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(value, dict) or value.get(SIGN) in (None, "revision"):
+    if not isinstance(value, dict) or value.get(SIGN) in (None, "revision", "replay"):
         return None
     try:
         return Stamp.model_validate(value)

@@ -97,9 +97,24 @@ def _ingest(ingest: Ingest) -> LogicalPlan:
         tables=(quarantine, bronze),
         equations=(BY_FATE,),
         holdings=(
-            Holding("quarantine", quarantine, "count(*)", ("quarantined",), "set aside", of_epoch=True),
+            # A replay takes rows out of the one and adds them to the other.
             Holding(
-                "bronze", bronze, "count(*)", ("rows",), "events written", where="NOT _heartbeat", whole_table=True
+                "quarantine",
+                quarantine,
+                "count(*)",
+                ("quarantined",),
+                "set aside",
+                minus=("released",),
+                of_epoch=True,
+            ),
+            Holding(
+                "bronze",
+                bronze,
+                "count(*)",
+                ("rows", "replayed"),
+                "events written",
+                where="NOT _heartbeat",
+                whole_table=True,
             ),
         ),
     )

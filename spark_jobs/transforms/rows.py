@@ -6,6 +6,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.quarantine import HEADER as HEADER
+from spark_jobs.plan.quarantine import INSIDE_QUOTES, NOT_UTF8
+from spark_jobs.plan.quarantine import REPEATED_HEADER as REPEATED_HEADER
+from spark_jobs.plan.quarantine import UNREADABLE as UNREADABLE
 from spark_jobs.spec import Files, Ingest, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.durations import duration_ms, format_duration
@@ -16,14 +20,10 @@ from spark_jobs.transforms.csv_lines import leaves_quote_open
 RAW = "__raw"
 REASON = "__reason"
 DETAIL = "__detail"
-HEADER = "header"
 UNPARSEABLE = "unparseable"
 FUTURE = "future"
 PAST = "before year 1"
-UNREADABLE = "unreadable file"
-NOT_UTF8 = "not UTF-8"
 SKIPPED = "skipped"
-REPEATED_HEADER = "the header again"
 MISSING_COLUMN = "missing column"
 WRONG_TYPE = "wrong type"
 
@@ -159,7 +159,7 @@ def part_of_value_set_aside(rows: DataFrame, marked: str) -> DataFrame:
     """
     # The bytes of a line that is not UTF-8 are told by its detail alone.
     part = F.col(marked) & F.coalesce(F.col(REASON) != NOT_UTF8, F.lit(True))
-    why = F.lit("no CSV row: it lies inside quotes that a line before it has opened")
+    why = F.lit(INSIDE_QUOTES)
     verdict = {
         REASON: F.when(part, F.lit(UNPARSEABLE)).otherwise(F.col(REASON)),
         DETAIL: F.when(part, why).otherwise(F.col(DETAIL)),

@@ -1,0 +1,107 @@
+"""Replay the quarantine of an ingest: what would be read again is reported, a person approves it, then it is done."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.sdk import Param, dag, get_current_context, task
+from tidemark_dags.approvals import approval
+from tidemark_dags.assets import MOVED
+from tidemark_dags.batch import POOL, Replay
+from tidemark_dags.forms import ingests_field, left_out
+from tidemark_dags.tasks import log, reporting_errors, this_lake
+
+DOC = """
+Reads rows again that an ingest has set aside, after a rule was fixed. Those that pass by now go to bronze, once, and
+leave the quarantine; the others stay. The pipelines read them as they read any new row: what is late by now goes to
+their late tables. **The streams continue meanwhile.**
+
+**The form**
+- *Pipeline*: the ingest.
+- *Reasons*: only rows with one of these; empty: all that can be read again.
+- *Since*, *Until*: when they arrived. Without *Until*: up to now.
+- *Comment*: why; kept in `ops.decisions`.
+- *Dry run*: only report what would be read.
+
+**What happens**
+- `report`: its log has the rows by reason, and those that cannot be read again, with why. If there is nothing to read,
+  or with *Dry run*, the run ends here.
+- `approval` waits for a person: open this run, *Required Actions*, **Approve** or **Reject**. After 12 hours without an
+  answer it is red, and nothing is done.
+- `replay` does it in the name of **whoever has answered**; its log has what became of the rows. After a rejection it
+  records that, and ends as *skipped*.
+
+**When `replay` is red** the last line of its log says what is wrong, and what to do. A replay that was interrupted is
+carried out to its end by the next one; no row comes twice. On a terminal: `tidemark replay NAME`.
+"""
+
+
+@dag(
+    dag_display_name="Replay quarantine",
+    description="Read rows again that an ingest has set aside, with an approval.",
+    doc_md=DOC + left_out(),
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    tags=["tidemark", "streams"],
+    default_args={"retries": 0},
+    params={
+        "pipeline": ingests_field(description="The ingest whose quarantine it is."),
+        "reasons": Param(
+            [],
+            type="array",
+            items={"type": "string"},
+            title="Reasons",
+            description="Such as between(units, 1..), one a line; empty: all.",
+        ),
+        "since": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title="Since",
+            description="Only rows that arrived then or later.",
+        ),
+        "until": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title="Until",
+            description="Only rows that arrived before.",
+        ),
+        "comment": Param("", type="string", title="Comment", description="Why; kept in ops.decisions."),
+        "dry_run": Param(False, type="boolean", title="Dry run", description="Only report what would be read."),
+    },
+)
+def replay_quarantine() -> None:
+    """Report, ask a person, carry out what was decided."""
+
+    @task.short_circuit
+    def report() -> dict[str, Any]:
+        """What would be read, by reason; nothing, which skips the rest, where there is nothing to decide."""
+        from spark_jobs.control.replaying import asked_for, look
+
+        params = get_current_context()["params"]
+        # What is set aside after this report is not what the person approves.
+        until = params["until"] or datetime.now(UTC).isoformat()
+        with reporting_errors():
+            found = look(this_lake(), params["pipeline"], asked_for(params["reasons"], params["since"], until))
+        log("\n".join(found.lines))
+        if params["dry_run"] or not found.rows:
+            log("Nothing was written: dry run." if params["dry_run"] else "There is nothing to replay.")
+            return {}
+        return {"rows": found.rows, "reasons": dict(found.reasons), "until": until}
+
+    found = report()
+    asked = approval(
+        subject="Replay the quarantine of {{ params.pipeline }}?",
+        body=(
+            "{% set found = ti.xcom_pull(task_ids='report') %}"
+            "{{ found['rows'] }} rows of the quarantine of **{{ params.pipeline }}** are read again, by its rules as "
+            "they are now:\n\n"
+            "{% for reason, rows in found['reasons'].items() %}- `{{ reason }}`: {{ rows }} rows\n{% endfor %}\n"
+            "{{ params.comment }}"
+        ),
+    )
+    found >> asked >> Replay(task_id="replay", pipeline="{{ params.pipeline }}", pool=POOL, outlets=[MOVED])
+
+
+replay_quarantine()

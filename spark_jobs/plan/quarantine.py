@@ -1,0 +1,46 @@
+"""What is known of rows that an ingest has set aside by the words that stand beside them."""
+
+from collections.abc import Mapping
+
+HEADER = "header"
+UNREADABLE = "unreadable file"
+NOT_UTF8 = "not UTF-8"
+REPEATED_HEADER = "the header again"
+INSIDE_QUOTES = "no CSV row: it lies inside quotes that a line before it has opened"
+_SKIPPED = "skipped"
+
+_REPLACED = "\ufffd"
+"""What stands in a text for bytes that are none."""
+
+NOT_AGAIN: Mapping[str, str] = {
+    "bytes": "its bytes are no text, and were not kept as they came",
+    "file": "it stands for a whole file, whose rows were not read; put the file, mended, into the folder under another "
+    "name",
+    "header": "it is a header, which is no event",
+    "quotes": "it is a part of a value that goes over several lines",
+    "skipped": "it was skipped with its batch, and lines of CSV were not told from parts of values there",
+    "parquet": "of a row of a Parquet file the text is kept, without the types; put a mended file into the folder",
+    "epoch": "it is of an epoch before a reset, after which the source was read again from its start; what it "
+    "did not have any more then: --earlier-epochs",
+}
+"""Why a row cannot be read again from what the quarantine has of it."""
+
+
+def not_again_sql(epoch: int | None, *, of_parquet: bool, of_csv: bool) -> str:
+    """Which of `NOT_AGAIN` is true of a row, else null; SQL that DuckDB and Spark take alike.
+
+    Args:
+        epoch: of the ingest's checkpoint; None: rows of earlier ones are read again, too.
+        of_parquet: whether it reads Parquet files.
+        of_csv: whether it reads CSV files.
+    """
+    whens = [
+        (f"reason = '{UNREADABLE}'", "file"),
+        (f"reason = '{NOT_UTF8}' OR contains(raw, '{_REPLACED}')", "bytes"),
+        (f"detail = '{REPEATED_HEADER}'", "header"),
+        (f"detail = '{INSIDE_QUOTES}'", "quotes"),
+        *([(f"reason = '{_SKIPPED}'", "skipped")] if of_csv else []),
+        *([("true", "parquet")] if of_parquet else []),
+        *([(f"_epoch <> {epoch}", "epoch")] if epoch is not None else []),
+    ]
+    return "CASE " + " ".join(f"WHEN {condition} THEN '{why}'" for condition, why in whens) + " END"

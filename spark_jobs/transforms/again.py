@@ -1,0 +1,86 @@
+"""Rows of a quarantine, read again as if the stream read them for the first time."""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.spec import Files, Ingest
+from spark_jobs.transforms.rows import (
+    HEADER,
+    RAW,
+    REASON,
+    broken,
+    expected_header,
+    is_header_line,
+    judge,
+    parse,
+    rules_with,
+)
+
+INDEX = "__index"
+"""The place of a row among those that are read again."""
+
+WAS = "__was"
+"""Why it was set aside."""
+
+PASSES = "__passes"
+"""Whether it goes to bronze now."""
+
+_WAS_DETAIL, _SOURCE = "__was_detail", "__source"
+
+
+def read_again(set_aside: DataFrame, definition: Ingest) -> DataFrame:
+    """The rows with the columns of the definition as it is now, `WAS`, `INDEX` and `PASSES`.
+
+    A row arrived when it came for the first time: by that its event time is judged, however late it is read again.
+
+    Args:
+        set_aside: rows of the quarantine, with `INDEX`; none of which `plan.quarantine` says that they cannot be read.
+        definition: of the ingest.
+    """
+    raw = set_aside.select(
+        F.col("raw").alias(RAW),
+        F.col("reason").alias(WAS),
+        F.col("detail").alias(_WAS_DETAIL),
+        F.col("_source").alias(_SOURCE),
+        "_ingest_time",
+        INDEX,
+    )
+    judged = judge(parse(raw, definition), definition)
+    strict = (broken(rule) for rule in rules_with(definition, "fail"))
+    refused = reduce(lambda left, right: left | right, strict, F.col(REASON).isNotNull())
+    if (header := header_line(definition)) is not None:
+        # Its file's header stands in the detail.
+        other = (F.col(WAS) == HEADER) & ~F.endswith(F.col(_WAS_DETAIL), F.lit(f", got {header}"))
+        refused = refused | F.coalesce(is_header_line(header), F.lit(False)) | F.coalesce(other, F.lit(True))
+    return judged.withColumn(PASSES, ~refused)
+
+
+def header_line(definition: Ingest) -> str | None:
+    """The header that a file of this ingest has, as its quarantine tells it; None: it needs none."""
+    source = definition.source
+    if isinstance(source, Files) and source.format == "csv" and source.header:
+        return expected_header(definition, source).replace(" ", "")
+    return None
+
+
+def for_bronze(passed: DataFrame, definition: Ingest, clock: Column, seq: Column) -> DataFrame:
+    """Rows that have passed as bronze has them.
+
+    Args:
+        passed: from `read_again`.
+        definition: of the ingest.
+        clock: when they come to bronze.
+        seq: their number there.
+    """
+    parts = (F.col(f"{_SOURCE}.{name}").cast("string") for name in ("name", "partition", "position"))
+    event_id = F.col(definition.event_id).cast("string") if definition.event_id else F.md5(F.concat_ws("/", *parts))
+    return passed.select(
+        *definition.payload,
+        event_id.alias("_event_id"),
+        seq.cast("bigint").alias("_ingest_seq"),
+        clock.alias("_ingest_time"),
+        F.col(_SOURCE).alias("_source"),
+        F.lit(False).alias("_heartbeat"),
+    )
