@@ -167,8 +167,7 @@ class _Census:
 
     def broken(self, index: int) -> int:
         """Rows for bronze that break a rule which is counted on its own."""
-        of_rows = (group for group in self.groups if not (self.header is not None and group["is_header"]))
-        return sum(group[f"broken_{index}"] for group in of_rows if group[_NAME] not in self.bad_headers)
+        return sum(group[f"broken_{index}"] for group in self.groups if group[_NAME] not in self.bad_headers)
 
     def partition_starts(self) -> dict[int, int]:
         """Partition of the cached batch -> number of rows in the partitions before it."""
@@ -473,8 +472,6 @@ class IngestQuery(Query[Ingest]):
             return
         rule = next(iter(found))
         kept = F.col(REASON).isNull() & ~F.col(_NAME).isin(list(census.bad_headers))
-        if (header := self._header()) is not None:
-            kept = kept & ~is_header_line(header)
         shown = values_read(rule, self.definition.personal).alias("shown")
         samples = rows.where(kept & broken(rule)).select(F.make_valid_utf8(RAW).alias("raw"), shown).head(_SAMPLES)
         # With those that were set aside by the decision that comes to nothing: the next one is about all of them.
