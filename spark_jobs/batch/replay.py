@@ -8,7 +8,7 @@ the next one, whatever the rules are by then (docs/decisions/0024).
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -133,13 +133,6 @@ def plan_replay(lake: Lake, definition: Definition, selection: Selection) -> Rep
             f"ingest `{definition.name}`: its definition has changed ({changed}) since epoch {epoch.number} began. "
             f"Nothing was replayed. Begin an epoch with it first: tidemark reset {definition.name} --keep-tables, then "
             f"tidemark run {definition.name}; then replay with --earlier-epochs."
-        )
-    present = {field.name for field in open_table(lake, definition.sink.table).schema().fields}
-    if lacking := sorted(definition.payload.keys() - present):
-        raise ReplayRefusedError(
-            f"ingest `{definition.name}`: {definition.sink.table} does not have {', '.join(lacking)} of its definition "
-            f"yet. Nothing was replayed. Start the ingest once with it: tidemark run {definition.name}, or tidemark "
-            f"deploy {definition.name}"
         )
     # It may have been started with --from.
     ingest = definition.model_copy(update={"source": began_with.source})
@@ -321,6 +314,7 @@ class ReplayRun:
             before = opened.version()
             if (known := opened.transaction_version(replay.run)) is not None and known >= number:
                 return
+            self._refuse_new_columns(pa.schema(opened.schema().to_arrow()).names)
             content = self._content(good, base) if content is None else content
             last = opened.transaction_version(writer)
             if last == LAST_TXN_VERSION:
@@ -362,6 +356,16 @@ class ReplayRun:
             f"{replay.run} of `{replay.pipeline}`: other commits to {table} were first, {_TRIES} times in a row. Run "
             "the same command again: it goes on where this one has ended."
         )
+
+    def _refuse_new_columns(self, present: Sequence[str]) -> None:
+        """Values of columns that bronze does not have yet would be lost."""
+        if lacking := sorted(self._ingest.payload.keys() - set(present)):
+            name = self._ingest.name
+            raise ReplayRefusedError(
+                f"ingest `{name}`: {self._bronze} does not have {', '.join(lacking)} of its definition yet. The replay "
+                f"waits. Start the ingest once, `tidemark run {name}` or `tidemark deploy {name}`, then run the same "
+                "command again."
+            )
 
     def _content(self, good: DataFrame, base: int) -> pa.Table:
         clock: Column = F.timestamp_millis(F.lit(round(self._began * 1000)))

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from spark_jobs.engine.driver import AnyQuery, Driver, Outcome
 from spark_jobs.engine.pipeline import PipelineQuery
+from spark_jobs.lake.halts import HaltedError
 
 _REFRESH_S = 0.5
 _PLAIN_EVERY_S = 10.0
@@ -63,8 +64,14 @@ class Progress:
 
 def tell_failure(console: Console, outcome: Outcome) -> None:
     """Says what stopped a pipeline."""
-    text = Text.assemble((f"{outcome.name} failed:", "red"), f" {outcome.error}")
+    text = Text.assemble((f"{outcome.name} {_ended(outcome)[0]}:", "red"), f" {outcome.error}")
     console.print(text, soft_wrap=True, highlight=False)
+
+
+def _ended(outcome: Outcome) -> tuple[str, str]:
+    if isinstance(outcome.error, HaltedError):
+        return "halted", "red"
+    return ("failed", "red") if outcome.error else ("done", "")
 
 
 def progress_table(driver: Driver, *, width: int) -> Table:
@@ -122,7 +129,7 @@ def _state(driver: Driver, name: str) -> tuple[str, str]:
     outcome = driver.outcomes.get(name)
     if outcome is None:
         return "running", "green"
-    return ("failed", "red") if outcome.error else ("done", "")
+    return _ended(outcome)
 
 
 def _span(seconds: float) -> str:

@@ -186,7 +186,7 @@ def print_halts(out: Console, halted: Mapping[str, Halt]) -> None:
         for sample in halt.samples:
             out.print(Text(f"    such as: {sample}"), soft_wrap=True)
         for option, does in _WAYS_ON:
-            out.print(Text(f"    {f'tidemark resume {name}{option}':<{len(name) + 29}}{does}"), soft_wrap=True)
+            out.print(Text(f"    {f'tidemark resume {name}{option}':<{len(name) + 31}}{does}"), soft_wrap=True)
 
 
 _WAYS_ON = (

@@ -175,8 +175,7 @@ class _Census:
 
     def broken(self, index: int) -> int:
         """Rows for bronze that break a rule which is counted on its own."""
-        of_rows = (group for group in self.groups if not (self.header is not None and group["is_header"]))
-        return sum(group[f"broken_{index}"] for group in of_rows if group[_NAME] not in self.bad_headers)
+        return sum(group[f"broken_{index}"] for group in self.groups if group[_NAME] not in self.bad_headers)
 
     def partition_starts(self) -> dict[int, int]:
         """Partition of the cached batch -> number of rows in the partitions before it."""

@@ -232,7 +232,9 @@ def test_a_second_rule_that_is_broken_halts_again_and_the_next_decision_is_about
     assert_balanced(lake, both, read=[3, 7, 1], written=[2, 2, 1])
 
 
-def test_a_header_breaks_no_rule_and_is_no_row_that_is_skipped(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+def test_a_header_is_no_row_that_is_skipped_and_a_line_inside_quotes_is_one(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
     landing = tmp_path / "landing"
     columns = {"id": "STRING", "currency": "STRING", "t": "TIMESTAMP"}
     texts = an_ingest(landing, KNOWN, columns=columns, personal=(), files={"format": "csv"})

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery, MissingInputError
-from spark_jobs.lake import Lake, audit
+from spark_jobs.lake import Lake, audit, halts
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.ledger import Totals
 from spark_jobs.lake.settings import Settings
@@ -899,7 +899,7 @@ def test_a_row_for_which_a_rule_cannot_be_computed_stops_nothing(
     assert_books_balance(lake, definition, read=len(verdicts))
 
 
-def test_a_rule_that_must_hold_stops_the_stream_and_nothing_is_written_until_the_input_is_fixed(
+def test_a_rule_that_must_hold_halts_the_pipeline_and_nothing_is_written_until_the_input_is_fixed(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     landing = tmp_path / "landing"
@@ -939,6 +939,7 @@ def test_a_rule_that_must_hold_stops_the_stream_and_nothing_is_written_until_the
         assert "XXX" not in stopped.value.without_values
         assert {file_of(row) for row in bronze(lake)} == {"1.json"}
         assert {file_of(row) for row in quarantine(lake)} == {"1.json"}
+        halts.decide(lake, definition.name, "resume", by="a test")
     assert [(r["v"], lakes.ms(r["t"]) % 3_600_000) for r in bronze(lake)] == [(1, 0), (7, 600_000), (2, 0)]
     assert [(r["reason"], r["detail"]) for r in quarantine(lake)] == [
         ("future", "t is 2020-01-01 12:10:00.001, more than 10 minutes after its arrival"),
