@@ -180,6 +180,14 @@ def test_tables_are_maintained_once_a_day_beside_the_streams(described: Any) -> 
     assert dag["pools"]["maintain"] == "default_pool"
 
 
+def test_a_quarantine_is_replayed_in_the_same_pool_after_a_person_has_answered(described: Any) -> None:
+    dag = described["dags"]["replay_quarantine"]
+    assert dag["pools"] == {"report": "default_pool", "approval": "default_pool", "replay": "tidemark_batch"}
+    assert list(dag["params"]) == ["pipeline", "reasons", "since", "until", "comment", "dry_run"]
+    ingests = [name for name, each in registry().items() if isinstance(each, Ingest)]
+    assert dag["params"]["pipeline"]["enum"] == ingests
+
+
 def test_the_pool_has_one_name_wherever_it_is_made() -> None:
     assert {POOL, airflow.POOL, setup_home._POOL[0]} == {"tidemark_batch"}
 

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,9 +18,11 @@ from spark_jobs.control import awaiting, status
 from spark_jobs.control.launchers import is_running
 from spark_jobs.lake import audit, query
 from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.decisions import decisions_of
 from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.quarantine import Selection, counted
 from spark_jobs.pipelines import registry
-from tests.dags.machine import Machine, machine, until
+from tests.dags.machine import Machine, Run, machine, until
 from tests.dags.receiver import Mailbox, Receiver, listening, mailbox
 
 DEMO = {"ingest_sales", "top_products", "top_products_live", "shop_totals"}
@@ -102,6 +105,39 @@ def test_deploying_what_runs_changes_nothing_and_is_one_run_also_where_its_answe
 def test_an_unknown_pipeline_is_refused_by_name(here: Machine) -> None:
     with pytest.raises(AirflowError, match=r"'top_product' is not one of .*'top_products'"):
         here.api.trigger("deploy_streams", {"pipelines": ["top_product"]})
+
+
+def test_quarantined_rows_are_replayed_in_the_name_of_whoever_approves(here: Machine) -> None:
+    name, dag = "ingest_sales", "replay_quarantine"
+    until(lambda: counted(here.lake, registry()[name], Selection()), 60, "a row that was set aside")
+
+    def answered(option: str) -> Run:
+        run_id = here.api.trigger(dag, {"pipeline": name, "comment": "a test"})
+        path = f"dags/{dag}/dagRuns/{run_id}/taskInstances/approval/-1/hitlDetails"
+
+        def asked() -> Any:
+            tasks = {task["task_id"]: task["state"] for task in here.api.tasks(dag, run_id)}
+            assert tasks.get("report") != "failed"
+            # An answer before the scheduler has noticed that the process of the question has ended fails the task.
+            heard = f"Received executor event with state success for task instance TaskInstanceKey(dag_id='{dag}', "
+            heard += f"task_id='approval', run_id='{run_id}'"
+            waits = tasks.get("approval") == "awaiting_input" and heard in here.airflow.log.read_text()
+            return here.api.get(path) if waits else None
+
+        detail = until(asked, 120, "the question")
+        assert detail["subject"] == f"Replay the quarantine of {name}?"
+        answer = here.api._send("PATCH", f"/api/v2/{path}", {"chosen_options": [option], "params_input": {}})
+        assert answer.status_code == 200, answer.text
+        return here.ended(dag, run_id)
+
+    assert "nothing was replayed" in answered("Reject").log("replay")
+    run = answered("Approve")
+    assert run.state == "success", run.log("replay")
+    assert "failed again, and stays" in run.log("replay")
+    rows = [(row["action"], row["decided_by"], row["comment"]) for row in decisions_of(here.lake, name)]
+    assert rows == [("replay", "admin", "a test"), ("reject", "admin", "a test")]
+    dry = here.run(dag, pipeline=name, dry_run=True)
+    assert (dry.state, len(decisions_of(here.lake, name))) == ("success", 2)
 
 
 def test_the_monitor_is_green_with_a_row_named_after_each_pipeline(here: Machine) -> None:
