@@ -190,6 +190,14 @@ def test_a_halted_pipeline_goes_on_by_a_form_and_the_answer_of_a_person(describe
     assert dag["params"]["choice"]["enum"] == list(get_args(Choice))
 
 
+def test_a_quarantine_is_replayed_in_the_same_pool_after_a_person_has_answered(described: Any) -> None:
+    dag = described["dags"]["replay_quarantine"]
+    assert dag["pools"] == {"report": "default_pool", "approval": "default_pool", "replay": "tidemark_batch"}
+    assert list(dag["params"]) == ["pipeline", "reasons", "since", "until", "comment", "dry_run"]
+    ingests = [name for name, each in registry().items() if isinstance(each, Ingest)]
+    assert dag["params"]["pipeline"]["enum"] == ingests
+
+
 def test_the_pool_has_one_name_wherever_it_is_made() -> None:
     assert {POOL, airflow.POOL, setup_home._POOL[0]} == {"tidemark_batch"}
 

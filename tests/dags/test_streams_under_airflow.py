@@ -20,6 +20,7 @@ from spark_jobs.lake import audit, halts, query
 from spark_jobs.lake.checkpoints import current_epoch, open_epoch
 from spark_jobs.lake.decisions import decisions_of
 from spark_jobs.lake.history import ledger_rows
+from spark_jobs.lake.quarantine import Selection, counted
 from spark_jobs.pipelines import registry
 from tests.dags.machine import Machine, Run, machine, until
 from tests.dags.receiver import Mailbox, Receiver, listening, mailbox
@@ -106,36 +107,55 @@ def test_an_unknown_pipeline_is_refused_by_name(here: Machine) -> None:
         here.api.trigger("deploy_streams", {"pipelines": ["top_product"]})
 
 
+def _answered(here: Machine, dag: str, asks: str, option: str, **conf: Any) -> tuple[Run, dict[str, Any]]:
+    """Starts a run that asks, and answers as the page of required actions does; the run, and what it has asked."""
+    run_id = here.api.trigger(dag, conf)
+    path = f"dags/{dag}/dagRuns/{run_id}/taskInstances/approval/-1/hitlDetails"
+    # An answer before the scheduler has noticed that the process of the question has ended fails the task.
+    heard = f"Received executor event with state success for task instance TaskInstanceKey(dag_id='{dag}', "
+    heard += f"task_id='approval', run_id='{run_id}'"
+
+    def asked() -> Any:
+        tasks = {task["task_id"]: task["state"] for task in here.api.tasks(dag, run_id)}
+        assert tasks.get(asks) != "failed"
+        waits = tasks.get("approval") == "awaiting_input" and heard in here.airflow.log.read_text()
+        return here.api.get(path) if waits else None
+
+    detail = until(asked, 120, "the question")
+    answer = here.api._send("PATCH", f"/api/v2/{path}", {"chosen_options": [option], "params_input": {}})
+    assert answer.status_code == 200, answer.text
+    return here.ended(dag, run_id), detail
+
+
 def test_a_halted_pipeline_is_decided_about_in_the_name_of_whoever_answers(here: Machine) -> None:
     name = "ingest_readings"
     open_epoch(here.lake, registry()[name])
     halt = halts.Halt(pipeline=name, epoch=1, batch_id=3, broken={"no fever": 2}, since=datetime.now(UTC))
     halts.note_halt(here.lake, halt, after=0)
+    conf = {"pipeline": name, "choice": "skip", "comment": "a test"}
 
-    def answered(option: str) -> Run:
-        run_id = here.api.trigger("resume_halted", {"pipeline": name, "choice": "skip", "comment": "a test"})
-        path = f"dags/resume_halted/dagRuns/{run_id}/taskInstances/approval/-1/hitlDetails"
-
-        def asked() -> Any:
-            tasks = {task["task_id"]: task["state"] for task in here.api.tasks("resume_halted", run_id)}
-            assert tasks.get("find_halt") != "failed"
-            return here.api.get(path) if tasks.get("approval") == "awaiting_input" else None
-
-        detail = until(asked, 120, "the question")
-        assert detail["subject"] == f"skip {name}?"
-        assert "`no fever`: 2 rows" in detail["body"]
-        answer = here.api._send("PATCH", f"/api/v2/{path}", {"chosen_options": [option], "params_input": {}})
-        assert answer.status_code == 200, answer.text
-        return here.ended("resume_halted", run_id)
-
-    assert answered("Reject").state == "success"
+    run, detail = _answered(here, "resume_halted", "find_halt", "Reject", **conf)
+    assert detail["subject"] == f"skip {name}?"
+    assert "`no fever`: 2 rows" in detail["body"]
+    assert run.state == "success"
     assert halts.standing(here.lake, name) == halt
-    run = answered("Approve")
+    run, _ = _answered(here, "resume_halted", "find_halt", "Approve", **conf)
     assert run.state == "success", run.log("carry_out")
     assert "`skip` for batch 3 of epoch 1 is decided, by admin" in run.log("carry_out")
     assert halts.standing(here.lake, name) is None
     rows = [(row["action"], row["decided_by"], row["comment"]) for row in decisions_of(here.lake, name)]
     assert rows == [("skip", "admin", "a test"), ("reject", "admin", "a test")]
+
+
+def test_quarantined_rows_are_replayed_in_the_name_of_whoever_approves(here: Machine) -> None:
+    name = "ingest_sales"
+    until(lambda: counted(here.lake, registry()[name], Selection()), 60, "a row that was set aside")
+    run, detail = _answered(here, "replay_quarantine", "report", "Approve", pipeline=name, comment="a test")
+    assert detail["subject"] == f"Replay the quarantine of {name}?"
+    assert run.state == "success", run.log("replay")
+    assert "failed again, and stays" in run.log("replay")
+    rows = [(row["action"], row["decided_by"], row["comment"]) for row in decisions_of(here.lake, name)]
+    assert rows == [("replay", "admin", "a test")]
 
 
 def test_the_monitor_is_green_with_a_row_named_after_each_pipeline(here: Machine) -> None:
