@@ -65,6 +65,8 @@ def environment(home: Path, port: int, tasks_port: int, *, lake: str) -> dict[st
         "AIRFLOW__API__BASE_URL": address,
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "30",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        # Each file takes a second of a core; by default all of them are read every 30 seconds.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
         # The scheduler is up before the API that its tasks speak to; by default they give up after seven seconds.
         "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "20",
         "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "5",
