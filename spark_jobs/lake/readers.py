@@ -1,4 +1,5 @@
-"""Who still needs which versions of a table: streams that read it, and plans that look columns up in it."""
+"""Who still needs which versions of a table: streams that read it, plans that look columns up in it, and replays of a
+quarantine that have not ended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.history import newest_ledger_rows
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.offsets import table_read
+from spark_jobs.lake.replays import open_replay
 from spark_jobs.lake.spark_log import place
 from spark_jobs.plan import logical as plan
+from spark_jobs.plan.tables import beside
 from spark_jobs.spec import Definition, Pipeline, definition_from_json
 
 
@@ -58,7 +61,8 @@ def needs(lake: Lake) -> Mapping[str, Need]:
 
 def _needed(lake: Lake, name: str, epoch: Epoch, definition: Definition) -> dict[str, int]:
     if not isinstance(definition, Pipeline):
-        return {}
+        replay = open_replay(lake, name)
+        return {beside(definition.sink.table, "quarantine"): replay.version} if replay is not None else {}
     starts = starts_of(lake, epoch)
     versions = dict(starts.versions) if starts else {}
     try:

@@ -22,6 +22,7 @@ from spark_jobs.lake.history import newest_numbered
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.ledger_compaction import compact_ledger
 from spark_jobs.lake.quarantine import QuarantineError, Selection, counted, masked, samples, selected
+from spark_jobs.lake.readers import Need, needs
 from spark_jobs.lake.replayed import Replayed, decode_replay
 from spark_jobs.lake.replays import commits_of, open_replay, records
 from spark_jobs.lake.stamps import decode
@@ -180,11 +181,14 @@ def test_a_replay_is_noted_before_it_is_done_and_no_other_begins_meanwhile(lake:
     replay = begin(lake, plan, by="ada", comment="why")
     assert (replay.version, replay.rows, replay.selection) == (0, 1, plan.selection)
     assert open_replay(lake, "ingest_sales") == replay
+    # Maintenance keeps the version that it reads, until it has ended.
+    assert needs(lake) == {"bronze.sales__quarantine": Need(0, "ingest_sales")}
     with pytest.raises(ReplayRefusedError, match="another replay"):
         begin(lake, plan, by="bob")
     assert plan_replay(lake, an_ingest(), Selection()).unfinished == replay
     kept = records(lake, "ingest_sales")
     kept.append(2, replay.model_copy(update={"state": "ended"}))
+    assert needs(lake) == {}
     assert begin(lake, plan, by="bob").by == "bob"
 
 
