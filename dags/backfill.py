@@ -12,7 +12,7 @@ Computes the results of `{pipeline}` in a range of event time again, from bronze
 compares them with `{table}`, and corrects in it what differs, late events included.
 **Only results that the stream has closed are touched, and it continues meanwhile. Running it again changes nothing.**
 
-Each day it computes the day before. On a lake where the pipeline has not run, that ends as *skipped*.
+Each day it computes the day before. Where the pipeline has not run, or has begun after that day, it ends as *skipped*.
 
 **The form**
 - *From*, *To*: the range of event time; *To* is left out of it. Required for a run by hand.

@@ -186,7 +186,23 @@ class Backfill(BatchCommand):
                 log(told)
                 raise AirflowSkipException(told)
         interval: tuple[datetime, datetime] = context["data_interval_start"], context["data_interval_end"]
+        if context["dag_run"].run_type == "scheduled":
+            self._skip_days_before_the_stream(interval[1])
         return interval[0].astimezone(UTC).isoformat(), interval[1].astimezone(UTC).isoformat()
+
+    def _skip_days_before_the_stream(self, end: datetime) -> None:
+        """Its first day is yesterday, of which a stream that began today has just computed all; repairs do the rest."""
+        from spark_jobs.lake.checkpoints import current_epoch
+
+        with reporting_errors():
+            epoch = current_epoch(this_lake(), self.pipeline)
+        if epoch is not None and epoch.begun_at >= end:
+            told = (
+                f"{self.pipeline} has begun at {epoch.begun_at:%Y-%m-%d %H:%M} UTC, after this day: nothing is computed "
+                "again. A run by hand does it all the same."
+            )
+            log(told)
+            raise AirflowSkipException(told)
 
 
 class Repair(BatchCommand):
