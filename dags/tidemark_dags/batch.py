@@ -198,8 +198,8 @@ class Backfill(BatchCommand):
             epoch = current_epoch(this_lake(), self.pipeline)
         if epoch is not None and epoch.begun_at >= end:
             told = (
-                f"{self.pipeline} has begun at {epoch.begun_at:%Y-%m-%d %H:%M} UTC, after this day: nothing is computed "
-                "again. A run by hand does it all the same."
+                f"{self.pipeline} has begun at {epoch.begun_at:%Y-%m-%d %H:%M} UTC, after this day: nothing is "
+                "computed again. A run by hand does it all the same."
             )
             log(told)
             raise AirflowSkipException(told)
