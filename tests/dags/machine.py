@@ -48,6 +48,7 @@ class Machine:
         console = Console(file=out, width=200)
         code = laptop.up(console, console, self.lake)
         assert code == 0, out.getvalue()
+        self.pause_what_comes_by_the_clock()
         return out.getvalue()
 
     def down(self) -> str:
@@ -166,7 +167,6 @@ def machine(folder: Path, *, notifiers: list[Mapping[str, Any]], connections: Ma
         try:
             this.sell("sales", rows=3600, hours_ago=36)
             this.said = this.up()
-            this.pause_what_comes_by_the_clock()
             yield this
         finally:
             this.down()
