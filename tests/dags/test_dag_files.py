@@ -6,17 +6,22 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
-from tidemark_dags.batch import POOL, auditable, checked, repairable
+from airflow.sdk.exceptions import AirflowSkipException
+from tidemark_dags.batch import POOL, Backfill, auditable, checked, repairable
 
 from infra.airflow import setup_home
 from spark_jobs.console.laptop import airflow
+from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.halts import Choice
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Ingest, Pipeline
+from tests.builders import a_batch, a_lake, a_stamp, write
 from tests.services.process import REPOSITORY
 
 KEEPING_LATE = [
@@ -196,6 +201,32 @@ def test_a_quarantine_is_replayed_in_the_same_pool_after_a_person_has_answered(d
     assert list(dag["params"]) == ["pipeline", "reasons", "since", "until", "comment", "dry_run"]
     ingests = [name for name, each in registry().items() if isinstance(each, Ingest)]
     assert dag["params"]["pipeline"]["enum"] == ingests
+
+
+@pytest.mark.parametrize(
+    ("run_type", "day", "is_computed"),
+    [("scheduled", -1, False), ("scheduled", 0, True), ("backfill", -1, True)],
+)
+def test_of_its_own_accord_a_backfill_leaves_alone_the_days_before_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_type: str, day: int, is_computed: bool
+) -> None:
+    lake, pipeline = a_lake(tmp_path / "lake"), registry()["top_products"]
+    begun = open_epoch(lake, pipeline).begun_at
+    write(lake, "gold.top_products", {"units": [1]}, stamp=a_stamp(pipeline="top_products", ledger=a_batch()))
+    monkeypatch.setenv("TIDEMARK_LAKE", lake.uri)
+    start = begun.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=day)
+    context = {
+        "params": {"from": None, "to": None, "mode": "corrected", "dry_run": False, "strict": False, "force": False},
+        "data_interval_start": start,
+        "data_interval_end": start + timedelta(days=1),
+        "dag_run": SimpleNamespace(run_type=run_type),
+    }
+    task = Backfill(task_id="backfill", pipeline="top_products")
+    if is_computed:
+        assert f"--from={start.isoformat()}" in task.arguments(context)
+    else:
+        with pytest.raises(AirflowSkipException, match="after this day"):
+            task.arguments(context)
 
 
 def test_the_pool_has_one_name_wherever_it_is_made() -> None:
