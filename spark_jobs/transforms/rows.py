@@ -104,8 +104,11 @@ def wrong_types(definition: Ingest) -> Column:
     """
     source = definition.source
     if isinstance(source, Files) and source.format == "csv":
-        texts = schema_ddl(dict.fromkeys(definition.columns, "STRING"))
-        values = F.from_csv(RAW, texts, {"sep": source.delimiter, "escape": '"'})
+        texts = schema_ddl({**dict.fromkeys(definition.columns, "STRING"), _CORRUPT: "STRING"})
+        options = {"columnNameOfCorruptRecord": _CORRUPT, "sep": source.delimiter, "escape": '"'}
+        row = F.from_csv(RAW, texts, options)
+        # More or fewer values than columns: which of them is which is anybody's guess.
+        values = F.when(row[_CORRUPT].isNull(), row)
     else:
         values = F.from_json(RAW, "map<string,string>")
     found = [

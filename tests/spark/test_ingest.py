@@ -171,14 +171,14 @@ BAD = (
         ('{"k": "a", ' + T + "}" + rest, "unparseable", "no JSON row: more follows its first object")
         for rest in ("x{", ';{"k": "b", ' + T + "}", '}[{"k": "b", ' + T + "}]", "]", ", ", " garbage", "}", '"', "{")
     ),
-    ('{"k": "a", "v": "twelve", ' + T + "}", "unparseable", "no JSON row"),
-    ('{"k": "a", "v": 1.5, ' + T + "}", "unparseable", "no JSON row"),
-    ('{"k": "a", "v": 3000000000, ' + T + "}", "unparseable", "no JSON row"),
-    ('{"k": "a", "price": 12345678.9, ' + T + "}", "unparseable", "no JSON row"),
-    ('{"k": "a", "t": "yesterday"}', "unparseable", "no JSON row"),
-    ('{"k": "a", "t": "2026-02-31T25:61:00.000Z"}', "unparseable", "no JSON row"),
-    ('{"k": "a", "t": ""}', "unparseable", "no JSON row"),
-    ('{"k": "a", ' + T + ', "seen": "31/02/2024 noon"}', "unparseable", "no JSON row"),
+    ('{"k": "a", "v": "twelve", ' + T + "}", "unparseable", "wrong type: v is no INT"),
+    ('{"k": "a", "v": 1.5, ' + T + "}", "unparseable", "wrong type: v is no INT"),
+    ('{"k": "a", "v": 3000000000, ' + T + "}", "unparseable", "wrong type: v is no INT"),
+    ('{"k": "a", "price": 12345678.9, ' + T + "}", "unparseable", "wrong type: price is no DECIMAL(6, 2)"),
+    ('{"k": "a", "t": "yesterday"}', "unparseable", "wrong type: t is no TIMESTAMP"),
+    ('{"k": "a", "t": "2026-02-31T25:61:00.000Z"}', "unparseable", "wrong type: t is no TIMESTAMP"),
+    ('{"k": "a", "t": ""}', "unparseable", "wrong type: t is no TIMESTAMP"),
+    ('{"k": "a", ' + T + ', "seen": "31/02/2024 noon"}', "unparseable", "wrong type: seen is no TIMESTAMP"),
     ('{"k": "a", "v": 1}', "not_null(t)", "t is null"),
     ('{"k": "a", "v": 1, "t": null}', "not_null(t)", "t is null"),
     ("{}", "not_null(t)", "t is null"),
@@ -404,7 +404,8 @@ def test_csv_goes_by_its_header(spark: SparkSession, lake: Lake, tmp_path: Path)
     }
     set_aside = quarantine(lake)
     assert [(row["reason"], row["detail"], row["raw"]) for row in set_aside if file_of(row) == "few.csv"] == [
-        *(("unparseable", "no CSV row", line) for line in few.splitlines()[:3]),
+        *(("unparseable", "no CSV row", line) for line in few.splitlines()[:2]),
+        ("unparseable", "wrong type: price is no DECIMAL(6, 2)", "pen,cheap,2026-01-01"),
         ("not_null(t)", "t is null", "pen,1,"),
     ]
     wrong = ("case.csv", "none.csv", "other.csv", "swapped.csv")
