@@ -33,7 +33,10 @@ from spark_jobs.spec.errors import TidemarkError
 _BYTES_A_SLICE = 4 * 2**30
 
 # What changes no row of a table, by Delta's names.
-_HARMLESS = ("CREATE", "SET", "ADD", "OPTIMIZE", "VACUUM", "UPGRADE", "CHANGE", "COMMENT", "REORG", "FSCK")
+_HARMLESS = (
+    *("CREATE", "SET", "ADD", "OPTIMIZE", "VACUUM", "UPGRADE", "CHANGE", "COMMENT", "REORG", "FSCK"),
+    "UPDATE FIELD METADATA",  # a column is described otherwise
+)
 
 
 class BackfillRefusedError(TidemarkError):
