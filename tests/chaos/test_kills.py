@@ -27,7 +27,8 @@ def calm_by(batches: Mapping[str, Sequence[int]], calm: CalmRun, spark: SparkSes
     return kills.contents(lake)
 
 
-@pytest.mark.parametrize("kind", ["folder", "minio"])
+# On a folder, drivers are killed in tests/control, too.
+@pytest.mark.parametrize("kind", [pytest.param("folder", marks=pytest.mark.long), "minio"])
 def test_tables_after_kills_equal_those_of_a_calm_run(
     kind: str, tmp_path: Path, calm: CalmRun, spark: SparkSession
 ) -> None:
