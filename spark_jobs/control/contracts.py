@@ -16,12 +16,15 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.kafka import KafkaSettingsError, newest_messages
+from spark_jobs.lake.settings import Settings
 from spark_jobs.lake.sources import is_hidden, source_store
-from spark_jobs.spec import Files, Ingest
+from spark_jobs.spec import Files, Ingest, Kafka
 
 _FILES = 3
 _BYTES = 256 * 1024
 _ROWS = 1_000
+_ANSWER_S = 3.0
 _DATE = re.compile(r"\s*[+-]?\d{4,}")
 _WHOLE = ("TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG")
 _NUMBERS = ("FLOAT", "REAL", "DOUBLE", "DECIMAL", "DEC", "NUMERIC")
@@ -45,22 +48,23 @@ class Difference:
 
 
 def differences(lake: Lake, ingest: Ingest) -> tuple[Difference, ...]:
-    """In what the newest files of a source differ from the columns of its ingest.
+    """In what the newest files or messages of a source differ from the columns of its ingest.
 
-    Nothing is said of a source that is empty, that cannot be read, or that is a topic of Kafka: its running stream
-    tells.
+    Nothing is said of a source that is empty or that cannot be read: its running stream reports that.
 
     Args:
         lake: where.
         ingest: that reads the source.
     """
-    if not isinstance(ingest.source, Files):
-        return ()
-    try:
-        store = source_store(lake, ingest.source)
-        sample = _Sample.of(store, ingest.source) if store is not None else None
-    except (BaseError, OSError, ValueError, pa.ArrowException):
-        return ()
+    source = ingest.source
+    if isinstance(source, Kafka):
+        sample: _Sample | None = _Sample(_messages(source), typed=True)
+    else:
+        try:
+            store = source_store(lake, source)
+            sample = _Sample.of(store, source) if store is not None else None
+        except (BaseError, OSError, ValueError, pa.ArrowException):
+            return ()
     return tuple(_differences(ingest, sample)) if sample is not None and sample.rows else ()
 
 
@@ -86,6 +90,22 @@ class _Sample:
             return cls([dict.fromkeys(_names(head, source.delimiter)) for head in heads if head], typed=False)
         rows = [row for path in paths for row in map(_object, _lines(store, path)) if row is not None]
         return cls(rows[:_ROWS], typed=True)
+
+
+def _messages(source: Kafka) -> list[dict[str, Any]]:
+    """The newest messages of all topics that are JSON objects."""
+    from confluent_kafka import KafkaException  # heavy: only where Kafka is used
+
+    servers, topics = source.bootstrap_servers or Settings().kafka, source.topic.split(",")
+    try:
+        values = [
+            value
+            for topic in topics
+            for value in newest_messages(servers, topic.strip(), _ROWS // len(topics), within_s=_ANSWER_S)
+        ]
+    except (KafkaException, KafkaSettingsError):
+        return []
+    return [row for value in values if (row := _object(value.decode(errors="replace"))) is not None]
 
 
 def _lines(store: ObjectStore, path: str) -> Iterator[str]:

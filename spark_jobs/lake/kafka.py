@@ -1,5 +1,6 @@
-"""Kafka without a JVM: what its own client is told, and whether a broker takes the credentials."""
+"""Kafka without a JVM: what its own client is told, whether a broker takes the credentials, and its newest messages."""
 
+import time
 from typing import Any
 
 from pydantic import ValidationError
@@ -115,6 +116,49 @@ class Topics:
         except KafkaException:
             return None
         return str(found.topic_id) if found.topic_id is not None else None
+
+
+def newest_messages(bootstrap_servers: str, topic: str, at_most: int, *, within_s: float = 5.0) -> list[bytes]:
+    """Values of the newest messages of a topic, about as many of each partition; no offset is committed.
+
+    Args:
+        bootstrap_servers: `host:port`, several with commas.
+        topic: its name.
+        at_most: so many messages.
+        within_s: a broker that takes longer is not waited for; what came until then is returned.
+
+    Raises:
+        KafkaSettingsError: if the environment does not say how to reach Kafka.
+        KafkaException: if the broker does not answer.
+    """
+    from confluent_kafka import Consumer, KafkaError, TopicPartition  # heavy: only where Kafka is used
+
+    ends_at = time.monotonic() + within_s
+    # With `assign` there is no group to join; librdkafka wants a name all the same.
+    options = {"group.id": "tidemark-sample", "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0}
+    consumer = Consumer({**client_options(bootstrap_servers), **options})
+    try:
+        partitions = consumer.list_topics(topic, timeout=within_s).topics[topic].partitions
+        starts: dict[int, int] = {}
+        for number in partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=within_s)
+            if high > low:
+                starts[number] = max(low, high - -(-at_most // len(partitions)))
+        consumer.assign([TopicPartition(topic, number, offset) for number, offset in starts.items()])
+        values: list[bytes] = []
+        reading = set(starts)
+        while reading and len(values) < at_most and (left := ends_at - time.monotonic()) > 0:
+            message = consumer.poll(left)
+            error = message.error() if message is not None else None
+            if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
+                break
+            if error is not None:
+                reading.discard(message.partition())
+            elif (value := message.value()) is not None:
+                values.append(value if isinstance(value, bytes) else str(value).encode())
+        return values
+    finally:
+        consumer.close()
 
 
 def _security(settings: KafkaSettings) -> dict[str, str]:

@@ -328,8 +328,7 @@ def test_a_backfill_that_cannot_be_is_red_with_its_message(here: Machine) -> Non
 
 
 def test_a_repair_has_a_row_for_each_pipeline_that_has_run(here: Machine) -> None:
-    # One of the past hour may come first.
-    run = here.run("repair_late", within_s=600)
+    run = here.run_that_is_due("repair_late", within_s=600)
     assert run.state == "success"
     assert run.rows("repair") == {"top_products": "success", "top_products_live": "success"}
     assert "late event" in run.log("repair", "top_products")

@@ -13,6 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
+from spark_jobs.control.contracts import differences
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.ingest import TopicReplacedError
 from spark_jobs.job.lag import LagMeter
@@ -25,7 +26,7 @@ from spark_jobs.spec import Ingest, Kafka
 from tests import lakes
 from tests.services.kafka import Kafka as Broker
 from tests.services.kafka import kafka_jars, start_kafka
-from tests.services.process import leave_out
+from tests.services.process import free_port, leave_out
 
 TOPIC = "shop.sales"
 PATIENCE_S = 120.0
@@ -72,6 +73,28 @@ def by_place(rows: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]
     assert len(found) == sum(row["_source"] is not None for row in rows), "each message once"
     assert {row["_source"]["name"] for row in found.values()} <= {TOPIC}
     return found
+
+
+def test_newest_messages_are_held_against_the_columns_before_a_deploy(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("drifted", partitions=2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    changed = {"sale_id": "s", "product_id": "p", "quantity": "two", "sold_at": "2026-01-01T00:00:00Z", "discount": 5}
+    for partition in (0, 1, 1):
+        producer.produce("drifted", value=json.dumps(changed).encode(), partition=partition)
+    producer.produce("drifted", value=b"no JSON", partition=0)
+    producer.produce("drifted", value=None, partition=0)
+    assert producer.flush(30) == 0
+    lake = Lake(str(tmp_path)).ensure_exists()
+    drifted = an_ingest(broker).model_copy(
+        update={"source": Kafka("drifted, absent", bootstrap_servers=broker.bootstrap_servers)}
+    )
+    assert {(each.kind, each.column, each.what) for each in differences(lake, drifted)} == {
+        ("new", "discount", "3 of 3 rows have it; it is dropped"),
+        ("missing", "unit_price", "none of 3 rows has it"),
+        ("retyped", "quantity", "3 of 3 rows have a value that is no INT"),
+    }
+    unreachable = Kafka("drifted", bootstrap_servers=f"127.0.0.1:{free_port()}")
+    assert differences(lake, drifted.model_copy(update={"source": unreachable})) == ()
 
 
 def caught_up(spark: SparkSession, lake: Lake, definition: Ingest) -> None:

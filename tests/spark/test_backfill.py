@@ -165,7 +165,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long) if kind in ("hopping", "update") else kind for kind in KINDS]
+)
 def test_a_repair_and_a_backfill_count_every_event_and_as_streamed_gives_the_streams_rows_back(
     spark: SparkSession, lake: Lake, kind: str
 ) -> None:
@@ -596,7 +598,7 @@ def sessions_by_python(batches: Sequence[Sequence[dict[str, Any]]], gap_ms: int)
     return sorted(found, key=repr)
 
 
-@pytest.mark.parametrize("seed", [3, 8])
+@pytest.mark.parametrize("seed", [3, pytest.param(8, marks=pytest.mark.long)])
 def test_late_events_draw_sessions_together(spark: SparkSession, lake: Lake, tmp_path: Path, seed: int) -> None:
     gap = 2
     definition = pipeline(Session(f"{gap} minutes"))
@@ -659,7 +661,7 @@ def categories(lake: Lake, version: int) -> None:
     write_deltalake(lake.table_uri("silver.categories"), table, mode="overwrite")
 
 
-@pytest.mark.parametrize("missing", ["null", "drop"])
+@pytest.mark.parametrize("missing", ["null", pytest.param("drop", marks=pytest.mark.long)])
 def test_events_are_looked_up_in_the_versions_that_the_stream_has_taken(
     spark: SparkSession, lake: Lake, missing: str
 ) -> None:

@@ -370,6 +370,7 @@ EVERY_KIND_LOOKED_UP: tuple[list[model.Batch], dict[str, Shape]] = (
 )
 
 
+@pytest.mark.long
 def test_every_event_of_a_random_stream_that_is_looked_up_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
