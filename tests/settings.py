@@ -12,3 +12,5 @@ def suit_short_lives() -> None:
     """
     os.environ.setdefault("TIDEMARK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
     os.environ.setdefault("TIDEMARK_SHUFFLE_PARTITIONS", "2")
+    # A command that a test runs in its own process would lower the priority of all tests after it.
+    os.environ.setdefault("TIDEMARK_BATCH_NICENESS", "0")

@@ -62,7 +62,7 @@ def demonstrate(out: Console, err: Console, lake: Lake, *, seconds: float, stop:
     simulator.start()
     began = time.monotonic()
     out.print("Starting Spark …")
-    with session(lake, err) as spark:
+    with session(lake, err, streams=True) as spark:
         out.print(f"Running {', '.join(PIPELINES)} for {seconds:.0f} seconds; Ctrl-C ends sooner.")
         readers = [definition for definition in registry().values() if isinstance(definition, Pipeline)]
         driver = Driver(spark, lake, definitions, readers=readers)

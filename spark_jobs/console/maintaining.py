@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from obstore.exceptions import BaseError
 from rich.console import Console
 
+from spark_jobs.console.priority import step_aside
 from spark_jobs.lake.errors import TidemarkError, first_line
 from spark_jobs.lake.maintenance import Maintained, Maintenance, TablePlan
 from spark_jobs.lake.tables import UNREADABLE
@@ -55,6 +56,7 @@ def run_maintenance(out: Console, maintenance: Maintenance, names: Sequence[str]
         maintenance: of the lake.
         names: of the tables; empty: all.
     """
+    step_aside()
     found = []
     for table in maintenance.tables(names):
         try:

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from spark_jobs.batch.bootstrap import compute_history
 from spark_jobs.console.live import Progress, progress_table, tell_failure
+from spark_jobs.console.priority import step_aside
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.failures import StoppedError
 from spark_jobs.lake import Lake, audit
@@ -50,7 +51,7 @@ def run_pipelines(
     Returns:
         The exit code: 0, or that of the first pipeline that failed.
     """
-    with session(lake, err) as spark:
+    with session(lake, err, streams=True) as spark:
         readers = [d for d in registry().values() if isinstance(d, Pipeline)]
         driver = Driver(spark, lake, definitions, readers=readers, compute_history=compute_history)
         with Progress(out) as progress:
@@ -106,8 +107,16 @@ def _log_file() -> Path:
 
 
 @contextlib.contextmanager
-def session(lake: Lake, err: Console) -> Iterator[SparkSession]:
-    """A Spark session whose own output goes to a log file, so that a person reads only what matters."""
+def session(lake: Lake, err: Console, *, streams: bool = False) -> Iterator[SparkSession]:
+    """A Spark session whose own output goes to a log file, so that a person reads only what matters.
+
+    Args:
+        lake: where.
+        err: takes what went wrong.
+        streams: whether it runs streams; everything else leaves the processors to them.
+    """
+    if not streams:
+        step_aside()
     log_file = _log_file()
     saved = os.dup(2)
     on_interrupt = signal.getsignal(signal.SIGINT)

@@ -32,6 +32,8 @@ class Settings(BaseSettings):
         batch_access_key_id: who the backfills and repairs that Airflow starts are to S3, where Airflow itself may not
             write results; None: who Airflow is.
         batch_secret_access_key: of that user.
+        batch_niceness: by how much the priority of backfills, repairs, audits, checks and maintenance is lowered, as
+            `nice` does it; 0: not at all.
     """
 
     model_config = SettingsConfigDict(env_prefix="TIDEMARK_")
@@ -51,6 +53,7 @@ class Settings(BaseSettings):
     logs: str = "logs"
     batch_access_key_id: str | None = None
     batch_secret_access_key: SecretStr | None = None
+    batch_niceness: int = Field(default=10, ge=0, le=19)
 
     @field_validator("spark_secret")
     @classmethod

@@ -38,13 +38,12 @@ ALL = ("ingest_sales", *PIPELINES)
 MAINTAIN = """
 import sys
 from datetime import timedelta
+from rich.console import Console
+from spark_jobs.console.maintaining import run_maintenance
 from spark_jobs.lake import Lake
 from spark_jobs.lake.maintenance import Maintenance, Pace
 
-maintenance = Maintenance(Lake(sys.argv[1]), pace=Pace(quiet=timedelta(seconds=5)))
-for table in maintenance.tables():
-    done = maintenance.execute(table)
-    print(done.model_dump_json(), flush=True)
+run_maintenance(Console(), Maintenance(Lake(sys.argv[1]), pace=Pace(quiet=timedelta(seconds=5))), ())
 """
 
 

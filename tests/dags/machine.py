@@ -86,7 +86,9 @@ class Machine:
         newest = f"dags/{dag}/dagRuns?run_type=scheduled&order_by=-run_after&limit=1"
         known = self.api.get(newest)["dag_runs"]
         self.pause(dag, paused=False)
-        found = until(lambda: [run for run in self.api.get(newest)["dag_runs"] if run not in known], 60, f"a run of {dag}")
+        found = until(
+            lambda: [run for run in self.api.get(newest)["dag_runs"] if run not in known], 60, f"a run of {dag}"
+        )
         return self.ended(dag, found[0]["dag_run_id"], within_s)
 
     def pause(self, dag: str, *, paused: bool) -> None:

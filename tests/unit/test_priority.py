@@ -1,0 +1,40 @@
+"""What computes beside streams comes after them, to the operating system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ASIDE = """
+import os
+from pathlib import Path
+from spark_jobs.console.priority import step_aside
+
+step_aside()
+group = Path("/proc/self/autogroup")
+print(os.nice(0), group.read_text().split()[-1] if group.exists() else None)
+"""
+
+
+@pytest.mark.parametrize(("by", "nice"), [("7", 7), ("0", 0)])
+@pytest.mark.parametrize("leads", [True, False])
+def test_priority_is_lowered_and_that_of_other_programs_of_the_terminal_is_not(by: str, nice: int, leads: bool) -> None:
+    here, group = os.nice(0), Path("/proc/self/autogroup")
+    before = group.read_text().split()[-1] if group.exists() else None
+    done = subprocess.run(
+        [sys.executable, "-c", ASIDE],
+        env={**os.environ, "TIDEMARK_BATCH_NICENESS": by},
+        start_new_session=leads,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    own, of_group = done.stdout.split()
+    assert int(own) == max(here, nice)
+    if os.access(group, os.W_OK):
+        assert of_group == (by if leads and nice > here else before if not leads else "0")
+        assert group.read_text().split()[-1] == before
