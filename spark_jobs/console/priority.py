@@ -12,9 +12,9 @@ _GROUP = Path("/proc/self/autogroup")
 def step_aside() -> None:
     """Lowers the priority of this process, and so of the JVM that it starts, by `TIDEMARK_BATCH_NICENESS`.
 
-    The streams of the same machine come first: a repair may take longer, a batch may not. Linux shares processors
-    among sessions before it looks at processes, where it groups them so. So the group is lowered as well, if this process
-    leads its session: in a person's terminal other programs belong to it.
+    The streams of the same machine come first: a repair may take longer, a batch may not. Linux may share processors
+    among sessions before it looks at processes. So the session's group is lowered as well, if this process leads it: in
+    a person's terminal other programs belong to it.
     """
     niceness = Settings().batch_niceness
     lacking = niceness - os.nice(0)
