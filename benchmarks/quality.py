@@ -157,8 +157,11 @@ def measure_memory(out: Console, lake: Lake, whole: pa.Table) -> None:
 
 
 def landing() -> Path:
-    """The rows as JSON lines in ten files; made once."""
-    made = CACHE / "quality-json"
+    """The rows as JSON lines in ten files, and some that are none: so there is a quarantine also without rules.
+
+    Made once.
+    """
+    made = CACHE / "quality-lines"
     if not (made / "done").exists():
         shutil.rmtree(made, ignore_errors=True)
         (made / "in").mkdir(parents=True)
@@ -168,6 +171,8 @@ def landing() -> Path:
             for part in range(10):
                 connection.register("part", whole.slice(part * ROWS // 10, ROWS // 10))
                 connection.execute(f"COPY part TO '{made / 'in' / f'{part}.json'}' (FORMAT json)")
+        with (made / "in" / "0.json").open("a", encoding="utf-8") as file:
+            file.write("no JSON\n" * 7)
         (made / "done").touch()
     return made / "in"
 

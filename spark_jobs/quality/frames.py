@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SAMPLES = 5
+IN_MEMORY_BYTES = 64 * 1024 * 1024
+"""Of files, which are compressed."""
 ROWS = "added"
 """The table of DuckDB that has the rows of a check."""
 
@@ -38,7 +40,7 @@ class Rows(Protocol):
 
 @contextmanager
 def held(lake: Lake, table: str, opened: DeltaTable, added: Added, columns: Collection[str]) -> Iterator["Held"]:
-    """The rows in DuckDB, on the disk where memory does not do."""
+    """The rows for DuckDB: few in memory, as they were read; more in a table, on the disk where memory does not do."""
     with TemporaryDirectory(prefix="tidemark-check-") as scratch, duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET temp_directory = '{}'".format(scratch.replace("'", "''")))
@@ -52,6 +54,14 @@ def held(lake: Lake, table: str, opened: DeltaTable, added: Added, columns: Coll
             for name in names
         )
         connection.register("no_rows", schema.empty_table().select(names))
+        if added.bytes <= IN_MEMORY_BYTES:
+            read = {f"part_{index}": reader(lake, table, opened, part, names) for index, part in enumerate(added.parts)}
+            for name, rows in read.items():
+                connection.register(name, rows.read_all())
+            every = " UNION ALL ".join(f"SELECT {taken} FROM {name}" for name in ("no_rows", *read))
+            connection.execute(f"CREATE TEMP VIEW {ROWS} AS {every}")
+            yield Held(connection)
+            return
         connection.execute(f"CREATE TEMP TABLE {ROWS} AS SELECT {taken} FROM no_rows")
         for part in added.parts:
             connection.register("part", reader(lake, table, opened, part, names))

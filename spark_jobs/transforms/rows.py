@@ -32,6 +32,7 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 _ROW = "__row"
 _ALSO = "__also"
+_FAULT = "__fault"
 _CORRUPT = "_corrupt"
 
 
@@ -205,21 +206,29 @@ def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] =
     latest_us = F.least(F.unix_micros(arrival), F.lit(_LAST_US)) + F.lit(limit_us)
     too_far = F.unix_micros(event_time) > latest_us
     too_early = F.unix_micros(event_time) < F.lit(_FIRST_US)
-    verdict = F.when(F.col(REASON).isNotNull(), F.col(REASON))
-    detail = F.when(F.col(REASON).isNotNull(), F.col(DETAIL))
-    for rule in definition.all_rules:
-        if rule.on_failure == "quarantine":
-            verdict = verdict.when(broken(rule), F.lit(rule.name))
-            detail = detail.when(broken(rule), values_read(rule, definition.personal))
-    verdict = verdict.when(too_far, F.lit(FUTURE)).when(too_early, F.lit(PAST))
     ahead = f", more than {format_duration(definition.max_future)} after its arrival"
     far = F.concat(_values([definition.event_time], definition.personal), F.lit(ahead))
-    detail = detail.when(too_far, far).when(too_early, _before_year_one(definition.event_time))
-    # After all others: so they are the rows that were counted when the pipeline halted, and no more.
-    for rule in set_aside:
-        verdict = verdict.when(broken(rule), F.lit(rule.name))
-        detail = detail.when(broken(rule), values_read(rule, definition.personal))
-    return rows.withColumns({REASON: verdict, DETAIL: detail})
+    quarantining = [rule for rule in definition.all_rules if rule.on_failure == "quarantine"]
+    # Those of a decision come after all others: so they are the rows that were counted when the pipeline halted, and no
+    # more.
+    faults = [
+        *((broken(rule), rule.name, values_read(rule, definition.personal)) for rule in quarantining),
+        (too_far, FUTURE, far),
+        (too_early, PAST, _before_year_one(definition.event_time)),
+        *((broken(rule), rule.name, values_read(rule, definition.personal)) for rule in set_aside),
+    ]
+    found = F.when(F.col(REASON).isNotNull(), F.lit(-1))
+    for index, (is_broken, _, _) in enumerate(faults):
+        found = found.when(is_broken, F.lit(index))
+    # A column of its own, so that no rule is computed again for the words about a row that breaks none.
+    fault, sound = F.col(_FAULT), F.col(_FAULT).isNull()
+    reason, detail = (
+        F.when(sound, None).when(fault < 0, F.col(REASON)),
+        F.when(sound, None).when(fault < 0, F.col(DETAIL)),
+    )
+    for index, (_, name, values) in enumerate(faults):
+        reason, detail = reason.when(fault == index, F.lit(name)), detail.when(fault == index, values)
+    return rows.withColumn(_FAULT, found).withColumns({REASON: reason, DETAIL: detail}).drop(_FAULT)
 
 
 def skipped(rows: DataFrame) -> DataFrame:

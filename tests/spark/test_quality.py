@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import NoReturn
 
+import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.ingest import IngestQuery
@@ -14,6 +15,7 @@ from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.quality import Check
 from spark_jobs.lake.query import run
+from spark_jobs.quality import frames
 from spark_jobs.quality.checking import check
 from spark_jobs.spec import Between, Files, Ingest, Matches, NotNull, OneOf, Satisfies, Sink, Unique
 from spark_jobs.spec.personal import MASK
@@ -57,7 +59,9 @@ def counts(found: Check) -> dict[str, int | None]:
     return {each.expectation: each.unexpected_count for each in found.results}
 
 
-def test_a_rule_has_one_verdict_wherever_it_is_asked(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+def test_a_rule_has_one_verdict_wherever_it_is_asked(
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rules = tuple(rule.model_copy(update={"on_failure": "warn"}) for rule in RULES)
     definition = Ingest(
         name="ingest_odd",
@@ -92,9 +96,12 @@ def test_a_rule_has_one_verdict_wherever_it_is_asked(spark: SparkSession, lake: 
     with_spark = check(lake, definition, lambda: spark, most_rows=0)
     fitting = definition.model_copy(update={"rules": rules[:-1]})
     without_spark = check(lake, fitting, no_spark)
+    monkeypatch.setattr(frames, "IN_MEMORY_BYTES", 0)
+    in_a_table = check(lake, fitting, no_spark)
     fallen_back = check(lake, definition, lambda: spark)
     assert by_stream == expected
     assert counts(with_spark) == counts(fallen_back) == {**expected, "not_null(at)": 0, "unique(n)": 0}
+    assert in_a_table.results == without_spark.results
     assert counts(without_spark) == {name: count for name, count in counts(with_spark).items() if name != "by spark"}
     assert (with_spark.read_by, without_spark.read_by, fallen_back.read_by) == ("spark", "duckdb", "spark")
     samples = [dict(sample) for each in (*with_spark.results, *without_spark.results) for sample in each.samples]
