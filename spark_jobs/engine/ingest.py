@@ -1,7 +1,6 @@
 """Ingest: from files or Kafka to bronze and its quarantine."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -18,6 +17,7 @@ from spark_jobs.commits.changes import Append
 from spark_jobs.commits.tables import create_table
 from spark_jobs.commits.writer import OvertakenError
 from spark_jobs.engine import heartbeats
+from spark_jobs.engine.census import BLOCK, NAME, Census, blocks_of
 from spark_jobs.engine.files import FileBatch, file_names, link_that_comes_back, links_to_others, planned_files
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
@@ -41,9 +41,8 @@ from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.personal import MASK
-from spark_jobs.transforms.content import digest, digest_sql
+from spark_jobs.transforms.content import digest_sql
 from spark_jobs.transforms.csv_lines import lines_inside_quotes, mark_rows, opens_quote
-from spark_jobs.transforms.quotes import Block
 from spark_jobs.transforms.rows import (
     DETAIL,
     HEADER,
@@ -84,7 +83,7 @@ _TRIES = 20
 
 _ORDER = "__order"
 _INSIDE = "__inside"
-_NAME, _BLOCK, _PARTITION, _POSITION = "__name", "__block", "__partition", "__position"
+_PARTITION, _POSITION = "__partition", "__position"
 
 _SAMPLES = 3
 
@@ -114,92 +113,6 @@ class TopicReplacedError(TidemarkError):
 
 class MissingInputError(TidemarkError):
     """The folder that an ingest reads is not there, or has no end."""
-
-
-@dataclass
-class _Census:
-    """What the one counting pass over a batch found."""
-
-    groups: Sequence[Row]
-    header: str | None
-    bad_headers: dict[str, str] = field(default_factory=dict)
-    headers: dict[str, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
-    contents: dict[str | None, tuple[int, int]] = field(default_factory=dict)
-    good: int = 0
-    good_groups: list[Row] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.header is not None:
-            firsts: dict[str, Row] = {}
-            for group in self.groups:
-                if group[_BLOCK] == 0:
-                    known = firsts.setdefault(group[_NAME], group)
-                    firsts[group[_NAME]] = min(known, group, key=lambda row: int(row["first"]))
-            self.bad_headers = {name: group["first_line"] for name, group in firsts.items() if not group["is_header"]}
-            # The first line of a file is its header; the same line again is a row that is none.
-            self.headers = {name: int(group["first"]) for name, group in firsts.items() if group["is_header"]}
-        for group in self.groups:
-            reason, rows = group[REASON], group["rows"]
-            if group[_NAME] in self.bad_headers:
-                reason = HEADER
-            elif self.header is not None and group["is_header"]:
-                reason, rows = HEADER, rows - (group["first"] == self.headers.get(group[_NAME]))
-            if not rows:
-                continue
-            if reason is None:
-                self.good += rows
-                self.good_groups.append(group)
-            else:
-                self.reasons[reason] = self.reasons.get(reason, 0) + rows
-            xor, total = self.contents.get(reason, (0, 0))
-            self.contents[reason] = xor ^ group["content_xor"], total + group["content_sum"]
-
-    @property
-    def quarantined(self) -> int:
-        return sum(self.reasons.values())
-
-    @property
-    def good_content(self) -> str | None:
-        """A digest of the rows for bronze."""
-        return digest((xor, total) for reason, (xor, total) in self.contents.items() if reason is None)
-
-    def bad_content(self, unreadable: Iterable[str]) -> str | None:
-        """A digest of the rows for the quarantine.
-
-        Args:
-            unreadable: paths of files that cannot be read; each is a row of it too.
-        """
-        bad = ((reason, xor, total) for reason, (xor, total) in self.contents.items() if reason is not None)
-        return digest((*bad, *((UNREADABLE, path) for path in unreadable)))
-
-    def broken(self, index: int) -> int:
-        """Rows for bronze that break a rule which is counted on its own."""
-        return sum(group[f"broken_{index}"] for group in self.groups if group[_NAME] not in self.bad_headers)
-
-    def partition_starts(self) -> dict[int, int]:
-        """Partition of the cached batch -> number of rows in the partitions before it."""
-        sizes: dict[int, int] = {}
-        for group in self.groups:
-            sizes[group["pid"]] = sizes.get(group["pid"], 0) + group["rows"]
-        starts, total = {}, 0
-        for pid in sorted(sizes):
-            starts[pid] = total
-            total += sizes[pid]
-        return starts
-
-    def block_starts(self) -> list[tuple[str, int, int, int]]:
-        """(file, block, order of its first row, lines of the file before it): what numbers the lines of each file."""
-        blocks: dict[tuple[str, int], list[int]] = {}
-        for group in self.groups:
-            entry = blocks.setdefault((group[_NAME], group[_BLOCK]), [group["first"], 0])
-            entry[0] = min(entry[0], group["first"])
-            entry[1] += group["rows"]
-        starts, lines = [], {name: 0 for name, _ in blocks}
-        for (name, block), (first, rows) in sorted(blocks.items()):
-            starts.append((name, block, first, lines[name]))
-            lines[name] += rows
-        return starts
 
 
 class IngestQuery(Query[Ingest]):
@@ -319,7 +232,7 @@ class IngestQuery(Query[Ingest]):
             census_rows = self._count(rows)
         try:
             header = self._header()
-            census = _Census(census_rows, header)
+            census = Census(census_rows, header)
             self.reached("materialised", batch_id)
             self._halt_on_failed_rules(rows, census, batch_id)
             ledger = self._ledger(census, len(unreadable), len(linked), bounds)
@@ -405,13 +318,13 @@ class IngestQuery(Query[Ingest]):
         Such lines are rare, and to know which belong to a value takes another pass.
         """
         source = self.definition.source
-        opened = {group[_NAME] for group in counted if group["opens"]}
+        opened = {group[NAME] for group in counted if group["opens"]}
         # Where all rows are set aside, none of them can be taken for a row.
         if not isinstance(source, Files) or not opened or self._choice == "skip":
             return rows, counted
         try:
-            blocks = _blocks(group for group in counted if group[_NAME] in opened)
-            runs = lines_inside_quotes(rows, blocks, source.delimiter, raw=RAW, file=_NAME, place=(_BLOCK, _ORDER))
+            blocks = blocks_of(group for group in counted if group[NAME] in opened)
+            runs = lines_inside_quotes(rows, blocks, source.delimiter, raw=RAW, file=NAME, place=(BLOCK, _ORDER))
             if not runs:
                 return rows, counted
             again = part_of_value_set_aside(mark_rows(rows, runs, _ORDER, _INSIDE), _INSIDE).persist()
@@ -443,8 +356,8 @@ class IngestQuery(Query[Ingest]):
             with_unknown_fields(rows, self.definition, _in_partition())
             .groupBy(
                 F.shiftright(_ORDER, 33).cast("int").alias("pid"),
-                _NAME,
-                _BLOCK,
+                NAME,
+                BLOCK,
                 REASON,
                 is_header.alias("is_header"),
             )
@@ -452,7 +365,7 @@ class IngestQuery(Query[Ingest]):
                 F.count(F.lit(1)).alias("rows"),
                 F.min(_ORDER).alias("first"),
                 *self._bytes(),
-                *(F.expr(sql) for sql in digest_sql(f"xxhash64({_NAME}, {RAW})")),
+                *(F.expr(sql) for sql in digest_sql(f"xxhash64({NAME}, {RAW})")),
                 *([F.min_by(line, _ORDER).alias("first_line")] if header is not None else []),
                 F.count(opens).alias("opens"),
                 *(
@@ -484,7 +397,7 @@ class IngestQuery(Query[Ingest]):
         else:
             self._set_aside = strict if self._choice == "skip" else ()
 
-    def _halt_on_failed_rules(self, rows: DataFrame, census: _Census, batch_id: int) -> None:
+    def _halt_on_failed_rules(self, rows: DataFrame, census: Census, batch_id: int) -> None:
         """Ends the query before anything of the batch is written, where rows break a rule that must not be broken.
 
         Raises:
@@ -515,26 +428,26 @@ class IngestQuery(Query[Ingest]):
             f"Nothing of this batch was written. {halts.ways_on(self.name)}",
         )
 
-    def _breached(self, census: _Census) -> dict[str, int]:
+    def _breached(self, census: Census) -> dict[str, int]:
         """Rows that break the contract where that stops the stream, less those that somebody has decided about."""
         halt = self._halts[1]
         decided = halt.broken if halt is not None and self._choice == "quarantine" else ()
         counts = {reason: census.reasons.get(reason, 0) for reason in breaches(self.definition)}
         return {reason: count for reason, count in counts.items() if count and reason not in decided}
 
-    def _samples(self, rows: DataFrame, census: _Census, broken_by: RowRule | str) -> list[Row]:
+    def _samples(self, rows: DataFrame, census: Census, broken_by: RowRule | str) -> list[Row]:
         """Some rows that break a rule, or the contract: their text, and what is shown of it."""
         if isinstance(broken_by, str):
             kept, shown = F.col(REASON) == broken_by, F.col(DETAIL)
         else:
             kept = F.col(REASON).isNull() & broken(broken_by)
             shown = values_read(broken_by, self.definition.personal)
-        kept = kept & ~F.col(_NAME).isin(list(census.bad_headers))
+        kept = kept & ~F.col(NAME).isin(list(census.bad_headers))
         if (header := self._header()) is not None:
             kept = kept & ~is_header_line(header)
         return rows.where(kept).select(F.make_valid_utf8(RAW).alias("raw"), shown.alias("shown")).head(_SAMPLES)
 
-    def _ledger(self, census: _Census, unreadable: int, linked: int, bounds: BatchBounds) -> LedgerEntry:
+    def _ledger(self, census: Census, unreadable: int, linked: int, bounds: BatchBounds) -> LedgerEntry:
         reasons = dict(sorted(census.reasons.items()))
         for index, rule in enumerate(rules_with(self.definition, "warn")):
             count = census.broken(index)
@@ -564,7 +477,7 @@ class IngestQuery(Query[Ingest]):
     def _commit(
         self,
         rows: DataFrame,
-        census: _Census,
+        census: Census,
         unreadable: list[tuple[str, str]],
         ledger: LedgerEntry,
         batch_id: int,
@@ -607,36 +520,36 @@ class IngestQuery(Query[Ingest]):
             "a row. The batch is not in bronze; it runs again at the next start."
         )
 
-    def _placed(self, rows: DataFrame, census: _Census) -> DataFrame:
+    def _placed(self, rows: DataFrame, census: Census) -> DataFrame:
         """Adds each row's place in its file; a message of Kafka brings its own."""
         if isinstance(self.definition.source, Kafka):
             return rows
         # From Arrow: rows of Python objects would start Python workers in each batch.
         columns = zip(*census.block_starts(), strict=True)
-        table = dict(zip((_NAME, _BLOCK, "first", "lines"), columns, strict=False))
+        table = dict(zip((NAME, BLOCK, "first", "lines"), columns, strict=False))
         starts = self.spark.createDataFrame(pa.table(table, schema=_STARTS) if table else _STARTS.empty_table())
-        placed = rows.join(F.broadcast(starts), [_NAME, _BLOCK], "left")
+        placed = rows.join(F.broadcast(starts), [NAME, BLOCK], "left")
         if _POSITION not in rows.columns:
             placed = placed.withColumn(_POSITION, F.col(_ORDER) - F.col("first") + F.col("lines"))
         return placed
 
     def _source(self) -> Any:
         return F.struct(
-            F.col(_NAME).alias("name"),
+            F.col(NAME).alias("name"),
             F.col(_PARTITION).cast("int").alias("partition"),
             F.col(_POSITION).cast("bigint").alias("position"),
         )
 
-    def _good(self, rows: DataFrame, census: _Census) -> DataFrame:
+    def _good(self, rows: DataFrame, census: Census) -> DataFrame:
         good = rows.where(F.col(REASON).isNull())
         if (header := self._header()) is not None:
             good = good.where(~is_header_line(header))
-            good = good.where(~F.col(_NAME).isin(list(census.bad_headers))) if census.bad_headers else good
+            good = good.where(~F.col(NAME).isin(list(census.bad_headers))) if census.bad_headers else good
         starts = census.partition_starts()
         pairs = [F.lit(value) for pid, start in starts.items() for value in (pid, start)]
         start = F.create_map(*pairs)[F.shiftright(_ORDER, 33).cast("int")] if pairs else F.lit(0)
         placed = self._placed(good, census)
-        place = F.concat_ws("/", F.col(_NAME), F.col(_PARTITION).cast("string"), F.col(_POSITION).cast("string"))
+        place = F.concat_ws("/", F.col(NAME), F.col(_PARTITION).cast("string"), F.col(_POSITION).cast("string"))
         event_id = F.col(self.definition.event_id).cast("string") if self.definition.event_id else F.md5(place)
         return placed.select(
             *self.definition.payload,
@@ -651,18 +564,18 @@ class IngestQuery(Query[Ingest]):
     def _quarantined(
         self,
         rows: DataFrame,
-        census: _Census,
+        census: Census,
         unreadable: list[tuple[str, str]],
         ledger: LedgerEntry,
         batch_id: int,
     ) -> DataFrame:
         reason, detail, bad = F.col(REASON), F.col(DETAIL), F.col(REASON).isNotNull()
         if (header := self._header()) is not None:
-            wrong = F.col(_NAME).isin(list(census.bad_headers)) if census.bad_headers else F.lit(False)
+            wrong = F.col(NAME).isin(list(census.bad_headers)) if census.bad_headers else F.lit(False)
             again = is_header_line(header) & ~F.col(_ORDER).isin(list(census.headers.values())) & ~wrong
             bad = (bad & ~is_header_line(header)) | wrong | again
             found = F.create_map(*(F.lit(text) for pair in census.bad_headers.items() for text in pair))
-            told = F.concat(F.lit(f"expected {header}, got "), found[F.col(_NAME)])
+            told = F.concat(F.lit(f"expected {header}, got "), found[F.col(NAME)])
             reason = F.when(wrong | again, F.lit(HEADER)).otherwise(reason)
             detail = F.when(again, F.lit(REPEATED_HEADER)).otherwise(detail)
             detail = F.when(wrong, told).otherwise(detail) if census.bad_headers else detail
@@ -680,14 +593,14 @@ class IngestQuery(Query[Ingest]):
         if not unreadable:
             return found_bad
         files = self.spark.createDataFrame(
-            [(path, error) for path, error in unreadable], f"{_NAME} STRING, error STRING"
+            [(path, error) for path, error in unreadable], f"{NAME} STRING, error STRING"
         ).select(
             F.lit(UNREADABLE).alias("reason"),
             F.col("error").alias("detail"),
-            F.col(_NAME).alias("raw"),
+            F.col(NAME).alias("raw"),
             F.timestamp_millis(F.lit(ledger.started_ms)).alias("_ingest_time"),
             F.struct(
-                F.col(_NAME).alias("name"),
+                F.col(NAME).alias("name"),
                 F.lit(None).cast("int").alias("partition"),
                 F.lit(None).cast("bigint").alias("position"),
             ).alias("_source"),
@@ -698,15 +611,6 @@ class IngestQuery(Query[Ingest]):
 
 def _told(halt: Halt) -> str:
     return ", ".join(f"{count} rows of batch {halt.batch_id} break {rule}" for rule, count in halt.broken.items())
-
-
-def _blocks(counted: Iterable[Row]) -> list[Block]:
-    """The pieces in which the files were read, from the counts of their rows."""
-    found: dict[tuple[str, int], tuple[int, int]] = {}
-    for group in counted:
-        first, rows = found.get((group[_NAME], group[_BLOCK]), (group["first"], 0))
-        found[group[_NAME], group[_BLOCK]] = min(first, group["first"]), rows + group["rows"]
-    return [Block(file, start, first, rows) for (file, start), (first, rows) in found.items()]
 
 
 def _in_partition() -> Column:
