@@ -104,8 +104,15 @@ class Done:
     given_up: bool = False
 
 
-def plan_replay(lake: Lake, definition: Definition, selection: Selection) -> ReplayPlan:
+def plan_replay(lake: Lake, definition: Definition, selection: Selection, *, after_another: bool = False) -> ReplayPlan:
     """What a replay would read; nothing is written, and no JVM is started.
+
+    Args:
+        lake: where.
+        definition: of the ingest.
+        selection: what somebody wants to have replayed.
+        after_another: a replay that had not ended was carried out for the same command: of a reason that is named
+            there may be no row any more.
 
     Raises:
         ReplayRefusedError: if it is no ingest.
@@ -136,8 +143,11 @@ def plan_replay(lake: Lake, definition: Definition, selection: Selection) -> Rep
         )
     # It may have been started with --from.
     ingest = definition.model_copy(update={"source": began_with.source})
-    found = selected(lake, ingest, epoch.number, selection)
-    return ReplayPlan(ingest, epoch, selection, found, open_replay(lake, definition.name))
+    # Also one that has not ended may have taken its rows out of the quarantine: the same command ends it.
+    unfinished = open_replay(lake, definition.name)
+    may_be_gone = after_another or unfinished is not None
+    found = selected(lake, ingest, epoch.number, selection, may_be_gone=may_be_gone)
+    return ReplayPlan(ingest, epoch, selection, found, unfinished)
 
 
 def begin(lake: Lake, plan: ReplayPlan, *, by: str, comment: str = "", slice_rows: int = SLICE_ROWS) -> Replay:

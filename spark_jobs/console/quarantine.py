@@ -64,7 +64,7 @@ def run_replay(
         if (unfinished := open_replay(lake, definition.name)) is not None:
             done.append(_executed(out, ReplayRun(spark, lake, plan.ingest, unfinished)))
             # What it has taken out of the quarantine is not there any more.
-            plan = plan_replay(lake, definition, plan.selection)
+            plan = plan_replay(lake, definition, plan.selection, after_another=True)
         if plan.found.rows:
             replay = begin(lake, plan, by=by, comment=comment)
             done.append(_executed(out, ReplayRun(spark, lake, plan.ingest, replay)))

@@ -155,7 +155,7 @@ def samples(lake: Lake, definition: Definition, selection: Selection, number: in
     return found
 
 
-def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection) -> Selected:
+def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, may_be_gone: bool = False) -> Selected:
     """What a replay of an ingest would read; nothing is written.
 
     Args:
@@ -163,6 +163,7 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection) -> Se
         ingest: as it is now.
         epoch: of its checkpoint; rows of those before were read again since from the start of the source.
         selection: what somebody wants to have replayed.
+        may_be_gone: a replay before this one may have taken all rows of a reason that is named.
 
     Raises:
         QuarantineError: if a reason is named of which nothing is there, or nothing can be replayed.
@@ -180,7 +181,7 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection) -> Se
     reasons = {row["reason"]: row["rows"] for row in found if row["why"] is None}
     left = {(row["reason"], row["why"]): row["rows"] for row in found if row["why"] is not None}
     there = {row["reason"] for row in found}
-    for reason in selection.reasons:
+    for reason in () if may_be_gone else selection.reasons:
         if reason not in there:
             known = ", ".join(f"`{each.reason}`" for each in counted(lake, ingest, Selection())) or "nothing"
             raise QuarantineError(

@@ -192,6 +192,21 @@ def test_a_replay_is_noted_before_it_is_done_and_no_other_begins_meanwhile(lake:
     assert begin(lake, plan, by="bob").by == "bob"
 
 
+def test_the_command_of_a_replay_that_died_ends_it_though_no_row_of_its_reason_is_left(lake: Lake) -> None:
+    has_run(lake, an_ingest())
+    a_quarantine(lake, set_aside("future"), set_aside("one_of(x)"))
+    named = Selection(reasons=("future",))
+    replay = begin(lake, plan_replay(lake, an_ingest(), named), by="ada")
+    open_table(lake, "bronze.sales__quarantine").delete("reason = 'future'")
+    plan = plan_replay(lake, an_ingest(), named)
+    assert (plan.unfinished, plan.found.rows) == (replay, 0)
+    # What is asked afterwards, for the same command, refuses no reason either; the next command does.
+    records(lake, "ingest_sales").append(2, replay.model_copy(update={"state": "ended"}))
+    assert plan_replay(lake, an_ingest(), named, after_another=True).found.rows == 0
+    with pytest.raises(QuarantineError, match="expected rows with reason 'future'"):
+        plan_replay(lake, an_ingest(), named)
+
+
 def replayed(run: str, role: Any, rows: int, **more: Any) -> Replayed:
     return Replayed(pipeline="ingest_sales", epoch=1, run=run, role=role, rows=rows, **more)
 
