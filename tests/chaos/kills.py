@@ -259,7 +259,7 @@ def _refuse_failure(driver: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _driver(program: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def _driver(program: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     driver = subprocess.Popen(
         program,
         env={**os.environ, **environment},
@@ -271,6 +271,28 @@ def _driver(program: list[str], environment: Mapping[str, str]) -> Iterator[subp
         yield driver
     finally:
         _kill(driver)
+
+
+def run_until(command: Sequence[str], reached: Callable[[], bool]) -> None:
+    """Runs a command and kills it as soon as something has happened.
+
+    Raises:
+        AssertionError: if it ends before.
+    """
+    with _driver(command, {}) as process:
+        deadline = time.monotonic() + _STUCK_S
+        while not reached():
+            assert process.poll() is None, f"it has ended with {process.returncode} before it was killed"
+            assert time.monotonic() < deadline, f"it has not come so far in {_STUCK_S:.0f} s"
+            time.sleep(0.005)
+    assert process.returncode == -signal.SIGKILL, "it was killed"
+
+
+def run_until_death(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Runs a command that kills itself."""
+    with _driver(command, environment) as process:
+        process.wait(_STUCK_S)
+    assert process.returncode == -signal.SIGKILL, f"it was not killed, but ended with {process.returncode}"
 
 
 def _kill(driver: subprocess.Popen[bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -171,6 +172,45 @@ def test_a_changed_window_of_a_live_ranking_is_swapped_with_its_groups(spark: Sp
     changed = with_aggregate(before, window=HOPPING)
     found = rebuilt(spark, lake, changed)
     assert (found.same, found.changed, found.new > 0, found.gone > 0) == (0, 0, True, True), "no key is one of before"
+    bronze.append(batches[3])
+    run(spark, lake, changed)
+    run_repair(spark, lake, changed)
+    assert_same(table(lake), expected(lake, changed))
+    assert_sound(spark, lake, changed)
+
+
+SWAP = (("bury", 2), ("empty", 1), ("_overwrite", 1), ("_overwrite", 2), ("withdraw", 1), ("begin_epoch", 1))
+"""Steps of the swap of a live ranking, and which call of each is the last one that is done."""
+
+
+def dies_after(step: str, call: int) -> Any:
+    done, calls = getattr(swapping, step), count(1)
+
+    def and_dies(*arguments: Any, **named: Any) -> None:
+        done(*arguments, **named)
+        if next(calls) == call:
+            raise RuntimeError("killed")
+
+    return patch.object(swapping, step, and_dies)
+
+
+def test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next(spark: SparkSession, lake: Lake) -> None:
+    before, batches = pipeline(mode="update", top=True), events(7)
+    bronze = feed(lake, batches[:3])
+    lakes.run(spark, lake, before)
+    old, changed = table(lake), with_aggregate(before, window=HOPPING)
+    rebuild.build(spark, *plan_rebuild(lake, changed))
+    swapped = False
+    for step, call in SWAP:
+        # The next command builds the same rows again, which are there.
+        target, plan = plan_rebuild(lake, changed)
+        with dies_after(step, call), pytest.raises(RuntimeError, match="killed"):
+            rebuild.swap(spark, target, plan)
+        swapped |= (step, call) == ("_overwrite", 2)
+        assert (table(lake) == old) != swapped, "the result has its old rows or its new ones, never a part"
+        assert (rebuild.unfinished(lake, changed) is None) == (step != "begin_epoch")
+    rebuild.remove_built(lake, changed)
+    assert not exists(lake, aside("gold.activity"))
     bronze.append(batches[3])
     run(spark, lake, changed)
     run_repair(spark, lake, changed)

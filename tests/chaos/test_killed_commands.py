@@ -1,0 +1,125 @@
+"""Commands that rewrite tables, killed for real in the middle of it; the next one ends what they began."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.batch import rebuild
+from spark_jobs.batch.replay import begin, plan_replay
+from spark_jobs.lake import Lake
+from spark_jobs.lake.quarantine import Selection
+from spark_jobs.lake.replays import open_replay
+from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.plan.tables import aside
+from spark_jobs.spec import Definition
+from tests import lakes
+from tests.chaos import kills
+from tests.spark import test_bootstrap as bootstraps
+from tests.spark import test_replay as replays
+from tests.spark.test_backfill import HOPPING, assert_same, events, feed, pipeline, run_repair, table
+
+DYING_SWAP = str(Path(__file__).with_name("dying_swap.py"))
+
+
+def a_file(folder: Path, definition: Definition) -> str:
+    """A pipeline file with this definition."""
+    path = folder / "definition.py"
+    text = (
+        f"from spark_jobs.spec import definition_from_json\n\nmine = definition_from_json({definition.to_json()!r})\n"
+    )
+    path.write_text(text)
+    return str(path)
+
+
+def commit_file(lake: Lake, table: str, version: int) -> Path:
+    return Path(lake.table_path(table)) / "_delta_log" / f"{version:020d}.json"
+
+
+def test_a_replay_that_is_killed_on_either_side_of_its_last_commit_to_bronze_moves_each_row_once(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    landing, good, slices = tmp_path / "landing", 40, 10
+    wrong = [(reason, number) for number, reason in enumerate([*replays.FIVE_KINDS] * 200, start=good)]
+    lines = [replays.event(number) for number in range(good)]
+    replays.write(landing, "first", [*lines, *(replays.FIVE_KINDS[reason](number) for reason, number in wrong)])
+    replays.ingest(spark, lake, replays.an_ingest(landing))
+    now = replays.an_ingest(landing, replays.AS_MEANT)
+    # As the command notes it, but in slices of a hundred rows instead of a hundred thousand.
+    noted = begin(lake, plan_replay(lake, now, Selection()), by="ada", comment="the rules were wrong", slice_rows=100)
+    before = open_table(lake, "bronze.events").version()
+    # What the command names itself is among what is carried out before: nothing is left of it then.
+    command = [sys.executable, "-m", "spark_jobs", "replay", a_file(tmp_path, now), "--reason", "one_of(store)"]
+    command += ["--lake", lake.uri]
+    passes = [number for reason, number in wrong if reason != "unparseable"]
+    passes = [
+        number for number in passes if number not in {n for r, n in wrong if r.startswith("between") and n % 2 == 0}
+    ]
+
+    kills.run_until(command, lambda: commit_file(lake, "bronze.events", before + 2).exists())
+    assert before + 2 <= open_table(lake, "bronze.events").version() < before + slices, "in the middle"
+    assert open_replay(lake, now.name) == noted
+
+    kills.run_until(command, lambda: commit_file(lake, "bronze.events", before + slices).exists())
+    assert replays.ids(lake) == sorted([*range(good), *passes])
+    assert replays.reasons(lake) == Counter(dict.fromkeys(replays.FIVE_KINDS, 200)), "in both tables"
+    assert open_replay(lake, now.name) == noted
+    replays.assert_balanced(lake, now)
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert open_table(lake, "bronze.events").version() == before + slices
+    assert replays.ids(lake) == sorted([*range(good), *passes])
+    assert replays.reasons(lake) == Counter({"unparseable": 200, "between(units, 1..)": 1000 - 200 - len(passes)})
+    assert open_replay(lake, now.name) is None
+    replays.assert_numbers_grow(lake)
+    (told,) = [text for text in replays.assert_balanced(lake, now) if text.startswith("replay-")]
+    assert f"rows read again 1,000 = replayed {len(passes)} + set aside as before {1000 - len(passes)}" in told
+
+
+@pytest.mark.long
+def test_a_rebuild_that_is_killed_in_the_middle_of_its_swap_is_done_by_the_next(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    before, batches = pipeline(mode="update", top=True), events(7)
+    bronze = feed(lake, batches[:3])
+    lakes.run(spark, lake, before)
+    old = table(lake)
+    changed = bootstraps.with_aggregate(before, window=HOPPING)
+    arguments = ["rebuild", a_file(tmp_path, changed), "--yes", "--lake", lake.uri]
+    dying = [sys.executable, DYING_SWAP, *arguments]
+
+    def dies_after(step: str) -> None:
+        kills.run_until_death(dying, {"DIES_AFTER": step})
+
+    # The groups have their new rows, the result that is picked out of them its old ones.
+    dies_after("_overwrite")
+    assert table(lake) == old
+    assert rebuild.unfinished(lake, changed) is None
+    dies_after("begin_epoch")
+    assert rebuild.unfinished(lake, changed) is not None
+    swapped = table(lake)
+    assert swapped != old
+    assert exists(lake, aside("gold.activity"))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_jobs", *arguments],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert rebuild.unfinished(lake, changed) is None
+    assert not exists(lake, aside("gold.activity"))
+    bronze.append(batches[3])
+    bootstraps.run(spark, lake, changed)
+    run_repair(spark, lake, changed)
+    assert_same(table(lake), bootstraps.expected(lake, changed))
+    bootstraps.assert_sound(spark, lake, changed)
