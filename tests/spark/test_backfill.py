@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -147,9 +147,23 @@ def run_backfill(spark: SparkSession, lake: Lake, definition: Pipeline, **option
     return backfill.execute(spark, target, plan)
 
 
+def backfill_in_parts(
+    spark: SparkSession, lake: Lake, definition: Pipeline, cuts: Iterable[float], chance: random.Random
+) -> None:
+    """All of the range, cut after so many minutes, in whatever order."""
+    parts = list(pairwise([BEGIN, *(lakes.at(START + round(minutes * MINUTE)) for minutes in sorted(cuts)), END]))
+    chance.shuffle(parts)
+    for begin, end in parts:
+        run_backfill(spark, lake, definition, begin=begin, end=end)
+
+
 def run_repair(spark: SparkSession, lake: Lake, definition: Pipeline) -> backfill.Done | None:
     target, plan = repair.plan_repair(lake, definition)
     return None if plan.nothing_to_do else repair.execute(spark, target, plan)
+
+
+def settled_ids(lake: Lake, table: str = "gold.activity") -> set[str]:
+    return {row["_event_id"] for row in lakes.rows(lake, f"{table}__late") if row["settled_version"] is not None}
 
 
 def settled(lake: Lake) -> set[bool]:
@@ -215,10 +229,14 @@ def streamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> L
     return lake
 
 
+def copy_of(lake: Lake, folder: Path) -> Lake:
+    shutil.copytree(lake.uri, folder)
+    return Lake(str(folder)).ensure_exists()
+
+
 @pytest.fixture
 def copy(streamed: Lake, tmp_path: Path) -> Lake:
-    shutil.copytree(streamed.uri, tmp_path / "copy")
-    return Lake(str(tmp_path / "copy")).ensure_exists()
+    return copy_of(streamed, tmp_path / "copy")
 
 
 RANKING = KINDS["top, updated"]
@@ -388,65 +406,109 @@ def both_sides(seed: int, batches: int = 14, size: int = 10) -> list[tuple[list[
     return made
 
 
-@pytest.mark.parametrize("how", ["inner", "full"])
-def test_a_join_with_late_events_of_both_sides_is_repaired_and_given_back(
-    spark: SparkSession, lake: Lake, how: str
-) -> None:
-    within, before = 10, 4
-    definition = lakes.one_file_a_batch(
+WITHIN, BEFORE = 10, 4
+
+
+def joined(how: str) -> Pipeline:
+    bounds = {"within": f"{WITHIN} minutes", "before": f"{BEFORE} minutes"}
+    return lakes.one_file_a_batch(
         Pipeline(
             name="paid",
             source=Table("bronze.clicks"),
             event_time="t",
             watermark=Watermark(delay="3 minutes"),
-            steps=(
-                Join(Table("bronze.paid"), on=("k",), event_time="u", within="10 minutes", before="4 minutes", how=how),
-            ),
+            steps=(Join(Table("bronze.paid"), on=("k",), event_time="u", how=how, **bounds),),
             sink=Sink("gold.paid"),
         )
     )
+
+
+@pytest.fixture(scope="module")
+def streamed_join(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> tuple[Lake, Pipeline]:
+    """A lake with a join of this kind; copied, never changed."""
+    lake, definition = Lake(str(tmp_path_factory.mktemp("join"))).ensure_exists(), joined(request.param)
     clicks = lakes.Bronze(lake, "bronze.clicks", COLUMNS, "t")
     paid = lakes.Bronze(lake, "bronze.paid", PAID, "u")
     for left, right in both_sides(4):
         clicks.append(left, ids=[f"l{clicks._next + i}" for i in range(len(left))])
         paid.append(right, ids=[f"r{paid._next + i}" for i in range(len(right))])
     lakes.run(spark, lake, definition)
-    last_ms = closed_ms(lake, definition) - within * MINUTE
+    return lake, definition
 
-    def found() -> list[str]:
-        """Rows that nothing can change any more, and that no event can which is open itself."""
-        rows = [
-            (row["_event_id"], row["_other_event_id"], row["t"] or row["u"]) for row in lakes.rows(lake, "gold.paid")
-        ]
-        return sorted(repr(row[:2]) for row in rows if lakes.ms(row[2]) < last_ms - within * MINUTE)
 
+def unchangeable_ms(lake: Lake, definition: Pipeline) -> int:
+    """Before it lie the rows that nothing can change any more, and that no event can which is open itself."""
+    return closed_ms(lake, definition) - 2 * WITHIN * MINUTE
+
+
+def pairs_by_duckdb(lake: Lake, definition: Pipeline) -> list[str]:
+    """The pairs of all events of both sides."""
+    (step,) = definition.stateful_steps
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for name in ("clicks", "paid"):
             connection.register(name, open_table(lake, f"bronze.{name}").to_pyarrow_dataset())
-        kind = {"inner": "INNER", "full": "FULL OUTER"}[how]
-        expected = connection.execute(
+        found = connection.execute(
             f"""
-            SELECT c._event_id, p._event_id FROM clicks c {kind} JOIN paid p ON c.k = p.k
-            AND u >= t - INTERVAL {before} MINUTE AND u <= t + INTERVAL {within} MINUTE
-            WHERE epoch_ms(coalesce(t, u)) < {last_ms - within * MINUTE}
+            SELECT c._event_id, p._event_id
+            FROM clicks c {"INNER" if step.how == "inner" else "FULL OUTER"} JOIN paid p ON c.k = p.k
+            AND u >= t - INTERVAL {BEFORE} MINUTE AND u <= t + INTERVAL {WITHIN} MINUTE
+            WHERE epoch_ms(coalesce(t, u)) < {unchangeable_ms(lake, definition)}
             """
         ).fetchall()
+    return sorted(map(repr, found))
+
+
+def pairs(lake: Lake, definition: Pipeline) -> list[str]:
+    rows = [(row["_event_id"], row["_other_event_id"], row["t"] or row["u"]) for row in lakes.rows(lake, "gold.paid")]
+    return sorted(repr(row[:2]) for row in rows if lakes.ms(row[2]) < unchangeable_ms(lake, definition))
+
+
+@pytest.mark.parametrize("streamed_join", ["inner", "full"], indirect=True)
+def test_a_join_with_late_events_of_both_sides_is_repaired_and_given_back(
+    spark: SparkSession, streamed_join: tuple[Lake, Pipeline], tmp_path: Path
+) -> None:
+    lake, definition = copy_of(streamed_join[0], tmp_path / "copy"), streamed_join[1]
+    expected = pairs_by_duckdb(lake, definition)
+
+    def found() -> list[str]:
+        return pairs(lake, definition)
+
     streamed = found()
-    assert streamed != sorted(map(repr, expected))
+    assert streamed != expected
     (same,) = run_backfill(spark, lake, definition, mode="as-streamed", force=True)
     assert same.changed.rows == 0
 
     done = run_repair(spark, lake, definition)
     assert done is not None
-    assert found() == sorted(map(repr, expected))
+    assert found() == expected
     lakes.assert_balanced(lake, definition)
     (undone,) = run_backfill(spark, lake, definition, mode="as-streamed")
     assert undone.unsettled == done.settled
     assert found() == streamed
     run_backfill(spark, lake, definition)
-    assert found() == sorted(map(repr, expected))
+    assert found() == expected
     lakes.assert_balanced(lake, definition)
+
+
+@pytest.mark.parametrize("streamed_join", ["full"], indirect=True)
+def test_any_split_of_a_range_gives_the_same_pairs(
+    spark: SparkSession, streamed_join: tuple[Lake, Pipeline], tmp_path: Path
+) -> None:
+    streamed, definition = streamed_join
+    chance, found, settled_late = random.Random(5), [], []
+    for number, cuts in enumerate((0, 2, 3)):
+        lake = copy_of(streamed, tmp_path / str(number))
+        backfill_in_parts(spark, lake, definition, (chance.uniform(-20, 110) for _ in range(cuts)), chance)
+        assert pairs(lake, definition) == pairs_by_duckdb(lake, definition)
+        lakes.assert_balanced(lake, definition)
+        found.append(lakes.comparable(lakes.rows(lake, "gold.paid")))
+        settled_late.append(settled_ids(lake, "gold.paid"))
+    assert found[0] == found[1] == found[2]
+    assert settled_late[0] == settled_late[1] == settled_late[2]
+    assert found[0] != lakes.comparable(lakes.rows(streamed, "gold.paid"))
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["few rows", "many rows"])
@@ -598,25 +660,46 @@ def sessions_by_python(batches: Sequence[Sequence[dict[str, Any]]], gap_ms: int)
     return sorted(found, key=repr)
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(8, marks=pytest.mark.long)])
-def test_late_events_draw_sessions_together(spark: SparkSession, lake: Lake, tmp_path: Path, seed: int) -> None:
-    gap = 2
-    definition = pipeline(Session(f"{gap} minutes"))
-    batches = events(seed, batches=14, size=8)
+GAP = 2
+SESSIONS = pipeline(Session(f"{GAP} minutes"))
+
+
+@pytest.fixture(scope="module")
+def streamed_sessions(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> tuple[Lake, list[list[dict[str, Any]]]]:
+    """A lake with the sessions of these events, and the events; copied, never changed."""
+    lake = Lake(str(tmp_path_factory.mktemp("sessions"))).ensure_exists()
+    batches = events(request.param, batches=14, size=8)
     feed(lake, batches)
-    lakes.run(spark, lake, definition)
+    lakes.run(spark, lake, SESSIONS)
+    return lake, batches
+
+
+def sessions(lake: Lake) -> list[tuple[Any, ...]]:
+    rows = lakes.rows(lake, "gold.activity")
+    bounds = ("window_start", "window_end")
+    return sorted(((*(lakes.ms(r[b]) for b in bounds), r["k"], r["n"], r["total"]) for r in rows), key=repr)
+
+
+def first_open_ms(lake: Lake, batches: Sequence[Sequence[dict[str, Any]]]) -> int:
+    """Where the first session begins that the stream may hold open."""
+    closed = closed_ms(lake, SESSIONS)
+    return min(row[0] for row in sessions_by_python(batches, GAP * MINUTE) if row[1] > closed)
+
+
+@pytest.mark.parametrize("streamed_sessions", [3, pytest.param(8, marks=pytest.mark.long)], indirect=True)
+def test_late_events_draw_sessions_together(
+    spark: SparkSession, streamed_sessions: tuple[Lake, list[list[dict[str, Any]]]], tmp_path: Path
+) -> None:
+    lake, batches = copy_of(streamed_sessions[0], tmp_path / "lake"), streamed_sessions[1]
+    definition, found = SESSIONS, sessions
     closed = closed_ms(lake, definition)
-
-    def found(here: Lake) -> list[tuple[Any, ...]]:
-        rows = lakes.rows(here, "gold.activity")
-        bounds = ("window_start", "window_end")
-        return sorted(((*(lakes.ms(r[b]) for b in bounds), r["k"], r["n"], r["total"]) for r in rows), key=repr)
-
-    expected = [row for row in sessions_by_python(batches, gap * MINUTE) if row[1] <= closed]
+    expected = [row for row in sessions_by_python(batches, GAP * MINUTE) if row[1] <= closed]
     late = lakes.rows(lake, "gold.activity__late")
     assert found(lake) != expected
     # What would be joined to a session that the stream holds open waits until it is closed.
-    last_open = min(row[0] for row in sessions_by_python(batches, gap * MINUTE) if row[1] > closed)
+    last_open = first_open_ms(lake, batches)
     waiting = {row["_event_id"] for row in late if lakes.ms(row["t"]) >= last_open}
 
     # The stream closes a session, and begins another one that touches it: only its batches tell.
@@ -624,32 +707,43 @@ def test_late_events_draw_sessions_together(spark: SparkSession, lake: Lake, tmp
     (same,) = run_backfill(spark, lake, definition, mode="as-streamed", force=True)
     assert same.changed.rows == 0
 
-    copied = Lake(str(tmp_path / "copy"))
-    shutil.copytree(lake.uri, copied.uri)
+    copied = copy_of(lake, tmp_path / "copy")
     done = run_repair(spark, lake, definition)
     assert done is not None
     assert done.settled >= len(late) - len(waiting)
     assert [row for row in found(lake) if row[1] < last_open] == [row for row in expected if row[1] < last_open]
     lakes.assert_balanced(lake, definition)
 
-    # In any split, and in any order, backfills give the same.
-    edges = [BEGIN, *(lakes.at(START + minutes * MINUTE) for minutes in (7, 31, 55, 81)), END]
-    parts = list(pairwise(edges))
-    random.Random(seed).shuffle(parts)
-    for begin, end in parts:
-        run_backfill(spark, copied, definition, begin=begin, end=end)
+    # Backfills of its parts, in any order, give what the repair gives.
+    backfill_in_parts(spark, copied, definition, (7, 31, 55, 81), random.Random(len(late)))
     assert found(copied) == found(lake)
     lakes.assert_balanced(copied, definition)
-    settled = [
-        {r["_event_id"] for r in lakes.rows(each, "gold.activity__late") if r["settled_version"]}
-        for each in (lake, copied)
-    ]
-    assert settled[0] == settled[1]
+    assert settled_ids(copied) == settled_ids(lake)
 
     (undone,) = run_backfill(spark, lake, definition, mode="as-streamed")
     assert undone.unsettled == done.settled
     assert found(lake) == streamed
     lakes.assert_balanced(lake, definition)
+
+
+@pytest.mark.parametrize("streamed_sessions", [8], indirect=True)
+def test_any_split_of_a_range_gives_the_same_sessions(
+    spark: SparkSession, streamed_sessions: tuple[Lake, list[list[dict[str, Any]]]], tmp_path: Path
+) -> None:
+    streamed, batches = streamed_sessions
+    open_ms = first_open_ms(streamed, batches)
+    expected = [row for row in sessions_by_python(batches, GAP * MINUTE) if row[1] < open_ms]
+    chance, found, settled_late = random.Random(2), [], []
+    for number, cuts in enumerate((0, 2, 3)):
+        lake = copy_of(streamed, tmp_path / str(number))
+        backfill_in_parts(spark, lake, SESSIONS, (chance.uniform(-20, 120) for _ in range(cuts)), chance)
+        assert [row for row in sessions(lake) if row[1] < open_ms] == expected
+        lakes.assert_balanced(lake, SESSIONS)
+        found.append(lakes.comparable(lakes.rows(lake, "gold.activity"), without=("mean",)))
+        settled_late.append(settled_ids(lake))
+    assert found[0] == found[1] == found[2]
+    assert settled_late[0] == settled_late[1] == settled_late[2]
+    assert found[0] != lakes.comparable(lakes.rows(streamed, "gold.activity"), without=("mean",))
 
 
 CATEGORIES = ({"a": "tea", "b": "tea"}, {"a": "milk", "b": "tea", "c": "milk"}, {"b": "milk", "c": "tea"})
