@@ -59,4 +59,6 @@ def address(lake: Lake, table: str) -> str:
 
 
 def _put(lake: Lake, path: str, text: str) -> None:
-    obstore.put(lake.store, path, text.encode())
+    # Of an object without a type, a browser makes a download. A folder keeps no types.
+    attributes = {"Content-Type": "text/html; charset=utf-8"} if lake.on_s3 else None
+    obstore.put(lake.store, path, text.encode(), attributes=attributes)
