@@ -726,7 +726,7 @@ def test_late_events_draw_sessions_together(
     lakes.assert_balanced(lake, definition)
 
 
-@pytest.mark.parametrize("streamed_sessions", [8], indirect=True)
+@pytest.mark.parametrize("streamed_sessions", [3], indirect=True)
 def test_any_split_of_a_range_gives_the_same_sessions(
     spark: SparkSession, streamed_sessions: tuple[Lake, list[list[dict[str, Any]]]], tmp_path: Path
 ) -> None:
