@@ -91,4 +91,3 @@ def test_a_batch_on_minio_that_dies_before_its_commit_leaves_no_row_and_is_writt
     assert written[-1] <= named()
     assert not left & named()
     assert left <= there()
-    assert lakes.ledger(lake, DEFINITION)[-1][0] == LAST
