@@ -5,18 +5,14 @@
 - a check of ten expectations on the rows of a table that has gained a million, without a JVM and warm, beside the same
   counts by hand: DuckDB over the same files, and pandas;
 - the memory of a process that checks 500 times;
-- an ingest of a million lines of JSON with ten row rules, beside the same without them, each run in a process of its
-  own, in turns.
+- an ingest of a million lines of JSON with ten row rules, beside the same without them, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,6 +25,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from benchmarks.late_split import CACHE, SETTINGS
@@ -177,46 +174,39 @@ def landing() -> Path:
     return made / "in"
 
 
-def ingest(rules: int, source: str, folder: str) -> float:
-    """Seconds of an ingest with so many rules, in this process."""
-    lake = Lake(folder).ensure_exists()
-    spark = build_session(lake, settings=SETTINGS)
-    began = time.monotonic()
-    query = IngestQuery(spark, lake, definition(RULES[:rules], source))
-    query.start(until_caught_up=True).awaitTermination()
-    taken = time.monotonic() - began
-    spark.stop()
-    return taken
+def ingest(spark: SparkSession, rules: int, source: str) -> float:
+    """Seconds of an ingest with so many rules into a lake of its own."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        query = IngestQuery(spark, Lake(folder).ensure_exists(), definition(RULES[:rules], source))
+        began = time.monotonic()
+        query.start(until_caught_up=True).awaitTermination()
+        return time.monotonic() - began
 
 
 def measure_stream(out: Console, repeats: int) -> None:
-    """An ingest with and without rules, in turns."""
+    """An ingest with and without rules, in turns in one JVM; the first two runs compile code."""
     source = str(landing().absolute())
     found: dict[int, list[float]] = {0: [], len(RULES): []}
-    for _ in range(repeats):
-        for rules, taken in found.items():
-            with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
-                program = [sys.executable, "-m", "benchmarks.quality", "--ingest", str(rules), source, folder]
-                done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True)
-            taken.append(float(json.loads(done.stdout.splitlines()[-1])))
-    without, with_ = (statistics.median(taken) for taken in found.values())
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        spark = build_session(Lake(folder).ensure_exists(), settings=SETTINGS)
+        for _ in range(repeats + 1):
+            for rules, taken in found.items():
+                taken.append(ingest(spark, rules, source))
+        spark.stop()
+    without, with_ = (statistics.median(taken[1:]) for taken in found.values())
+    runs = "; ".join(f"{rules}: {' '.join(f'{each:.1f}' for each in taken[1:])}" for rules, taken in found.items())
     out.print(
         f"ingest of {ROWS:,} lines: {without:.1f} s without rules, {with_:.1f} s with {len(RULES)} "
-        f"({with_ / without:.2f} x); runs {found}"
+        f"({with_ / without:.2f} x); runs {runs}"
     )
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ingest", nargs=3, metavar=("RULES", "SOURCE", "LAKE"))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=("suite", "stream"))
     options = parser.parse_args()
-    if options.ingest:
-        rules, source, lake = options.ingest
-        print(json.dumps(ingest(int(rules), source, lake)))
-        return
     out = Console(width=140)
     if options.only != "stream":
         measure_suite(out)
