@@ -53,7 +53,7 @@ ONE, ALL = READERS[:1], READERS
 @pytest.mark.parametrize(
     ("kind", "with_reset", "readers"),
     [
-        pytest.param("folder", False, ONE, id="folder"),
+        pytest.param("folder", False, ONE, id="folder", marks=pytest.mark.long),
         pytest.param("minio", True, ONE, id="minio-reset"),
         pytest.param("folder", True, ALL, id="folder-reset-all", marks=pytest.mark.long),
         pytest.param("minio", False, ALL, id="minio-all", marks=pytest.mark.long),

@@ -38,7 +38,13 @@ def audited(spark: SparkSession, lake: Lake, definition: Pipeline) -> Audit:
     return planned if isinstance(planned, Audit) else recount(spark, *planned, found)
 
 
-@pytest.mark.parametrize("kind", [pipeline(HOPPING), pipeline(mode="update", top=True)], ids=["append", "top, updated"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(pipeline(HOPPING), id="append", marks=pytest.mark.long),
+        pytest.param(pipeline(mode="update", top=True), id="top, updated"),
+    ],
+)
 def test_what_stream_repair_and_backfill_have_written_is_sound(spark: SparkSession, lake: Lake, kind: Pipeline) -> None:
     feed(lake, events(7))
     lakes.run(spark, lake, kind)
