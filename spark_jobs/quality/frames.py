@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SAMPLES = 5
-IN_MEMORY_BYTES = 64 * 1024 * 1024
-"""Of files, which are compressed."""
+IN_MEMORY_BYTES = 256 * 1024 * 1024
+"""What takes more memory when it is read goes into a table of DuckDB, which moves to the disk."""
 ROWS = "added"
 """The table of DuckDB that has the rows of a check."""
 
@@ -53,21 +54,27 @@ def held(lake: Lake, table: str, opened: DeltaTable, added: Added, columns: Coll
             else quoted(name)
             for name in names
         )
-        connection.register("no_rows", schema.empty_table().select(names))
-        if added.bytes <= IN_MEMORY_BYTES:
-            read = {f"part_{index}": reader(lake, table, opened, part, names) for index, part in enumerate(added.parts)}
-            for name, rows in read.items():
-                connection.register(name, rows.read_all())
-            every = " UNION ALL ".join(f"SELECT {taken} FROM {name}" for name in ("no_rows", *read))
-            connection.execute(f"CREATE TEMP VIEW {ROWS} AS {every}")
-            yield Held(connection)
-            return
-        connection.execute(f"CREATE TEMP TABLE {ROWS} AS SELECT {taken} FROM no_rows")
-        for part in added.parts:
-            connection.register("part", reader(lake, table, opened, part, names))
-            connection.execute(f"INSERT INTO {ROWS} SELECT {taken} FROM part")
-            connection.unregister("part")
+        shape = schema.empty_table().select(names).schema
+        batches = chain.from_iterable(reader(lake, table, opened, part, names) for part in added.parts)
+        few, is_all = _first(batches, IN_MEMORY_BYTES)
+        if is_all:
+            connection.register("few", pa.Table.from_batches(few, shape))
+            connection.execute(f"CREATE TEMP VIEW {ROWS} AS SELECT {taken} FROM few")
+        else:
+            connection.register("every", pa.RecordBatchReader.from_batches(shape, chain(few, batches)))
+            connection.execute(f"CREATE TEMP TABLE {ROWS} AS SELECT {taken} FROM every")
         yield Held(connection)
+
+
+def _first(batches: Iterator[pa.RecordBatch], most_bytes: int) -> tuple[list[pa.RecordBatch], bool]:
+    """Batches until they take more memory than that, and whether these are all."""
+    found, size = [], 0
+    for batch in batches:
+        found.append(batch)
+        size += batch.nbytes
+        if size > most_bytes:
+            return found, False
+    return found, True
 
 
 class Held:
