@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal
 
@@ -30,6 +30,7 @@ from spark_jobs.spec import Definition, Ingest, Table, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.errors import TidemarkError
 
+_FIRST_US = us(datetime.min.replace(tzinfo=UTC))
 _BYTES_A_SLICE = 4 * 2**30
 
 # What changes no row of a table, by Delta's names.
@@ -371,7 +372,7 @@ def plan_backfill(
     before, after = operator.reach
     times = Range(closed.begin_us - duration_ms(before) * 1000, closed.end_us + duration_ms(after) * 1000)
     reads = target.reads(mode, times)
-    _refuse_before_first_event(target, reads, times)
+    _refuse_before_first_event(target, mode, reads, times)
     parts = in_slices(closed, sum(read.bytes for read in reads))
     found = None if late is None else late.within(closed.begin_us, closed.end_us)
     revised = revisions(lake, operator.groups.name, target.name, target.epoch.number)
@@ -413,8 +414,11 @@ def _refuse_mode(target: Target, mode: Mode) -> None:
         )
 
 
-def _refuse_before_first_event(target: Target, reads: Sequence[Read], times: Range) -> None:
-    if all(read.rows == 0 for read in reads):
+def _refuse_before_first_event(target: Target, mode: Mode, reads: Sequence[Read], times: Range) -> None:
+    """A range without events that has some before it is a quiet day, and no mistake."""
+    if any(read.rows != 0 for read in reads):
+        return
+    if all(read.rows == 0 for read in target.reads(mode, Range(_FIRST_US, times.begin_us))):
         sources = ", ".join(read.table for read in reads)
         raise RangeError(
             f"range: {sources} has no event from {shown(times.begin_us)} to {shown(times.end_us)}. Nothing was written."

@@ -336,6 +336,16 @@ def test_a_range_of_which_nothing_can_be_computed_is_refused(
     assert contents(copy) == before
 
 
+def test_a_range_without_events_between_others_has_nothing_to_do(copy: Lake) -> None:
+    first = datetime(1999, 1, 1, tzinfo=UTC)
+    lakes.Bronze(copy, "bronze.clicks", COLUMNS, "t", 10_000).append([{"k": "a", "v": 1, "d": 0.5, "t": first}])
+    _, plan = plan_backfill(copy, RANKING, first + timedelta(days=1), first + timedelta(days=2))
+    assert plan.nothing_to_do
+    assert [read.rows for read in plan.reads] == [0]
+    with pytest.raises(RangeError, match=r"bronze\.clicks has no event from"):
+        plan_backfill(copy, RANKING, first - timedelta(days=2), first - timedelta(days=1))
+
+
 def test_a_range_that_reaches_into_what_is_open_is_cut_or_refused(copy: Lake) -> None:
     open_ms = closed_ms(copy, RANKING) - 15 * MINUTE
     first_open = lakes.at(open_ms // (10 * MINUTE) * 10 * MINUTE + 10 * MINUTE)
