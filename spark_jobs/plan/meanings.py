@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from spark_jobs.plan.columns import (
     EVENT_ID,
+    EVENTS,
     FINAL_AFTER,
     HEARTBEAT,
     INGEST_SEQ,
@@ -30,6 +31,7 @@ _RESULTS: Mapping[str, str] = {
     WINDOW_START: "First instant of the window, UTC.",
     WINDOW_END: "First instant after the window, UTC.",
     "rank": "Place in the window's ranking; 1 is best.",
+    EVENTS: "How many events the row stands for.",
     FINAL_AFTER: "The row is final once the published watermark has reached this time, UTC.",
     REVISION: "How often the row was written; 1 at first.",
     REVISED_AT: "When the row was written last, UTC.",
