@@ -164,6 +164,8 @@ class Backfill(BatchCommand):
             "--dry-run": params["dry_run"],
             "--strict": params["strict"],
             "--force": params["force"],
+            # Of many days that Airflow goes through, nobody has asked for this one by its date.
+            "--allow-empty": params["from"] is None,
         }
         given = [flag for flag, is_given in flags.items() if is_given]
         return ["backfill", self.pipeline, f"--from={begin}", f"--to={end}", *given]

@@ -336,6 +336,7 @@ def plan_backfill(
     mode: Mode = "corrected",
     strict: bool = False,
     force: bool = False,
+    allow_empty: bool = False,
 ) -> tuple[Target, BackfillPlan]:
     """What a backfill of a range will do; nothing is written.
 
@@ -347,6 +348,7 @@ def plan_backfill(
         mode: `corrected`: late events count; `as-streamed`: the rows that the stream wrote.
         strict: refuse a range that reaches into what is still open, which is otherwise cut.
         force: compute again also where nothing seems to have changed, or another program has changed the table.
+        allow_empty: a range before the first event has nothing to do, instead of being refused.
 
     Raises:
         RangeError: if nothing of the range can be computed.
@@ -372,7 +374,8 @@ def plan_backfill(
     before, after = operator.reach
     times = Range(closed.begin_us - duration_ms(before) * 1000, closed.end_us + duration_ms(after) * 1000)
     reads = target.reads(mode, times)
-    _refuse_before_first_event(target, mode, reads, times)
+    if not allow_empty:
+        _refuse_before_first_event(target, mode, reads, times)
     parts = in_slices(closed, sum(read.bytes for read in reads))
     found = None if late is None else late.within(closed.begin_us, closed.end_us)
     revised = revisions(lake, operator.groups.name, target.name, target.epoch.number)

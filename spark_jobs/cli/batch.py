@@ -36,6 +36,10 @@ def backfill(
         bool, typer.Option("--strict", help="Refuse a range of which results are still open, instead of cutting it.")
     ] = False,
     force: ForceOption = False,
+    allow_empty: Annotated[
+        bool,
+        typer.Option("--allow-empty", help="Nothing to do in a range before the first event, instead of an error."),
+    ] = False,
     report: ReportOption = None,
 ) -> None:
     """Compute the results of a range of event time again, late events included, and put right what differs."""
@@ -53,6 +57,7 @@ def backfill(
         mode="as-streamed" if as_streamed else "corrected",
         strict=strict,
         force=force,
+        allow_empty=allow_empty,
     )
     out.print(backfill_text(plan), highlight=False, markup=False, soft_wrap=True)
     if dry_run:

@@ -223,7 +223,11 @@ def test_of_its_own_accord_a_backfill_leaves_alone_the_days_before_its_stream(
     }
     task = Backfill(task_id="backfill", pipeline="top_products")
     if is_computed:
-        assert f"--from={start.isoformat()}" in task.arguments(context)
+        given = task.arguments(context)
+        assert f"--from={start.isoformat()}" in given
+        assert "--allow-empty" in given
+        params = {**context["params"], "from": "2020-01-01T00:00:00Z", "to": "2020-01-02T00:00:00Z"}
+        assert "--allow-empty" not in task.arguments({**context, "params": params})
     else:
         with pytest.raises(AirflowSkipException, match="after this day"):
             task.arguments(context)

@@ -344,6 +344,8 @@ def test_a_range_without_events_between_others_has_nothing_to_do(copy: Lake) -> 
     assert [read.rows for read in plan.reads] == [0]
     with pytest.raises(RangeError, match=r"bronze\.clicks has no event from"):
         plan_backfill(copy, RANKING, first - timedelta(days=2), first - timedelta(days=1))
+    _, plan = plan_backfill(copy, RANKING, first - timedelta(days=2), first - timedelta(days=1), allow_empty=True)
+    assert plan.nothing_to_do
 
 
 def test_a_range_that_reaches_into_what_is_open_is_cut_or_refused(copy: Lake) -> None:
