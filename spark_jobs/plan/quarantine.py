@@ -14,12 +14,12 @@ _REPLACED = "\ufffd"
 
 NOT_AGAIN: Mapping[str, str] = {
     "bytes": "its bytes are no text, and were not kept as they came",
-    "file": "it stands for a whole file, whose rows were not read; put the file, mended, into the folder under another "
+    "file": "it stands for a whole file, whose rows were not read; put the file, fixed, into the folder under another "
     "name",
     "header": "it is a header, which is no event",
     "quotes": "it is a part of a value that goes over several lines",
     "skipped": "it was skipped with its batch, and lines of CSV were not told from parts of values there",
-    "parquet": "of a row of a Parquet file the text is kept, without the types; put a mended file into the folder",
+    "parquet": "of a row of a Parquet file the text is kept, without the types; put a fixed file into the folder",
     "epoch": "it is of an epoch before a reset, after which the source was read again from its start; what it "
     "did not have any more then: --earlier-epochs",
 }

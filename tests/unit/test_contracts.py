@@ -70,6 +70,15 @@ class TestDifferences:
         assert told(lake, an_ingest_of()) == set()
         assert told(lake, an_ingest_of(source=Files("landing/*"))) == set()
 
+    def test_single_rows_of_another_type_are_no_change_of_the_source(self, lake):
+        odd = {**GOOD, "quantity": "two", "discount": 5}
+        arrive(lake, odd, *[GOOD] * 100)
+        assert told(lake, an_ingest_of()) == {("new", "discount", "1 of 101 rows have it; it is dropped")}
+        strict = an_ingest_of(contract=Contract(retyped="fail"))
+        assert ("retyped", "quantity", "1 of 101 rows have a value that is no INT") in told(lake, strict)
+        arrive(lake, odd, *[GOOD] * 99)
+        assert ("retyped", "quantity", "1 of 100 rows have a value that is no INT") in told(lake, an_ingest_of())
+
     def test_the_header_of_csv_and_the_schema_of_parquet(self, lake):
         arrive(lake, 'sale_id;"quantity";price;sold_at', "s1;1;1.5;2026-01-01", name="one.csv")
         csv = an_ingest(
