@@ -38,6 +38,7 @@ class Gauges:
         self._lag = LagMeter(lake, query.definition, query.epoch.folder)
         self._measured: tuple[int, int | None] = (-1, None)
         self._before: LedgerEntry | None = None
+        self._progress: Mapping[str, Any] = {}
         self._size: tuple[float, int | None] = (0.0, None)
 
     def read(self) -> Figures:
@@ -57,7 +58,7 @@ class Gauges:
         row, batch_id = query.latest, query.latest_batch_id
         # Until the first batch of this start, what the newest one before it has left.
         known_id, known = (batch_id, row) if row else self._left
-        progress: Mapping[str, Any] = query.query.lastProgress or {}
+        progress = self._progress_of_batch()
         lag = self._lag.measure(known.sources) if known else None
         batch_seconds = query.batch_seconds if row else None
         recent = self._meter.recent
@@ -90,6 +91,13 @@ class Gauges:
                 now=now,
             ),
         )
+
+    def _progress_of_batch(self) -> Mapping[str, Any]:
+        """Spark's report of the newest batch: it also reports that there was nothing to read, with other durations."""
+        newest = self._query.query.lastProgress
+        if newest and "addBatch" in newest.get("durationMs", {}):
+            self._progress = newest
+        return self._progress
 
     @cached_property
     def _left(self) -> tuple[int | None, LedgerEntry | None]:

@@ -296,6 +296,8 @@ def test_a_checkpoint_and_a_state_above_their_limits_are_told_until_the_limits_a
     stage.until(lambda: (seen := stage.seen("costly")) and (seen.generation, seen.state) == (generation, "running"))
     table.append(sales(10, datetime.now(UTC)))
     stage.until_committed("costly", 1, generation)
+    # Spark reports on a batch after it has committed.
+    stage.until(lambda: stage.seen("costly").figures.checkpoint_ms is not None)
     figures = stage.seen("costly").figures
     assert figures.checkpoint_bytes > 1
     assert figures.checkpoint_ms > 1
