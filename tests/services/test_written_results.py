@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,23 +14,10 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spark.data_files import DataFiles
 from tests import lakes
-from tests.services.minio import Minio, minio_binary, start_minio
-from tests.services.process import leave_out
+from tests.services.minio import Minio
 from tests.spark.test_written_results import BATCHES, COLUMNS, DEFINITION, LAST, MINUTE, START
 
 TABLE, PREFIX = "silver.firsts", "lake/silver/firsts/"
-
-
-@pytest.fixture
-def minio(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Minio, str]]:
-    """A server, and a bucket on it that the session knows."""
-    if minio_binary() is None:
-        leave_out("needs MinIO: make setup-tests")
-    with start_minio(tmp_path / "minio") as server, patch.dict(os.environ, server.environment()):
-        bucket = f"written-{urlsplit(server.endpoint).port}"
-        server.create_bucket(bucket)
-        server.let_in(spark, bucket)
-        yield server, bucket
 
 
 def test_a_batch_on_minio_that_dies_before_its_commit_leaves_no_row_and_is_written_again(
