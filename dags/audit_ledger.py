@@ -13,13 +13,15 @@ files that a table's log names and the store does not have, and computes the clo
 is written.
 
 - **`find`** lists the pipelines that have run on this lake.
-- **`audit`** has a row for each of them. Its log has the equations with their figures, and how many rows were
+- **`audit`** runs once for each of them. Its log has the equations with their figures, and how many rows were
   recounted.
 
-**When it is red** the log of that row names each wrong row by window and key: missing, there twice, with other values,
-or not given by any event. Its last line is the command that puts it right.
+**When it is red** the log of that task names each wrong row by window and key: missing, there twice, with other values,
+or not given by any event. If rows are missing or have wrong values, its last line ends with the command that fixes
+them. A duplicate row, a missing file or an unbalanced ledger needs a person: docs/audit.md, docs/runbook.md.
 
-**When it stays queued**, a backfill holds the one slot of the pool `{pool}` (Admin → Pools).
+**When it stays queued**, another backfill, repair, replay, audit or check holds the one slot of the pool `{pool}`
+(Admin → Pools).
 
 From a terminal: `tidemark audit`.
 """

@@ -25,8 +25,8 @@ Each day it computes the day before. Where the pipeline has not run, or has begu
 stays; start it again with the same range. **When it is green** the log has the rows added, revised and deleted, and the
 late events that are counted now. If rows changed, an asset event of `{table}` was emitted.
 
-**When it stays queued**, another backfill or repair holds the one slot of the pool `{pool}`, or that pool is missing
-(Admin → Pools; `airflow pools set {pool} 1 "backfills and repairs"`).
+**When it stays queued**, another backfill, repair, replay, audit or check holds the one slot of the pool `{pool}`,
+or that pool is missing (Admin → Pools; `airflow pools set {pool} 1 "backfills and repairs"`).
 
 Late events alone: [Repair late events](/dags/repair_late) does it every hour. From a terminal: `tidemark backfill`.
 """
@@ -66,7 +66,7 @@ def declare(pipeline: str, table: str) -> None:
                 type=["null", "string"],
                 format="date-time",
                 title="To",
-                description="End of the range; itself left out.",
+                description="End of the range (exclusive).",
             ),
             "mode": Param(
                 "corrected",

@@ -12,13 +12,14 @@ Looks at the data itself. Once an hour it checks what each table gained since th
 of its pipeline, and writes what it found to the table `ops.quality` and to a report. Results are not changed.
 
 - **`find`** lists the pipelines that have expectations and have run on this lake.
-- **`check`** has a row for each of them. Its log has a line for each expectation, some of the rows that break it, and
+- **`check`** runs once for each of them. Its log has a line for each expectation, some of the rows that break it, and
   the address of the report.
 
-**When it is red** the log of that row ends with what is broken. Expectations of severity `warn` are shown, and leave
+**When it is red** the log of that task ends with what is broken. Expectations of severity `warn` are shown, and leave
 it green. The next check looks at newer rows: a table that is right again turns green by itself.
 
-**When it stays queued**, a backfill holds the one slot of the pool `{pool}` (Admin → Pools).
+**When it stays queued**, another backfill, repair, replay, audit or check holds the one slot of the pool `{pool}`
+(Admin → Pools).
 
 From a terminal: `tidemark check`.
 """

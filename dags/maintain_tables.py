@@ -12,13 +12,13 @@ Keeps the tables of the lake small and quick. Once a day it compacts small data 
 meanwhile. No row of a result changes.
 
 - **`find`** lists the tables of the lake.
-- **`maintain`** has a row for each of them. Its log has the figures: files before and after, commits kept, what was
+- **`maintain`** runs once for each of them. Its log has the figures: files before and after, commits kept, what was
   removed, and which pipeline still needs old versions.
 - **`remove_task_logs`** removes logs of Airflow's own tasks that are older than 30 days (`TIDEMARK_KEEP_AIRFLOW_LOGS`).
 
 **How much is kept** is set by `TIDEMARK_KEEP_VERSIONS` (7 days) and the like: docs/maintenance.md.
 
-**When it is red** the last line of the log of that row says what is wrong, and what to do. The other tables are not
+**When it is red** the last line of the log of that task says what is wrong, and what to do. The other tables are not
 affected.
 
 From a terminal: `tidemark maintain`, and `tidemark maintain --dry-run` to look first.

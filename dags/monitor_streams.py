@@ -1,4 +1,4 @@
-"""Watch the streams: look at all pipelines, report each, notify of breaches, emit asset events."""
+"""Watch the streams: look at all pipelines, report each, notify of alerts, emit asset events."""
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,10 @@ DOC = """
 Looks at every deployed pipeline once a minute, without Spark.
 
 - **`look`** reads the drivers' signs of life and the tables' logs, writes `ops/alerts`, calls the notifiers once when a
-  breach begins and once when it clears, and emits an asset event for each table that moved. Red: the lake is gone, or
-  cannot be read and written; that is reported in the same way, and nothing else can be said meanwhile.
-- **`report`** has a row for each pipeline. Red: a limit of that pipeline is broken; its log says what is wrong, since
+  alert begins and once when it clears, and emits an asset event for each table that has a new version.
+  Red: the lake is gone, or cannot be read and written; that is reported in the same way, and nothing else can be said
+  meanwhile.
+- **`report`** runs once for each pipeline. Red: a limit of that pipeline is exceeded; its log says what is wrong, since
   when, the figures, and what to do. A muted alert is shown there, and is not red.
 
 The limits are `alerts=Alerts(...)` of each pipeline. Who is notified, besides this page: the Airflow variable
@@ -65,7 +66,7 @@ def monitor_streams() -> None:
         for each in seen.reports:
             log(f"{_state(each):<8} {each.pipeline}: {each.summary}")
         for move in seen.moves:
-            log(f"moved    {move.table}: version {move.version}, {move.rows:,} rows")
+            log(f"new version  {move.table}: {move.version}, {move.rows:,} rows")
         notify_lake_back(lake.uri, now, context)
         with reporting_errors():
             notify_of(lake, seen, context)
@@ -73,7 +74,7 @@ def monitor_streams() -> None:
 
     @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}")
     def report(report: dict[str, Any]) -> None:
-        """Red where a limit of this pipeline is broken."""
+        """Red where a limit of this pipeline is exceeded."""
         log(report["summary"])
         breaches = "\n\n".join(report["breaches"])
         if report["healthy"] or not breaches:
@@ -88,7 +89,7 @@ def monitor_streams() -> None:
 
 def _state(report: "Report") -> str:
     if report.healthy:
-        return "well"
+        return "ok"
     return "muted" if report.muted else "ALERT"
 
 

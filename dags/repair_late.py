@@ -13,14 +13,15 @@ Counts late events after all. Once an hour it computes again the results that op
 and by the same steps as the stream, and marks these events as settled. The streams continue meanwhile.
 
 - **`find`** lists the pipelines that keep late events and have run on this lake.
-- **`repair`** has a row for each of them. If no late event is open, it ends after a few seconds without a JVM.
+- **`repair`** runs once for each of them. If no late event is open, it ends after a few seconds without a JVM.
   Otherwise its log has the rows added, revised and deleted, and the late events that are counted now. If rows changed,
   an asset event of the table was emitted.
 
-**When it is red** the last line of the log of that row says what is wrong, and what to do. The other rows are not
+**When it is red** the last line of the log of that task says what is wrong, and what to do. The other tasks are not
 affected. What is left open is tried again in the next hour.
 
-**When it stays queued**, a backfill holds the one slot of the pool `{pool}`, or that pool is missing (Admin → Pools;
+**When it stays queued**, another backfill, repair, replay, audit or check holds the one slot of the pool `{pool}`,
+or that pool is missing (Admin → Pools;
 `airflow pools set {pool} 1 "backfills and repairs"`).
 
 A whole range, also without late events: the DAGs *Backfill …*. From a terminal: `tidemark repair`.

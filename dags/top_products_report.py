@@ -1,11 +1,11 @@
-"""A sample of what follows a stream: each time gold.top_products has moved, the newest closed hour."""
+"""A sample of what follows a stream: each time gold.top_products has a new version, the newest closed hour."""
 
 from airflow.sdk import dag, task
 from tidemark_dags.assets import table_asset
 from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 DOC = """
-A sample: a DAG that runs when `gold.top_products` has moved, because its `schedule` is that table's asset.
+A sample: a DAG that runs when `gold.top_products` has a new version, because its `schedule` is that table's asset.
 `report` logs the best-selling products of the newest hour. Each row is final: the sink of `top_products` is `append`,
 so an hour appears once, when no event can change it any more.
 
@@ -21,7 +21,7 @@ ORDER BY rank
 
 @dag(
     dag_display_name="Top products report (sample)",
-    description="The best-selling products of the newest closed hour; runs when gold.top_products has moved.",
+    description="The best-selling products of the newest closed hour; runs when gold.top_products has a new version.",
     doc_md=DOC,
     schedule=[table_asset("gold.top_products")],
     catchup=False,

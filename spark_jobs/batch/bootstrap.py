@@ -145,8 +145,8 @@ def _refuse_begun(lake: Lake, epoch: Epoch, changed: str) -> None:
         remedy = f"With its changed definition ({changed}): tidemark rebuild {name}. " if changed else ""
         raise BootstrapRefusedError(
             f"pipeline `{name}`: {began} has begun as a stream on {lake.uri}. Nothing was read or written. {remedy}To "
-            f"compute its closed windows again: tidemark backfill {name}. To begin again: tidemark reset {name} "
-            "--empty-tables"
+            f"compute its closed windows again: tidemark backfill {name} --from … --to … --force. To begin again: "
+            f"tidemark reset {name} --empty-tables"
         )
     if not epoch.tables_emptied:
         raise BootstrapRefusedError(

@@ -329,8 +329,8 @@ class ReplayRun:
             last = opened.transaction_version(writer)
             if last == LAST_TXN_VERSION:
                 raise ReplayRefusedError(
-                    f"{replay.run} of `{replay.pipeline}`: the ingest was reset meanwhile. Slices that are not in "
-                    "bronze yet are given up. Run the same command again, and it is noted."
+                    f"{replay.run} of `{replay.pipeline}`: the ingest was reset meanwhile. Rows that are not in "
+                    "bronze yet are not replayed. Run the same command again to close this replay."
                 )
             newest = newest_numbered(lake, table)
             first = newest.next_seq or 0 if newest is not None else 0
@@ -394,7 +394,7 @@ class ReplayRun:
             written = int(info.get("operationMetrics", {}).get(metric, 0))
             if written != rows:
                 raise LedgerError(
-                    f"table {table}: {self._replay.run} was to write or take away {rows:,} rows, and it were "
+                    f"table {table}: {self._replay.run} expected {rows:,} rows written or removed, found "
                     f"{written:,} in version {version}. Run: tidemark ledger {self._replay.pipeline}"
                 )
             return

@@ -17,14 +17,14 @@ def mute(
     during: Annotated[str, typer.Option("--for", help="For how long.")] = "1 hour",
     off: Annotated[bool, typer.Option("--off", help="Alert again.")] = False,
 ) -> None:
-    """Keep a pipeline's alerts from failing its task and calling anybody, for a while."""
+    """Keep a pipeline's alerts from failing its task and notifying anybody, for a while."""
     from spark_jobs.control import mutes
 
     until = None if off else datetime.now(UTC) + duration("--for", during)
     where = lake_of(lake)
     _refuse_unknown("mute", where, names)
     mutes.mute(where, names, until=until)
-    told = "alerts again" if until is None else f"muted until {until:%Y-%m-%d %H:%M} UTC"
+    told = "mute ended; alerts are sent again" if until is None else f"muted until {until:%Y-%m-%d %H:%M} UTC"
     say(f"{', '.join(names)}: {told}")
 
 

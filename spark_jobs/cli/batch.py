@@ -25,7 +25,7 @@ ReportOption = Annotated[
 def backfill(
     pipeline: PipelineArgument,
     begin: Annotated[str, typer.Option("--from", help="Begin of the range (UTC), such as 2026-11-01.")],
-    end: Annotated[str, typer.Option("--to", help="End of the range; itself left out.")],
+    end: Annotated[str, typer.Option("--to", help="End of the range (exclusive).")],
     lake: LakeOption = None,
     as_streamed: Annotated[
         bool,

@@ -24,7 +24,7 @@ def check(
         bool, typer.Option("--all-rows", help="Look at all rows, instead of what is new since the check before.")
     ] = False,
 ) -> None:
-    """Check what tables gained against their expectations; exit with 1 where one that fails is broken."""
+    """Check what tables gained against their expectations; exit with 1 if one of severity `fail` is broken."""
     from spark_jobs.console.checking import run_checks, summary
     from spark_jobs.lake.tables import exists
 

@@ -49,7 +49,7 @@ def reset(
             )
         elif readers:
             out.print(
-                f"{definition.sink.table} will hold each event that is read again twice, and these count it twice: "
+                f"Events that are read again will be in {definition.sink.table} twice. These count them twice: "
                 f"{', '.join(readers)}."
             )
     out.print(f"Start it: tidemark run {pipeline}")

@@ -22,6 +22,6 @@ def late(
     if not isinstance(definition, Pipeline):
         raise DefinitionError(
             f"pipeline `{definition.name}` is an ingest: nothing is late there. See its quarantine: "
-            f"tidemark quarantine {definition.name}"
+            f"tidemark quarantine {pipeline}"
         )
     reports.print_late(out, where, definition, limit)

@@ -39,7 +39,7 @@ def ledger(
     current = current_epoch(where, definition.name)
     if current is None:
         raise MissingTableError(
-            f"pipeline `{definition.name}` has not run on {where.uri} yet. Start it: tidemark run {definition.name}"
+            f"pipeline `{definition.name}` has not run on {where.uri} yet. Start it: tidemark run {pipeline}"
         )
     number = epoch or current.number
     if epoch_at(where, definition.name, number) is None:

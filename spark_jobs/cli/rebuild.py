@@ -17,11 +17,11 @@ def rebuild(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build aside and compare; leave the table as it is.")
+        bool, typer.Option("--dry-run", help="Build in a separate table and compare; leave the table as it is.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Swap without asking.")] = False,
 ) -> None:
-    """Put the results of a changed definition in place of those before: built aside, compared, swapped at once."""
+    """Put the results of a changed definition in place: built in a separate table, compared, swapped at once."""
     from spark_jobs.batch.rebuild import plan_rebuild, unfinished
     from spark_jobs.console.rebuild import finish_rebuild, rebuild_text, run_rebuild
     from spark_jobs.control.awaiting import refuse_deployed

@@ -75,5 +75,5 @@ def _idle(text: str, definitions: Sequence[Definition]) -> timedelta | None:
         )
     slow = [d.name for d in ingests if idle <= d.trigger_interval]
     if slow:
-        raise DefinitionError(f"--idle-after {text}: {', '.join(slow)} reads no more often than that by itself")
+        raise DefinitionError(f"--idle-after {text}: {', '.join(slow)} has a trigger_interval as long: give more time")
     return idle

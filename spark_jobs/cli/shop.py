@@ -28,12 +28,14 @@ def simulate(
     file_format: Annotated[str, typer.Option("--format", help="json, csv or parquet.")] = "json",
     seed: Annotated[int, typer.Option(help="The same seed and start give the same events.")] = 42,
     disorder: Annotated[float, typer.Option(help="Share of events out of order by seconds.")] = 0.2,
-    late_share: Annotated[float, typer.Option("--late", help="Share of events that come hours late.")] = 0.005,
+    late_share: Annotated[
+        float, typer.Option("--late", help="Share of events that arrive 10 minutes to 2 hours late.")
+    ] = 0.005,
     duplicates: Annotated[float, typer.Option(help="Share of events sent twice.")] = 0.01,
     malformed: Annotated[float, typer.Option(help="Share of rows that cannot be parsed.")] = 0.002,
     future: Annotated[float, typer.Option(help="Share of events that claim a time days ahead.")] = 0.0005,
 ) -> None:
-    """Emit the events of a seeded shop, as files or to Kafka, as disordered as you like; with the truth beside."""
+    """Emit the events of a seeded shop, as files or to Kafka, as disordered as you like; record what was done."""
     from spark_jobs.console.simulating import simulate_shop
 
     where = lake_of(lake)

@@ -78,7 +78,7 @@ def deploy(
 def stop(
     names: DeployedArgument,
     lake: LakeOption = None,
-    wait: Annotated[str, typer.Option(help="How long to wait until they have.")] = "3 minutes",
+    wait: Annotated[str, typer.Option(help="How long to wait until they have stopped.")] = "3 minutes",
 ) -> None:
     """Order that deployed pipelines finish their batch and end."""
     from spark_jobs.control import awaiting, orders

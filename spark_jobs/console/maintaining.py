@@ -74,8 +74,8 @@ def _lines(table: str, parts: Sequence[str], held_by: tuple[str, int] | None) ->
         return line
     reader, version = held_by
     return (
-        f"{line}\n  `{reader}` still needs its versions from {version:,} on, so that older ones are kept: run it, or "
-        f"end its epoch (tidemark reset {reader})"
+        f"{line}\n  `{reader}` has not read its versions from {version:,} on, so these are kept: run it, or end its "
+        f"epoch (tidemark reset {reader} --keep-tables, or --empty-tables)"
     )
 
 

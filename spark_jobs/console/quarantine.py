@@ -30,7 +30,7 @@ def _plan_lines(plan: ReplayPlan) -> Iterator[str]:
         yield f"first    {one.run}, begun by {one.by} at {at} UTC, is carried out to its end"
     yield from (f"reads    {reason}: {_rows(rows)}" for reason, rows in plan.found.reasons.items())
     yield from (
-        f"leaves   {reason}: {_rows(rows)}; {NOT_AGAIN[why]}" for (reason, why), rows in plan.found.left.items()
+        f"keeps    {reason}: {_rows(rows)}; {NOT_AGAIN[why]}" for (reason, why), rows in plan.found.left.items()
     )
 
 

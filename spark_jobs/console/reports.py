@@ -128,7 +128,7 @@ def print_ledger(
     console.print(Text(f"{pipeline}, epoch {epoch}: events", "italic"))
     console.print(Segments(console.render(table, console.options.update(width=natural))), soft_wrap=True, end="")
     if last is None and len(shown) < totals.batches:
-        console.print(Text(f"{totals.batches - len(shown):,} earlier batches are in the totals; to see them: --last"))
+        console.print(Text(f"{totals.batches - len(shown):,} earlier batches are in the totals; to see them: --last N"))
     for line in _asides(totals):
         console.print(Text(line))
     for holds, text in checks:

@@ -123,7 +123,7 @@ def await_stopped(
             names = ", ".join(each.pipeline for each in running)
             raise DeployError(
                 f"{names}: still running {_span(timeout)} after the order to stop. The order remains. See "
-                "`tidemark status`, and whether a supervisor runs: `tidemark supervise`."
+                "`tidemark status`. If no supervisor is active, start one: `tidemark supervise`."
             )
         sleep(_LOOK_EVERY_S)
 
@@ -148,9 +148,9 @@ def _refuse_failed_driver(lake: Lake, job: str, now: JobNow, ordered: Iterable[O
         names = ", ".join(each.pipeline for each in ordered if each.job == job)
         said = "\n".join(f"    {line}" for line in found.last_lines)
         raise DeployError(
-            f"{names}: the driver of job {job} has ended {len(found.ends)} times and is not started again, last with "
-            f"{found.last_end.cause_in_words if found.last_end else f'exit code {found.exit_code}'}. "
-            f"It said last:\n{said}\nFix that, then deploy again."
+            f"{names}: the driver of job {job} has ended {len(found.ends)} times, the last time with "
+            f"{found.last_end.cause_in_words if found.last_end else f'exit code {found.exit_code}'}, and is not "
+            f"started again. It said last:\n{said}\nFix that, then deploy again."
         )
 
 

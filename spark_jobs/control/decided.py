@@ -58,7 +58,7 @@ def await_carried_out(
         if datetime.now(UTC) > deadline:
             raise DeployError(
                 f"{name}: {decided.subject} is not committed {timeout.total_seconds():.0f} s after the decision, which "
-                "remains. See `tidemark status`, and whether a supervisor runs: `tidemark supervise`."
+                "remains. See `tidemark status`. If no supervisor is active, start one: `tidemark supervise`."
             )
         sleep(_LOOK_EVERY_S)
     reasons = ", ".join(f"{reason} {n:,}" for reason, n in entry.reasons.items() if not reason.startswith(WARNING))

@@ -239,7 +239,9 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         given_up = pipeline.state == "failed"
         again = "is not started again until it is deployed" if given_up else "is being tried again"
         kind = "checkpoint-failing" if _of_the_checkpoint(pipeline) else "not-running"
-        remedy = f"fix what it says, {f'then deploy `{name}` again' if given_up else 'if it does not pass by itself'}"
+        remedy = (
+            f"fix what it says, {f'then `tidemark deploy {name}`' if given_up else 'if it does not pass by itself'}"
+        )
         yield Breach(kind, f"It does not run: it {again}. {pipeline.error}", pipeline.since, remedy)
     elif status is None or not seen.taken:
         return  # what it did before is of no account; `no-supervisor` tells if that lasts
@@ -255,11 +257,11 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
         # Also where it lies ahead: then a clock goes wrong, and nobody knows how long it has been wrong.
         if abs(seen.now - max(status.since, ordered)) >= patience:
             what = f"Its driver has ended{code}{again}.{said}"
-            yield Breach("not-running", what, status.since, f"{see}, then deploy `{name}` again")
+            yield Breach("not-running", what, status.since, f"{see}, then `tidemark deploy {name}`")
     elif seen.lost:
         what, since = seen.lost
         remedy = (
-            "its supervisor ends it after a minute and starts another; if this lasts, `tidemark status` says why not"
+            "the supervisor replaces it after a minute; if it does not, see `tidemark status`"
             if seen.supervised
             else "start a supervisor, which ends it and starts another: `make up`, or `tidemark supervise`"
         )

@@ -142,7 +142,11 @@ def mark_reported(lake: Lake, seen: Look) -> None:
     """Marks what a look has found as reported, and notes that the monitor lives.
 
     Until then each further look gives the same changes and moves again.
+
+    Raises:
+        LakeUnavailableError: if the lake has gone meanwhile.
     """
+    _refuse_bare(lake)
     known = alert_log.records(lake)
     number, before = known.newest()
     after = alert_log.mark_reported(before or Open(), seen.changes)
@@ -209,6 +213,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                     breaches=tuple(breach.text(now=now) for breach in found),
                 )
             )
+    _refuse_bare(lake)  # it may have gone during the look: what is written now would begin another one in its place
     columns.keep()
     after, changed = alert_log.after(before or Open(), breaches, at=now)
     try:

@@ -55,7 +55,7 @@ def look(lake: Lake, pipeline: str, selection: Selection) -> Found:
     found = selected(lake, ingest, epoch.number, selection)
     lines = [f"{pipeline}: {found.rows:,} rows of {table_of(ingest)}, version {found.version}, would be read again"]
     lines += [f"reads    {reason}: {rows:,}" for reason, rows in found.reasons.items()]
-    lines += [f"leaves   {reason}: {rows:,}; {NOT_AGAIN[why]}" for (reason, why), rows in found.left.items()]
+    lines += [f"keeps    {reason}: {rows:,}; {NOT_AGAIN[why]}" for (reason, why), rows in found.left.items()]
     return Found(found.reasons, tuple(lines))
 
 

@@ -264,9 +264,7 @@ class Maintenance:
         rows = self._expire(table)
         for group in table.groups():
             if compact(lake, name, group, _known(opened.schema().to_arrow(), table.order)) is None:
-                problem = (
-                    "another writer has changed files while they were drawn together; they are left for the next time"
-                )
+                problem = "another writer has changed files while they were compacted; they are left for the next time"
         cut = table.cut()
         removed_log = cut_log(lake, name, cut.below) if cut.commits else 0
         unnamed = unnamed_files(lake, name, keep=max(self.pace.in_flight, timedelta(0)), now=self.pace.clock)

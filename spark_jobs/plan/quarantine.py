@@ -13,7 +13,7 @@ _REPLACED = "\ufffd"
 """What stands in a text for bytes that are none."""
 
 NOT_AGAIN: Mapping[str, str] = {
-    "bytes": "its bytes are no text, and were not kept as they came",
+    "bytes": "its bytes are not text; they are in `detail`, in base64",
     "file": "it stands for a whole file, whose rows were not read; put the file, fixed, into the folder under another "
     "name",
     "header": "it is a header, which is no event",

@@ -164,7 +164,7 @@ def test_only_what_was_given_up_is_to_be_deployed_again():
         state: examine(seen(pipeline={"state": state, "error": "disk full"}))[0].text(now=NOW)
         for state in ("failed", "retrying")
     }
-    assert "What to do: fix what it says, then deploy `hourly_sales` again\n" in told["failed"]
+    assert "What to do: fix what it says, then `tidemark deploy hourly_sales`\n" in told["failed"]
     assert "What to do: fix what it says, if it does not pass by itself\n" in told["retrying"]
 
 
@@ -214,7 +214,7 @@ def test_a_driver_whose_spark_hangs_is_told_though_it_gives_signs_of_life_and_no
     assert breach.kind == "not-running"
     assert breach.what == "Its driver hangs: Spark has not answered in it for 31 seconds."
     assert breach.since == NOW - timedelta(seconds=31)
-    assert "starts another" in breach.remedy
+    assert "replaces it" in breach.remedy
     assert "running" not in summary(hangs)
     assert "events/s" not in summary(hangs)
 

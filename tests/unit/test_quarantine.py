@@ -282,7 +282,7 @@ def test_a_replay_can_be_looked_at_and_rejected_without_spark(lake: Lake, monkey
     asked = replaying.asked_for([], None, "2026-11-24T13:00:00+00:00")
     found = replaying.look(lake, "ingest_sales", asked)
     assert found.reasons == {"future": 1}
-    assert any("leaves   not UTF-8: 1; its bytes" in line for line in found.lines)
+    assert any("keeps    not UTF-8: 1; its bytes" in line for line in found.lines)
     replaying.reject(lake, "ingest_sales", found.reasons, by="ada", comment="no")
     (row,) = decisions.decisions_of(lake, "ingest_sales")
     assert (row["action"], row["decided_by"], row["subject"]) == ("reject", "ada", "replay of 1 rows (future 1)")
@@ -315,7 +315,7 @@ def test_the_commands_show_and_plan(lake: Lake, tmp_path: Path) -> None:
     assert "/in/b" not in run("quarantine", str(file), "--samples", "0", *at)
     planned = run("replay", str(file), "--dry-run", *at)
     assert "reads    future: 1 row" in planned
-    assert "leaves   unreadable file: 1 row; it stands for a whole file" in planned
+    assert "keeps    unreadable file: 1 row; it stands for a whole file" in planned
     assert "Nothing was written: --dry-run." in planned
     later = run("replay", str(file), "--since", "2026-11-24T13:00", *at)
     assert "Nothing to do." in later
