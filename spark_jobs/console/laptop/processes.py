@@ -89,12 +89,15 @@ class Background:
                 _signal(member, signal.SIGTERM)
         while (left := self._members()) and time.monotonic() - began < within_s:
             psutil.wait_procs(left, timeout=0.2)
+        killed = sorted({_program(member) for member in left})
         for member in left:
             _signal(member, signal.SIGKILL)
         psutil.wait_procs(left, timeout=10)
         self._record.unlink(missing_ok=True)
         took = f"{time.monotonic() - began:.0f} s"
-        return f"ended in {took}" if not left else f"{len(left)} of {len(members)} processes killed after {took}"
+        if not left:
+            return f"ended in {took}"
+        return f"{len(left)} of {len(members)} processes killed after {took}: {', '.join(killed)}"
 
     def said_last(self, count: int = 12) -> str:
         """The end of its log."""
@@ -143,3 +146,12 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
         process.send_signal(number)
     except psutil.NoSuchProcess:
         return
+
+
+def _program(process: psutil.Process) -> str:
+    """What a process runs, without the interpreter and its path."""
+    try:
+        words = [word.rpartition("/")[2] for word in " ".join(process.cmdline()).split()]
+    except psutil.Error:
+        return "one that has just ended"
+    return " ".join(words[1:4] if words and words[0].startswith("python") else words[:3])
