@@ -1,24 +1,27 @@
-"""Recount every pipeline from bronze, every day."""
+"""Check every ingest, and recount every pipeline from bronze, every day."""
 
 from datetime import UTC, datetime
 
 from airflow.sdk import CronTriggerTimetable, dag, task
-from tidemark_dags.batch import POOL, Audit, auditable, has_run
+from tidemark_dags.batch import POOL, Audit, has_run
 from tidemark_dags.forms import left_out
 from tidemark_dags.tasks import log, reporting_errors, this_lake
 
-DOC = """
-Proves that nothing is missing. Once a day it checks the ledger of each pipeline against its tables, looks for data
-files that a table's log names and the store does not have, and computes the closed results again from bronze. Nothing
-is written.
+from spark_jobs.pipelines import registry
 
-- **`find`** lists the pipelines that have run on this lake.
+DOC = """
+Proves that nothing is missing. Once a day it checks the ledger of each ingest and pipeline against its tables, looks
+for data files that a table's log names and the store does not have, and computes the closed results again from bronze.
+Nothing is written.
+
+- **`find`** lists the ingests and pipelines that have run on this lake.
 - **`audit`** runs once for each of them. Its log has the equations with their figures, and how many rows were
   recounted.
 
 **When it is red** the log of that task names each wrong row by window and key: missing, there twice, with other values,
 or not given by any event. If rows are missing or have wrong values, its last line ends with the command that fixes
-them. A duplicate row, a missing file or an unbalanced ledger needs a person: docs/audit.md, docs/runbook.md.
+them. It is also red where rows can no longer be recounted, because events were deleted. A duplicate row, a missing file
+or an unbalanced ledger needs a person: docs/audit.md, docs/runbook.md.
 
 **When it stays queued**, another backfill, repair, replay, audit or check holds the one slot of the pool `{pool}`
 (Admin → Pools).
@@ -29,7 +32,7 @@ From a terminal: `tidemark audit`.
 
 @dag(
     dag_display_name="Audit",
-    description="Recount every pipeline from bronze, every day.",
+    description="Check every ingest, and recount every pipeline from bronze, every day.",
     doc_md=DOC.format(pool=POOL) + left_out(),
     schedule=CronTriggerTimetable("30 2 * * *", timezone="UTC"),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -47,7 +50,7 @@ def audit_ledger() -> None:
         """Those that have run."""
         with reporting_errors():
             lake = this_lake()
-            found = [name for name in auditable() if has_run(lake, name)]
+            found = [name for name in registry() if has_run(lake, name)]
         log(", ".join(found) if found else "No pipeline has run on this lake yet.")
         return found
 

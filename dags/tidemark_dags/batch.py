@@ -11,7 +11,6 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical
-from spark_jobs.spec import Pipeline
 from tidemark_dags.assets import MOVED, table_asset
 from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
 
@@ -35,11 +34,6 @@ def backfillable() -> dict[str, str]:
 def repairable() -> list[str]:
     """Those of them that keep late events, which can be counted after all."""
     return [name for name in backfillable() if logical.build(registry()[name]).table("late") is not None]
-
-
-def auditable() -> list[str]:
-    """Registered pipelines that have results."""
-    return [name for name, definition in registry().items() if isinstance(definition, Pipeline)]
 
 
 def checked() -> list[str]:

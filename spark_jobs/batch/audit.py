@@ -1,6 +1,6 @@
 """Recounts a pipeline: its ledger, its data files, and its results row by row from bronze. Nothing is written."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 
@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.batch.chains import starting_in
-from spark_jobs.batch.planning import BackfillPlan, BackfillRefusedError, Target, plan_backfill
+from spark_jobs.batch.planning import BackfillPlan, BackfillRefusedError, NotComparableError, Target, plan_backfill
 from spark_jobs.batch.ranges import EPOCH, Range, RangeError
 from spark_jobs.batch.recompute import Recompute, differs, near
 from spark_jobs.commits.merging import measures
@@ -20,10 +20,12 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import describe_missing, missing_files
 from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.pipelines import personal_columns
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import FATE
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.personal import MASK
 
 _SHOWN = 20
 """So many rows that differ are named."""
@@ -53,6 +55,7 @@ class Audit(BaseModel):
         missing: data files that a table's log names and the store does not have, table by table, in words.
         recounted: the range of event time whose rows were recounted; None: none were.
         left_out: why rows were not recounted; None: they were.
+        refused: whether they should have been, and cannot.
         rows: that were recounted.
         differing: of these, such as are not as their events say.
         problems: some of them.
@@ -67,6 +70,7 @@ class Audit(BaseModel):
     missing: tuple[str, ...] = ()
     recounted: str | None = None
     left_out: str | None = None
+    refused: bool = False
     rows: int = 0
     differing: int = 0
     problems: tuple[Problem, ...] = ()
@@ -74,8 +78,8 @@ class Audit(BaseModel):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
-        return all(holds for holds, _ in self.checks) and not self.missing and not self.differing
+        """Whether nothing is wrong, as far as it can be known."""
+        return all(holds for holds, _ in self.checks) and not (self.missing or self.differing or self.refused)
 
 
 def look(lake: Lake, definition: Definition) -> Audit:
@@ -133,8 +137,10 @@ def plan_recount(
     begin, end = (asked.begin, asked.end) if asked else (EPOCH, datetime.now(UTC))
     try:
         target, plan = plan_backfill(lake, definition, begin, end, force=True)
-    except (RangeError, BackfillRefusedError) as error:
+    except (RangeError, NotComparableError) as error:
         return found.model_copy(update={"left_out": str(error)})
+    except BackfillRefusedError as error:
+        return found.model_copy(update={"left_out": str(error), "refused": True})
     # What the stream has not read yet is in no result, and in no table of late events.
     return target, plan.model_copy(update={"reads": target.reads("as-streamed", None)})
 
@@ -152,6 +158,7 @@ def recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Audi
     that a repair has drawn together; others are as the recorded batches have made them.
     """
     part = Range(plan.slices[0].begin_us, plan.slices[-1].end_us)
+    # Rows are told apart by all of their key, also where a person sees a part of it only.
     rows, problems = _compared(spark, target, plan, part, all_events=False)
     try:
         count = problems.count()
@@ -159,13 +166,13 @@ def recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Audi
             _, against_all = _compared(spark, target, plan, part, all_events=True)
             problems = problems.join(against_all.select("row"), "row", "left_semi").persist()
             count = problems.count()
-        shown = problems.orderBy("row").limit(_SHOWN).collect()
+        shown = problems.orderBy("row").limit(_SHOWN).select("shown", "what").collect()
         return found.model_copy(
             update={
                 "recounted": str(part),
                 "rows": rows,
                 "differing": count,
-                "problems": tuple(Problem(row=each["row"], what=each["what"]) for each in shown),
+                "problems": tuple(Problem(row=each["shown"], what=each["what"]) for each in shown),
                 "remedy": _remedy(target, part) if count else None,
             }
         )
@@ -205,27 +212,36 @@ def _compared(
 
 
 def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str, only: DataFrame | None) -> DataFrame:
-    """`row` and `what` of each row that is missing, must not be there, is there twice or has other values."""
-    keys = recompute.target.operator.row_keys
+    """Of each row that is missing, must not be there, is there twice or has other values.
+
+    `row` tells it from others; `shown` and `what` are for a person, with the values of personal columns masked.
+    """
+    keys, seen = recompute.target.operator.row_keys, text_of(personal_columns(recompute.target.pipeline))
     both = recompute.compared(table, rows, where, keys, only=only)
     values = measures([name for name in rows.columns if f"__old_{name}" in both.columns], keys)
     # The values that differ, each as it is and as it should be.
     differing = [
         F.when(
             differs(both, name),
-            F.concat(F.lit(f"{name} is "), text(f"__old_{name}"), F.lit(", should be "), text(name)),
+            F.concat(F.lit(f"{name} is "), seen(f"__old_{name}"), F.lit(", should be "), seen(name)),
         )
         for name in values
     ]
-    should = named(values, text)
+    should = named(values, seen)
     what = (
         F.when(F.col("__kind") == "inserted", F.concat(F.lit("missing; it should have "), should))
         .when(F.col("__kind") == "deleted", F.lit("must not be there: no event gives it"))
         .when(F.col("__kind") == "updated", F.concat_ws("; ", *differing))
     )
-    row = named(keys, lambda name: F.when(F.col("__kind") == "deleted", text(f"__old_{name}")).otherwise(text(name)))
-    named_row = F.concat(F.lit(f"{table}: "), row).alias("row")
-    wrong = both.where(F.col("__kind").isNotNull()).select(named_row, what.alias("what"))
+
+    def row(value: Callable[[str], Column]) -> Column:
+        old = F.col("__kind") == "deleted"
+        key = named(keys, lambda name: F.when(old, value(f"__old_{name}")).otherwise(value(name)))
+        return F.concat(F.lit(f"{table}: "), key)
+
+    wrong = both.where(F.col("__kind").isNotNull()).select(
+        row(text).alias("row"), row(seen).alias("shown"), what.alias("what")
+    )
     # A row may have a key that `only` does not name: those of chains say where their sessions start.
     held = recompute.held(table, where, list(keys))
     held = held if only is None else near(held, only)
@@ -233,6 +249,7 @@ def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str, on
     return wrong.unionByName(
         twice.select(
             F.concat(F.lit(f"{table}: "), named(keys, text)).alias("row"),
+            F.concat(F.lit(f"{table}: "), named(keys, seen)).alias("shown"),
             F.concat(F.lit("there "), F.col("count").cast("string"), F.lit(" times")).alias("what"),
         )
     )
@@ -246,3 +263,9 @@ def named(names: Sequence[str], value: Callable[[str], Column]) -> Column:
 def text(name: str) -> Column:
     """The value of a column, as a person reads it."""
     return F.coalesce(F.col(f"`{name}`").cast("string"), F.lit("null"))
+
+
+def text_of(personal: Collection[str]) -> Callable[[str], Column]:
+    """As `text`, but for columns whose values nobody is to see in passing, with `__old_` before their name or not."""
+    hidden = {name.casefold() for name in personal}
+    return lambda name: F.lit(MASK) if name.removeprefix("__old_").casefold() in hidden else text(name)

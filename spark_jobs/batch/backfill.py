@@ -101,14 +101,19 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
         reads={read.table: (0, read.version + 1) for read in plan.reads},
     )
     try:
-        changed = revise_tables(recompute, groups, where, revision, entry, only=chains.rows if chains else None)
         marked = None if late is None else _marked(recompute, plan, part, late, chains)
+        if marked is not None and not counts_late:
+            # Before the result: what dies in between leaves events that are open and counted, which the next run of
+            # either kind puts right. Events that are settled and not counted would be lost to it.
+            settle(target.lake, operator.late.name, marked, None)
+        changed = revise_tables(recompute, groups, where, revision, entry, only=chains.rows if chains else None)
     finally:
         if chains is not None:
             chains.release()
     if marked is None:
         return Done(changed, seconds=time.time() - began)
-    settle(target.lake, operator.late.name, marked, changed.version if counts_late else None)
+    if counts_late:
+        settle(target.lake, operator.late.name, marked, changed.version)
     count = marked.num_rows
     seconds = time.time() - began
     return (

@@ -44,6 +44,10 @@ class BackfillRefusedError(TidemarkError):
     """Nothing can, or may, be computed again."""
 
 
+class NotComparableError(BackfillRefusedError):
+    """Nothing can be computed again, and nothing is wrong with that."""
+
+
 class Read(BaseModel):
     """A source table as it is read.
 
@@ -168,8 +172,10 @@ class Target:
         """The result table."""
         return self.logical.result.name
 
-    def _refuse(self, why: str, remedy: str) -> BackfillRefusedError:
-        return BackfillRefusedError(f"pipeline `{self.name}`: {why}. Nothing was read or written. {remedy}")
+    def _refuse(
+        self, why: str, remedy: str, kind: type[BackfillRefusedError] = BackfillRefusedError
+    ) -> BackfillRefusedError:
+        return kind(f"pipeline `{self.name}`: {why}. Nothing was read or written. {remedy}")
 
     def _operator(self) -> Operator:
         operator = self.logical.operator
@@ -205,13 +211,16 @@ class Target:
             raise self._refuse(
                 f"{self.result} also has rows of epochs before {epoch.number}, which nothing tells apart",
                 f"`tidemark reset {self.name} --empty-tables` computes all of them again.",
+                NotComparableError,
             )
         return epoch
 
     def _newest(self) -> LedgerEntry:
         found = newest_ledger_rows(self.lake, self.result, self.name, self.epoch.number, 1)
         if not found:
-            raise self._refuse("no batch of it has ended yet", "Wait for its first batch, then run the same again.")
+            raise self._refuse(
+                "no batch of it has ended yet", "Wait for its first batch, then run the same again.", NotComparableError
+            )
         return found[-1][1]
 
     def _refuse_foreign_changes(self) -> None:
@@ -378,13 +387,22 @@ def plan_backfill(
         _refuse_before_first_event(target, mode, reads, times)
     parts = in_slices(closed, sum(read.bytes for read in reads))
     found = None if late is None else late.within(closed.begin_us, closed.end_us)
-    revised = revisions(lake, operator.groups.name, target.name, target.epoch.number)
+    # One that died between the two tables has revised the groups alone.
+    histories = [
+        [each for _, each in revisions(lake, name, target.name, target.epoch.number)]
+        for name in dict.fromkeys((operator.groups.name, target.result))
+    ]
+
+    def nothing_to_do(part: Range) -> str | None:
+        found = [_nothing_to_do(target, mode, part, late, revised) for revised in histories]
+        return found[0] if not force and all(found) else None
+
     slices = [
         Slice(
             number=number,
             begin_us=part.begin_us,
             end_us=part.end_us,
-            nothing_to_do=None if force else _nothing_to_do(target, mode, part, late, [each for _, each in revised]),
+            nothing_to_do=nothing_to_do(part),
         )
         for number, part in enumerate(parts)
     ]

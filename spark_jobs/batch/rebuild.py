@@ -4,15 +4,15 @@ Afterwards its stream begins as after a bootstrap: at the cut up to which the re
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.audit import named, text
+from spark_jobs.batch.audit import named, text_of
 from spark_jobs.batch.bootstrap import FIRST_US, BootstrapRefusedError, cut_of, reads_of, refuse_unsuitable
 from spark_jobs.batch.eras import Era
 from spark_jobs.batch.planning import Read, Target
@@ -29,6 +29,7 @@ from spark_jobs.lake.revisions import Revision, revisions, with_revised
 from spark_jobs.lake.swapping import Content, remove_aside
 from spark_jobs.lake.swapping import swap as swap_tables
 from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.pipelines import personal_columns
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Verdict, changes
 from spark_jobs.plan.columns import EVENTS, FATE
@@ -261,26 +262,28 @@ def compare(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Compari
             changed=counts.get("updated", 0),
             new=counts.get("inserted", 0),
             gone=counts.get("deleted", 0),
-            examples=_examples(beside, keys, measures(shared, keys)),
+            examples=_examples(beside, keys, measures(shared, keys), text_of(personal_columns(target.pipeline))),
             **columns,
         )
     finally:
         beside.unpersist()
 
 
-def _examples(beside: DataFrame, keys: list[str], values: list[str]) -> tuple[Difference, ...]:
+def _examples(
+    beside: DataFrame, keys: list[str], values: list[str], seen: Callable[[str], Column]
+) -> tuple[Difference, ...]:
     kind = F.col("__kind")
-    row = named(keys, lambda name: F.when(kind == "deleted", text(f"__old_{name}")).otherwise(text(name)))
+    row = named(keys, lambda name: F.when(kind == "deleted", seen(f"__old_{name}")).otherwise(seen(name)))
     differing = [
         F.when(
             differs(beside, name),
-            F.concat(F.lit(f"{name} is "), text(f"__old_{name}"), F.lit(", becomes "), text(name)),
+            F.concat(F.lit(f"{name} is "), seen(f"__old_{name}"), F.lit(", becomes "), seen(name)),
         )
         for name in values
     ]
     what = (
-        F.when(kind == "inserted", F.concat(F.lit("new: "), named(values, text)))
-        .when(kind == "deleted", F.concat(F.lit("gone: "), named(values, lambda name: text(f"__old_{name}"))))
+        F.when(kind == "inserted", F.concat(F.lit("new: "), named(values, seen)))
+        .when(kind == "deleted", F.concat(F.lit("gone: "), named(values, lambda name: seen(f"__old_{name}"))))
         .otherwise(F.concat_ws("; ", *differing))
     )
     # Rows that have other values say most.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from deltalake.exceptions import CommitFailedError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -11,14 +12,14 @@ from pyspark.sql import functions as F
 from spark_jobs.batch.planning import Target
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
-from spark_jobs.commits.merging import CommitId, SupersededError
+from spark_jobs.commits.merging import TRIES, CommitId, SupersededError, is_conflict
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake.durable import force_commit
-from spark_jobs.lake.errors import LedgerError, TidemarkError, first_line
+from spark_jobs.lake.errors import ConflictError, LedgerError
 from spark_jobs.lake.history import commit_at, latest_version
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.ledger_compaction import compact_ledger_now_and_then
-from spark_jobs.lake.revisions import Revision, decode_revision
+from spark_jobs.lake.revisions import Revision, decode_revision, newest_writer
 from spark_jobs.lake.tables import prune_log_checkpoints
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
@@ -27,12 +28,6 @@ _KINDS = ("inserted", "updated", "deleted")
 
 _TRIES = 5
 """So often a difference is computed, while other runs revise the same table."""
-
-
-class ConflictError(TidemarkError):
-    """Another writer changed the same rows again and again."""
-
-    exit_code = 75
 
 
 @dataclass(frozen=True)
@@ -121,11 +116,12 @@ def _commit(
     backend = SmallCommits if change.few else LargeCommits
     try:
         backend(target.lake, table.name).commit(change, commit_id, revision.encode())
-    except (Py4JJavaError, PySparkException) as error:
-        if "DELTA_CONCURRENT" in str(error):
+    except (Py4JJavaError, PySparkException, CommitFailedError) as error:
+        if is_conflict(error) or "DELTA_CONCURRENT" in str(error):
             raise ConflictError(
                 f"{revision.run} of `{target.name}`: another writer changed the same files of {table.name} at the "
-                f"same moments, 8 times in a row ({first_line(error)}). Nothing of it was written here. Run the "
+                f"same moments, {TRIES} times in a row. The newest commit there is by "
+                f"{newest_writer(target.lake, table.name)}. Nothing of this run was written to it. Run the "
                 "same command again."
             ) from error
         raise

@@ -7,7 +7,7 @@ import typer
 from spark_jobs.cli.definitions import registered, resolved
 from spark_jobs.cli.options import LakeOption, lake_of
 from spark_jobs.cli.terminal import complain, err, out
-from spark_jobs.spec import DefinitionError, Pipeline
+from spark_jobs.spec import DefinitionError
 
 
 def audit(
@@ -35,11 +35,7 @@ def audit(
     asked = Range.parse(begin, end) if begin is not None and end is not None else None
     where = lake_of(lake)
     definitions = (
-        resolved(names)
-        if names
-        else [
-            each for each in registered() if isinstance(each, Pipeline) and current_epoch(where, each.name) is not None
-        ]
+        resolved(names) if names else [each for each in registered() if current_epoch(where, each.name) is not None]
     )
     unsound = [each for each in run_audits(out, err, where, definitions, asked) if not each.sound]
     for each in unsound:

@@ -20,7 +20,7 @@ def docs(
     ] = None,
     lake: LakeOption = None,
 ) -> None:
-    """Write a page for each table beside the lake: columns, where they come from, expectations and their results."""
+    """Write a page for each table into the lake (`_docs/`): columns, their origin, expectations and results."""
     from spark_jobs.documentation.publishing import publish_all
 
     where = lake_of(lake)

@@ -16,6 +16,9 @@ FEW_WINDOWS = 1_000
 SAME_TRANSACTION = "Concurrent transaction"
 """What `deltalake` says where another writer commits the same transaction id."""
 
+TRIES = 8
+"""So often a commit is tried where others change the same files."""
+
 # The conditions of Delta's errors, which their texts begin with; the names of the classes are not in all of them.
 _CONFLICTS = ("DELTA_CONCURRENT_APPEND", "DELTA_CONCURRENT_DELETE_READ", "DELTA_CONCURRENT_DELETE_DELETE")
 
@@ -80,7 +83,7 @@ def measures(columns: Sequence[str], keys: Sequence[str]) -> list[str]:
     return [name for name in columns if name not in (*keys, "revised_at", "revision")]
 
 
-def _is_conflict(error: BaseException) -> bool:
+def is_conflict(error: BaseException) -> bool:
     """Whether another writer changed the same files; a driver that commits the same batch is another matter."""
     if isinstance(error, CommitFailedError):
         return SAME_TRANSACTION not in str(error)
@@ -88,8 +91,8 @@ def _is_conflict(error: BaseException) -> bool:
 
 
 @retry(
-    retry=retry_if_exception(_is_conflict),
-    stop=stop_after_attempt(8),
+    retry=retry_if_exception(is_conflict),
+    stop=stop_after_attempt(TRIES),
     wait=wait_random_exponential(multiplier=0.2, max=5),
     reraise=True,
 )

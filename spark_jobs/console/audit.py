@@ -28,7 +28,7 @@ def _lines(audit: Audit) -> Iterator[str]:
         mark = "WRONG" if audit.differing else "ok   "
         yield f"  {mark} recounted from bronze, {audit.recounted} UTC: {rows}, {wrong}"
     elif audit.left_out is not None:
-        yield f"  -     rows were not recounted: {audit.left_out}"
+        yield f"  {'WRONG' if audit.refused else '-    '} rows were not recounted: {audit.left_out}"
     for problem in audit.problems:
         yield f"        {problem.row}: {problem.what}"
     if audit.differing > len(audit.problems):
@@ -41,6 +41,8 @@ def summary(audit: Audit) -> str:
     """What is wrong, and what to run next."""
     wrong = [said for holds, said in audit.checks if not holds]
     wrong += [*audit.missing, *(f"{each.row}: {each.what}" for each in audit.problems[:3])]
+    if audit.refused:
+        wrong.append(f"rows were not recounted: {audit.left_out}")
     if audit.differing > 3:
         wrong.append(f"{audit.differing - 3:,} more rows")
     following = f". Next: {audit.remedy}" if audit.remedy else ""

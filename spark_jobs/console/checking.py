@@ -11,7 +11,7 @@ from spark_jobs.console.running import session
 from spark_jobs.documentation.publishing import address, publish_pages
 from spark_jobs.lake import Lake
 from spark_jobs.lake.quality import Check, Result, publish
-from spark_jobs.pipelines import registry
+from spark_jobs.pipelines import personal_columns, registry
 from spark_jobs.quality.checking import check
 from spark_jobs.spec import Definition
 
@@ -66,7 +66,6 @@ def run_checks(
         definitions: that write the tables.
         all_rows: look at all rows, instead of those that are new.
     """
-    personal = {name for each in registry().values() for name in each.personal}
     checks: list[Check] = []
     with ExitStack() as stack:
         started: list[SparkSession] = []
@@ -77,7 +76,7 @@ def run_checks(
             return started[0]
 
         for definition in definitions:
-            found = check(lake, definition, spark, personal=personal, all_rows=all_rows)
+            found = check(lake, definition, spark, personal=personal_columns(definition), all_rows=all_rows)
             out.print(check_text(found), highlight=False, markup=False, soft_wrap=True)
             publish(lake, found)
             publish_pages(lake, definition, registry())

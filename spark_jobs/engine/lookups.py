@@ -90,9 +90,11 @@ class Lookups:
                 f"SELECT {names} FROM lookup WHERE {present} GROUP BY ALL HAVING count(*) > 1 LIMIT 1"
             ).fetchone()
         if found is not None:
-            shown = ", ".join(f"{name} = {value!r}" for name, value in zip(step.on, found, strict=True))
+            key = ", ".join(step.on)
             raise RepeatedKeyError(
-                f"pipeline `{self.pipeline}`: {step.table} has more than one row with {shown} (version {version}): "
-                "each event with this key would become several. Nothing was written. Leave one row of each key in the "
-                "table, or look up by more columns."
+                f"pipeline `{self.pipeline}`: {step.table} has more than one row with the same {key} (version "
+                f"{version}): each event with this key would become several. Nothing was written. Leave one row of "
+                f'each key in the table, or look up by more columns. They are: tidemark sql "SELECT {key}, count(*) FROM '
+                f"{step.table} "
+                'GROUP BY ALL HAVING count(*) > 1"'
             )

@@ -50,7 +50,7 @@ def refuse_torn_commits(lake: Lake, definition: Definition, epoch: Epoch) -> Non
                     remedy = (
                         f"others have written after it, so {commit} must stay: bring the file back, or begin a new "
                     )
-                    remedy += f"epoch with `tidemark reset {definition.name}`."
+                    remedy += f"epoch: `tidemark reset {definition.name} --keep-tables` or `--empty-tables`."
                 raise CheckpointError(
                     f"pipeline `{definition.name}`: the newest commit of {table} is not whole, as after a loss of "
                     f"power: {torn}. Nothing was started or written. The batch that wrote it was not finished: {remedy}"

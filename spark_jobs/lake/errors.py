@@ -32,6 +32,12 @@ class ConcurrentDriverError(TidemarkError):
     """Another driver plans batches on the same checkpoint."""
 
 
+class ConflictError(TidemarkError):
+    """Another writer changed the same files again and again."""
+
+    exit_code = 75
+
+
 class LedgerError(TidemarkError):
     """Figures that must agree do not."""
 

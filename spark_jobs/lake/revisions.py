@@ -7,10 +7,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from spark_jobs.lake.formats import FormatError, Persisted
-from spark_jobs.lake.history import info_of, revision_commits
+from spark_jobs.lake.history import commit_at, info_of, latest_version, revision_commits
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.stamps import SIGN
+from spark_jobs.lake.stamps import SIGN, decode
 from spark_jobs.plan.tables import Role
 
 Mode = Literal["corrected", "as-streamed"]
@@ -71,6 +71,18 @@ def decode_revision(commit: Mapping[str, Any]) -> Revision | None:
         return Revision.model_validate(value)
     except ValidationError as error:
         raise FormatError(f"a revision cannot be read: {error}. Nothing was changed now.") from error
+
+
+def newest_writer(lake: Lake, table: str) -> str:
+    """Who made the newest commit of a table, in words."""
+    version = latest_version(lake, table)
+    info = commit_at(lake, table, version) or {}
+    at = f"(version {version}, {info.get('operation', 'of an unknown operation')})"
+    if (stamp := decode(info)) is not None:
+        return f"the stream of `{stamp.pipeline}`, batch {stamp.batch_id} {at}"
+    if (revision := decode_revision(info)) is not None:
+        return f"{revision.run} of `{revision.pipeline}` {at}"
+    return f"another program {at}"
 
 
 def revisions(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple[int, Revision]]:

@@ -6,9 +6,12 @@ from datetime import UTC, datetime
 import duckdb
 import pyarrow as pa
 from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError
 
 from spark_jobs.lake.durable import force_commit
+from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.revisions import newest_writer
 from spark_jobs.lake.tables import again_at_conflicts, open_table
 
 IDENTITY = ("_epoch", "_batch_id", "_event_id", "_ingest_seq")
@@ -77,7 +80,6 @@ def late_events(
     return LateEvents(opened.version(), found)
 
 
-@again_at_conflicts
 def settle(lake: Lake, table: str, events: pa.Table, version: int | None) -> None:
     """Marks events as counted in a version of the result, or as not counted any more.
 
@@ -86,9 +88,24 @@ def settle(lake: Lake, table: str, events: pa.Table, version: int | None) -> Non
         table: of late events.
         events: as `LateEvents.events` has them.
         version: of the result; None: nothing counts them any more.
+
+    Raises:
+        ConflictError: if another writer was faster each time.
     """
     if not events.num_rows:
         return
+    try:
+        _mark(lake, table, events, version)
+    except CommitFailedError as error:
+        raise ConflictError(
+            f"table {table}: another writer changed the same files at the same moments, again and again. Its newest "
+            f"commit is by {newest_writer(lake, table)}. {events.num_rows:,} late events of it are not marked yet. "
+            "Run the same command again."
+        ) from error
+
+
+@again_at_conflicts
+def _mark(lake: Lake, table: str, events: pa.Table, version: int | None) -> None:
     opened = open_table(lake, table)
     count, now = events.num_rows, datetime.now(UTC) if version is not None else None
     marks = events.select(list(IDENTITY)).append_column("settled_version", pa.array([version] * count, pa.int64()))

@@ -6,6 +6,7 @@ Every module here defines one or more `Ingest` or `Pipeline` values at its top l
 from spark_jobs.pipelines._registry import (
     UnknownPipelineError,
     load_file,
+    personal_columns,
     problems,
     registered_readers,
     registry,
@@ -13,4 +14,13 @@ from spark_jobs.pipelines._registry import (
     with_sources,
 )
 
-__all__ = ["UnknownPipelineError", "load_file", "problems", "registered_readers", "registry", "resolve", "with_sources"]
+__all__ = [
+    "UnknownPipelineError",
+    "load_file",
+    "personal_columns",
+    "problems",
+    "registered_readers",
+    "registry",
+    "resolve",
+    "with_sources",
+]

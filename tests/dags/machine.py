@@ -102,6 +102,13 @@ class Machine:
             if str(dag["timetable_summary"])[0].isdigit():  # a cron expression, but not one of every minute
                 self.pause(dag["dag_id"], paused=True)
 
+    def finish_tasks(self) -> None:
+        """Switches all schedules off and waits until no task runs any more."""
+        for dag in self.api.get("dags?limit=100")["dags"]:
+            self.pause(dag["dag_id"], paused=True)
+        at_work = "dags/~/dagRuns/~/taskInstances?state=running&state=queued"
+        until(lambda: self.api.get(at_work)["total_entries"] == 0, 120, "the end of all tasks")
+
     def ended(self, dag: str, run_id: str, within_s: float = 240) -> Run:
         """Waits until a run is over."""
         api = self.api

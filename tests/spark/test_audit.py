@@ -46,7 +46,7 @@ def audited(spark: SparkSession, lake: Lake, definition: Pipeline) -> Audit:
     ],
 )
 def test_what_stream_repair_and_backfill_have_written_is_sound(spark: SparkSession, lake: Lake, kind: Pipeline) -> None:
-    feed(lake, events(7))
+    feed(lake, events(7, 6, minutes=20))
     lakes.run(spark, lake, kind)
     found = audited(spark, lake, kind)
     assert found.sound, audit_text(found)
@@ -65,7 +65,7 @@ def test_rows_that_are_deleted_doubled_changed_or_invented_are_named_with_window
     spark: SparkSession, lake: Lake
 ) -> None:
     definition = pipeline()
-    feed(lake, events(7))
+    feed(lake, events(7, 6, minutes=20))
     lakes.run(spark, lake, definition)
     rows = sorted(lakes.rows(lake, "gold.activity"), key=lambda row: (row["window_start"], str(row["k"])))
     deleted, doubled, changed = (row for row in rows[4:7])
@@ -101,6 +101,11 @@ def test_rows_that_are_deleted_doubled_changed_or_invented_are_named_with_window
     assert found.remedy.startswith("tidemark backfill activity --from ")
     assert found.remedy in summary(found)
 
+    hidden = audited(spark, lake, definition.model_copy(update={"personal": ("K", "total")}))
+    assert hidden.differing == found.differing
+    assert {problem.row.rpartition(", ")[2] for problem in hidden.problems} == {"k=‹masked›"}
+    assert "total is ‹masked›, should be ‹masked›" in {problem.what for problem in hidden.problems}
+
     # What the audit says to run puts it right, but for late events, which it counts.
     target, plan = plan_backfill(lake, definition, BEGIN, END, force=True, mode="as-streamed")
     backfill.execute(spark, target, plan)
@@ -110,7 +115,7 @@ def test_rows_that_are_deleted_doubled_changed_or_invented_are_named_with_window
 
 def test_data_files_that_are_gone_are_named_table_by_table(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline()
-    feed(lake, events(7))
+    feed(lake, events(7, 6, minutes=20))
     lakes.run(spark, lake, definition)
     gone = {}
     for table in ("gold.activity", "bronze.clicks"):
@@ -124,9 +129,19 @@ def test_data_files_that_are_gone_are_named_table_by_table(spark: SparkSession, 
         assert any(f"table {table}," in said and name in said for said in found.missing)
 
 
+def test_rows_that_can_no_longer_be_recounted_are_not_sound(lake: Lake, spark: SparkSession) -> None:
+    definition = pipeline()
+    feed(lake, events(7, 6, minutes=20))
+    lakes.run(spark, lake, definition)
+    open_table(lake, "bronze.clicks").delete("v = 50")
+    found = audited(spark, lake, definition)
+    assert not found.sound
+    assert "rows of its source bronze.clicks were taken away in version 6" in summary(found)
+
+
 def test_a_range_before_the_first_event_is_not_recounted_and_says_so(lake: Lake, spark: SparkSession) -> None:
     definition = pipeline()
-    feed(lake, events(7))
+    feed(lake, events(7, 6, minutes=20))
     lakes.run(spark, lake, definition)
     from spark_jobs.batch.ranges import Range
 
@@ -134,13 +149,14 @@ def test_a_range_before_the_first_event_is_not_recounted_and_says_so(lake: Lake,
     planned = plan_recount(lake, definition, asked, look(lake, definition))
     assert isinstance(planned, Audit)
     assert "has no event" in str(planned.left_out)
+    assert planned.sound
 
 
 def test_sessions_are_recounted_as_the_stream_has_made_them_and_as_a_repair_has(
     spark: SparkSession, lake: Lake
 ) -> None:
     definition = pipeline(Session("2 minutes"))
-    feed(lake, events(3, batches=14, size=8))
+    feed(lake, events(3, 7, size=16, minutes=20))
     lakes.run(spark, lake, definition)
     for repaired in (False, True):
         if repaired:

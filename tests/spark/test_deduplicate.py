@@ -119,7 +119,7 @@ EVENTS = st.builds(
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
 @given(batches=st.lists(st.lists(EVENTS, min_size=1, max_size=8), min_size=2, max_size=6))
 def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, batches: list[list[Event]]

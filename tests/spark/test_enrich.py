@@ -162,5 +162,5 @@ def test_a_table_with_a_key_twice_or_none_at_all_is_refused(spark: SparkSession,
         lakes.run(spark, lake, pipeline("null", windowed=False))
     twice = pa.table({"p": ["a", "a"], "category": ["tea", "milk"]})
     write_deltalake(lake.table_uri("silver.products"), twice)
-    with pytest.raises(RepeatedKeyError, match="more than one row with p = 'a'"):
+    with pytest.raises(RepeatedKeyError, match="more than one row with the same p "):
         lakes.run(spark, lake, pipeline("null", windowed=False))

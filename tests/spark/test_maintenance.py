@@ -66,11 +66,11 @@ def sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
 def test_a_stream_that_is_maintained_all_the_time_writes_what_it_would_have(
     spark: SparkSession, lake: Lake, tmp_path: Any, kind: Pipeline
 ) -> None:
-    batches = events(11)
+    batches = events(11, 6, minutes=20)
     calm = Lake(str(tmp_path / "calm")).ensure_exists()
     for here, keep in ((calm, False), (lake, True)):
         bronze = feed(here, ())
-        for part in (batches[:4], batches[4:8], batches[8:]):
+        for part in (batches[:2], batches[2:4], batches[4:]):
             for batch in part:
                 bronze.append(batch)
             lakes.run(spark, here, kind)
@@ -97,10 +97,10 @@ def test_a_stream_that_is_maintained_all_the_time_writes_what_it_would_have(
 def test_a_stream_begins_with_what_a_table_holds_where_its_log_has_been_cut(
     spark: SparkSession, lake: Lake, tmp_path: Any, files: int
 ) -> None:
-    first, batches = pipeline(), events(12)
+    first, batches = pipeline(), events(12, 6, minutes=20)
     calm = Lake(str(tmp_path / "calm")).ensure_exists()
     for here in (calm, lake):
-        feed(here, batches[:9])
+        feed(here, batches[:4])
     lakes.run(spark, lake, first)
     maintain(lake)
     # Larger files stay apart, in the order in which they came.
@@ -110,7 +110,7 @@ def test_a_stream_begins_with_what_a_table_holds_where_its_log_has_been_cut(
     reset(lake, late, empty_tables=True)
     bronze = _further(lake, batches)
     lakes.run(spark, lake, late)
-    for batch in batches[9:]:
+    for batch in batches[4:]:
         bronze.append(batch)
     lakes.run(spark, lake, late)
     sound(spark, lake, late)
@@ -123,23 +123,23 @@ def test_a_stream_begins_with_what_a_table_holds_where_its_log_has_been_cut(
 def _further(lake: Lake, batches: Sequence[Sequence[Any]]) -> lakes.Bronze:
     bronze = feed(lake, ())
     bronze = copy.copy(bronze)
-    bronze._next = sum(map(len, batches[:9]))
+    bronze._next = sum(map(len, batches[:4]))
     return bronze
 
 
 def test_a_stream_reads_compacted_files_in_order_of_arrival(spark: SparkSession, lake: Lake, tmp_path: Any) -> None:
     """Nothing is late that was not: what came in order comes in order again."""
-    batches = events(13)
+    batches = events(13, 6, minutes=20)
     ordered = [[{**row, "t": lakes.at(lakes.ms(row["t"]))} for row in batch] for batch in batches]
     kind = pipeline()
     bronze = feed(lake, ())
-    for part in (ordered[:4], ordered[4:8], ordered[8:]):
+    for part in (ordered[:2], ordered[2:4], ordered[4:]):
         for batch in part:
             bronze.append(batch)
         maintain_in_parts(lake)
     calm = Lake(str(tmp_path / "calm")).ensure_exists()
     as_they_lie = feed(calm, ())
-    for part in (ordered[:4], ordered[4:8], ordered[8:]):
+    for part in (ordered[:2], ordered[2:4], ordered[4:]):
         as_they_lie.append([row for batch in part for row in batch])
     for here in (calm, lake):
         lakes.run(spark, here, kind)
