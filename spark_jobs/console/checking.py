@@ -9,7 +9,7 @@ from rich.console import Console
 
 from spark_jobs.console.running import session
 from spark_jobs.documentation.publishing import address, publish_pages
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, broken_expectations
 from spark_jobs.lake.quality import Check, Result, publish
 from spark_jobs.pipelines import personal_columns, registry
 from spark_jobs.quality.checking import check
@@ -79,6 +79,7 @@ def run_checks(
             found = check(lake, definition, spark, personal=personal_columns(definition), all_rows=all_rows)
             out.print(check_text(found), highlight=False, markup=False, soft_wrap=True)
             publish(lake, found)
+            broken_expectations.note(lake, found)
             publish_pages(lake, definition, registry())
             out.print(f"  report {address(lake, definition.sink.table)}", highlight=False, markup=False, soft_wrap=True)
             checks.append(found)

@@ -11,6 +11,7 @@ from spark_jobs.control.lease import GONE
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import Status
+from spark_jobs.lake.broken_expectations import Broken
 from spark_jobs.lake.errors import ConcurrentDriverError
 from spark_jobs.lake.halts import Halt
 from spark_jobs.spec import Definition, Pipeline
@@ -93,6 +94,7 @@ class Seen:
         taken_by_columns: of an ingest, what its columns took lately.
         files_gone: which data files of its tables are gone, table by table; empty where none is known to be.
         halt: the batch about which a person has to decide; None: it is not halted.
+        broken: what the newest check of its table has found; None: nothing, or there was none.
     """
 
     now: datetime
@@ -108,6 +110,7 @@ class Seen:
     files_gone: tuple[str, ...] = ()
     taken_by_columns: Taken = Taken()
     halt: Halt | None = None
+    broken: Broken | None = None
 
     @property
     def taken(self) -> bool:
@@ -178,7 +181,7 @@ def examine(seen: Seen) -> tuple[Breach, ...]:
                 f"run `tidemark ledger {seen.definition.name}`; do not reset before you know why.",
             )
         )
-    return (*found, *_restarts(seen))
+    return (*found, *_expectations(seen), *_restarts(seen))
 
 
 def summary(seen: Seen) -> str:
@@ -229,6 +232,20 @@ def _halted(seen: Seen) -> Iterator[Breach]:
             "(set the rows aside) or `--skip` (set the whole batch aside); or the DAG Resume halted"
         )
         yield Breach("halted", f"It is halted: {seen.halt.what}.", seen.halt.since, remedy)
+
+
+def _expectations(seen: Seen) -> Iterator[Breach]:
+    # One without expectations any more is not checked again.
+    if seen.broken is not None and seen.definition.is_checked:
+        said = "; ".join(f"{name}: {observed}" for name, observed in seen.broken.expectations.items())
+        name = seen.definition.name
+        remedy = (
+            f"see what `tidemark check {name}`, or the log of the DAG Check quality, shows; it clears when a check of "
+            "newer rows finds nothing"
+        )
+        yield Breach(
+            "broken-expectation", f"{seen.broken.table} is not as expected: {said}.", seen.broken.since, remedy
+        )
 
 
 def _not_running(seen: Seen) -> Iterator[Breach]:

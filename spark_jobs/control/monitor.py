@@ -18,7 +18,7 @@ from spark_jobs.control.columns import Columns
 from spark_jobs.control.health import Breach, Seen, Taken, examine, summary
 from spark_jobs.control.lease import GONE, last_holder, last_renewal
 from spark_jobs.control.orders import CONTROL
-from spark_jobs.lake import Lake, halts
+from spark_jobs.lake import Lake, broken_expectations, halts
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.formats import Persisted
@@ -168,6 +168,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
     reports, breaches, definitions = [], {}, []
     wanted, supervised_at = orders.all_desired(lake), _supervised_at(lake, now=now)
     columns, halted = Columns(lake), halts.all_standing(lake)
+    broken = broken_expectations.all_broken(lake)
     files_gone = data_files.missing(lake, _to_run(wanted))
     running = {(job, name) for job, desired in wanted.items() for name in desired.running}
     for job, desired in wanted.items():
@@ -198,6 +199,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
                     taken_by_columns=books.taken,
                     files_gone=files_gone.get(name, ()),
                     halt=halted.get(name),
+                    broken=broken.get(name),
                 )
                 found, summed_up = examine(seen), summary(seen)
             found = tuple(replace(breach, since=since.get((name, breach.kind), breach.since)) for breach in found)

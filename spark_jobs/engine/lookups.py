@@ -94,7 +94,6 @@ class Lookups:
             raise RepeatedKeyError(
                 f"pipeline `{self.pipeline}`: {step.table} has more than one row with the same {key} (version "
                 f"{version}): each event with this key would become several. Nothing was written. Leave one row of "
-                f'each key in the table, or look up by more columns. They are: tidemark sql "SELECT {key}, count(*) FROM '
-                f"{step.table} "
-                'GROUP BY ALL HAVING count(*) > 1"'
+                "each key in the table, or look up by more columns. Find them: tidemark sql "
+                f'"SELECT {key}, count(*) FROM {step.table} GROUP BY ALL HAVING count(*) > 1"'
             )

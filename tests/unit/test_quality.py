@@ -17,12 +17,14 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli import app
 from spark_jobs.console.reports import print_late
+from spark_jobs.control import monitor
 from spark_jobs.documentation.pages import page_path
 from spark_jobs.documentation.publishing import publish_pages
 from spark_jobs.lake import Lake, quality, watermarks
 from spark_jobs.lake.checkpoints import begin_epoch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.query import run
+from spark_jobs.pipelines import load_file
 from spark_jobs.quality.checking import check
 from spark_jobs.quality.masking import personal_outputs
 from spark_jobs.quality.suites import suite_of
@@ -45,6 +47,7 @@ from spark_jobs.spec import (
 )
 from spark_jobs.spec.personal import MASK
 from tests.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
+from tests.deploying import deploy
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")
@@ -403,6 +406,32 @@ mine = Pipeline(
         assert page_path("gold.hourly_sales") in done.output
         again = CliRunner().invoke(app, ["check", str(file), "--lake", lake.uri])
         assert (again.exit_code, "nothing new to check" in again.output) == (0, True)
+
+    def test_the_monitor_alerts_until_a_check_of_newer_rows_finds_nothing(self, lake, tmp_path):
+        file = tmp_path / "mine.py"
+        file.write_text(self.PIPELINE.replace("SEVERITY", "fail"))
+        deploy(lake, load_file(file))
+
+        def told():
+            seen = monitor.look(lake, now=datetime.now(UTC))
+            monitor.mark_reported(lake, seen)
+            return [(each.began, each.message) for each in seen.changes if each.kind == "broken-expectation"]
+
+        def check_again():
+            return CliRunner().invoke(app, ["check", str(file), "--lake", lake.uri]).exit_code
+
+        write(lake, "gold.hourly_sales", sales(("a", 1)))
+        assert (check_again(), told()) == (0, [])
+        write(lake, "gold.hourly_sales", sales(("b", 0)))
+        assert check_again() == 1
+        ((began, message),) = told()
+        assert began
+        assert message.startswith("gold.hourly_sales is not as expected: between(units, 1..): 1 of 1 rows break it.")
+        # Nothing new has come, so nothing has become right.
+        assert (check_again(), told()) == (0, [])
+        write(lake, "gold.hourly_sales", sales(("c", 2)))
+        assert check_again() == 0
+        assert [began for began, _ in told()] == [False]
 
     def test_a_lake_without_such_tables(self, lake):
         done = CliRunner().invoke(app, ["check", "--lake", lake.uri])
