@@ -1,9 +1,11 @@
 """In which version of a table each event of a stream was looked up, from the stream's ledger."""
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import inf
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -55,7 +57,67 @@ def eras(target: Target) -> tuple[Era, ...]:
     return tuple(found)
 
 
-def with_era(events: DataFrame, target: Target, table: str, known: Sequence[Era]) -> DataFrame:
+@dataclass(frozen=True)
+class Span:
+    """Eras in a row, by their numbers.
+
+    Attributes:
+        first: of them.
+        last: itself included.
+    """
+
+    first: int
+    last: int
+
+    def with_(self, other: "Span") -> "Span":
+        """Both, and what lies between them."""
+        return Span(min(self.first, other.first), max(self.last, other.last))
+
+
+@dataclass(frozen=True)
+class _End:
+    """How far a stream had read a table when an era ended, in `_ingest_seq`.
+
+    Attributes:
+        below: all events before it were read.
+        further: least and greatest of files that were read beyond.
+    """
+
+    below: float
+    further: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def reached(self) -> float:
+        """No event after it was read."""
+        return max(self.below - 1, *(high for _, high in self.further), -inf)
+
+
+def span_of(target: Target, table: str, known: Sequence[Era], low: int, high: int) -> Span:
+    """The eras in which a stream has read events of a table; each end costs a look at the table's log.
+
+    Args:
+        target: the pipeline.
+        table: the source.
+        known: the eras.
+        low: least `_ingest_seq` of the events.
+        high: greatest.
+
+    Raises:
+        BackfillRefusedError: if the table's log does not tell any more.
+    """
+    before = known[:-1]
+    first = bisect_left(before, True, key=lambda era: _end_of(target, table, era).reached >= low)
+    last = bisect_left(before, True, key=lambda era: _end_of(target, table, era).below > high)
+    return Span(first, max(first, last))
+
+
+def span_of_batches(known: Sequence[Era], low: int, high: int) -> Span:
+    """The eras of batches, by their numbers."""
+    first, last = (bisect_left(known[:-1], number, key=lambda era: era.last_batch) for number in (low, high))
+    return Span(first, last)
+
+
+def with_era(events: DataFrame, target: Target, table: str, known: Sequence[Era], span: Span) -> DataFrame:
     """Adds `ERA`, the number of the era in which the stream has read an event; what it has not read is in the last.
 
     `_ingest_seq` grows from commit to commit, so that it tells the commits, and the files of one, apart.
@@ -65,40 +127,47 @@ def with_era(events: DataFrame, target: Target, table: str, known: Sequence[Era]
         target: the pipeline.
         table: the source.
         known: the eras.
+        span: those in which it has read these events.
 
     Raises:
         BackfillRefusedError: if the table's log does not tell any more.
     """
-    return events.withColumn(ERA, _first([_read_by_end(target, table, era) for era in known[:-1]]))
+    ends = (_end_of(target, table, era) for era in known[span.first : span.last])
+    return events.withColumn(ERA, _first([_is_read(end) for end in ends], span))
 
 
-def with_era_of_batch(late: DataFrame, known: Sequence[Era]) -> DataFrame:
-    """Adds `ERA` to late events, which say what batch has read them."""
-    return late.withColumn(ERA, _first([F.col("_batch_id") <= era.last_batch for era in known[:-1]]))
+def with_era_of_batch(late: DataFrame, known: Sequence[Era], span: Span) -> DataFrame:
+    """Adds `ERA` to late events, which say what batch has read them; the eras are those of the span."""
+    return late.withColumn(
+        ERA, _first([F.col("_batch_id") <= era.last_batch for era in known[span.first : span.last]], span)
+    )
 
 
-def _first(conditions: Sequence[Column]) -> Column:
-    """The number of the first condition that is true; else how many there are."""
-    numbered = reversed(list(enumerate(conditions)))
-    return reduce(lambda rest, each: F.when(each[1], each[0]).otherwise(rest), numbered, F.lit(len(conditions)))
+def _first(conditions: Sequence[Column], span: Span) -> Column:
+    """The number of the first era whose condition is true; else the last."""
+    numbered = reversed(list(enumerate(conditions, start=span.first)))
+    return reduce(lambda rest, each: F.when(each[1], each[0]).otherwise(rest), numbered, F.lit(span.last))
 
 
-def _read_by_end(target: Target, table: str, era: Era) -> Column:
-    """Whether the stream had read an event when an era ended."""
-    seq, end = F.col(INGEST_SEQ), era.ends.get(table)
+def _is_read(end: _End) -> Column:
+    seq = F.col(INGEST_SEQ)
+    if end.below == inf:
+        return F.lit(True)
+    read = F.lit(False) if end.below == -inf else seq < int(end.below)
+    return reduce(lambda found, each: found | seq.between(*each), end.further, read)
+
+
+def _end_of(target: Target, table: str, era: Era) -> _End:
+    end = era.ends.get(table)
     if end is None:
-        return F.lit(False)
+        return _End(-inf)
     version, index = end
     # Commits without events, such as those of a compaction, tell nothing: the next one does.
     for number, files in numbers_between(target, table, version, latest_version(target.lake, table)):
-        if not any(files):
-            continue
-        read = seq < min(each[0] for each in files if each)
-        for each in files[: index + 1] if number == version else ():
-            if each:
-                read = read | seq.between(*each)
-        return read
-    return F.lit(True)
+        if any(files):
+            read = [(each[0], each[1]) for each in files[: index + 1] if each] if number == version else []
+            return _End(min(each[0] for each in files if each), tuple(read))
+    return _End(inf)
 
 
 def after_snapshot(target: Target, table: str, first: Place, offsets: Sequence[str]) -> Place:
@@ -154,13 +223,13 @@ def _refused(target: Target, table: str, version: int) -> BackfillRefusedError:
     )
 
 
-def lookup_frames(spark: SparkSession, target: Target, known: Sequence[Era]) -> dict[str, DataFrame]:
-    """Lookup table -> its rows in each era, with `ERA`."""
+def lookup_frames(spark: SparkSession, target: Target, known: Sequence[Era], span: Span) -> dict[str, DataFrame]:
+    """Lookup table -> its rows in each era of a span, with `ERA`."""
     frames = {}
     for table in {table for era in known for table in era.versions}:
         versions: dict[int, list[int]] = {}
-        for number, era in enumerate(known):
-            versions.setdefault(era.versions[table], []).append(number)
+        for number in range(span.first, span.last + 1):
+            versions.setdefault(known[number].versions[table], []).append(number)
         reader, address = spark.read.format("delta"), target.lake.table_path(table)
         columns = sorted(
             {column for step in target.logical.lookups if step.table == table for column in _read_by(step)}

@@ -25,6 +25,7 @@ from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import exists, file_statistics, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
+from spark_jobs.plan.columns import INGEST_SEQ
 from spark_jobs.plan.operators import Operator
 from spark_jobs.spec import Definition, Ingest, Table, definition_from_json
 from spark_jobs.spec.durations import duration_ms
@@ -323,17 +324,33 @@ def column_of(source: Table, event_time: str | None) -> str | None:
 
 def within(opened: object, column: str | None, times: Range | None) -> tuple[int | None, int]:
     """Rows and bytes of the files that may hold times of a range, by their statistics."""
-    files = file_statistics(opened)  # type: ignore[arg-type]
-    low, high = f"min.{column}", f"max.{column}"
-    if times is not None and {low, high} <= set(files.column_names):
-        least, most = (files.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for name in (low, high))
-        # Statistics are cut to milliseconds.
-        known = pc.and_(pc.less(least, times.end_us), pc.greater_equal(pc.add(most, 1000), times.begin_us))
-        files = files.filter(pc.fill_null(known, True))
+    files = _files_within(opened, column, times)
     if not files.num_rows:
         return 0, 0
     rows = files.column("num_records")
     return None if rows.null_count else pc.sum(rows).as_py(), pc.sum(files.column("size_bytes")).as_py()
+
+
+def numbers_within(opened: object, column: str | None, times: Range) -> tuple[int, int] | None:
+    """The least and the greatest `_ingest_seq` in these files; None where statistics do not tell."""
+    files = _files_within(opened, column, times)
+    low, high = f"min.{INGEST_SEQ}", f"max.{INGEST_SEQ}"
+    if not {low, high} <= set(files.column_names) or files.column("num_records").null_count:
+        return None
+    # A file without any holds heartbeats alone.
+    least, most = pc.min(files.column(low)).as_py(), pc.max(files.column(high)).as_py()
+    return (least, most) if least is not None else (0, 0)
+
+
+def _files_within(opened: object, column: str | None, times: Range | None) -> pa.Table:
+    files = file_statistics(opened)  # type: ignore[arg-type]
+    low, high = f"min.{column}", f"max.{column}"
+    if times is None or not {low, high} <= set(files.column_names):
+        return files
+    least, most = (files.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for name in (low, high))
+    # Statistics are cut to milliseconds.
+    known = pc.and_(pc.less(least, times.end_us), pc.greater_equal(pc.add(most, 1000), times.begin_us))
+    return files.filter(pc.fill_null(known, True))
 
 
 def plan_backfill(

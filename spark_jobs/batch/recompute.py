@@ -1,7 +1,7 @@
 """Results of a pipeline from its events, by the same transforms as in the stream, and how they differ from a table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -9,13 +9,23 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType
 
 from spark_jobs.batch.batches import batches_of
-from spark_jobs.batch.eras import Era, eras, lookup_frames, with_era, with_era_of_batch
-from spark_jobs.batch.planning import Read, Target
+from spark_jobs.batch.eras import (
+    Era,
+    Span,
+    eras,
+    lookup_frames,
+    span_of,
+    span_of_batches,
+    with_era,
+    with_era_of_batch,
+)
+from spark_jobs.batch.planning import Read, Target, column_of, numbers_within
 from spark_jobs.batch.ranges import Range
 from spark_jobs.commits.changes import GONE
 from spark_jobs.commits.merging import measures
 from spark_jobs.lake.checkpoints import bootstrapped
 from spark_jobs.lake.history import commits_between
+from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import (
     COUNTED_UPTO,
     EVENT_COLUMNS,
@@ -64,19 +74,35 @@ class Recompute:
     clock_ms: int
     late_version: int | None = None
     settled_count: bool = False
+    _spans: list[Span] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @cached_property
     def _eras(self) -> tuple[Era, ...]:
         """Which versions of lookup tables the stream has taken."""
         return eras(self.target)
 
-    @cached_property
+    @property
     def _lookups(self) -> dict[str, DataFrame]:
-        return lookup_frames(self.spark, self.target, self._eras)
+        return lookup_frames(self.spark, self.target, self._eras, self._span) if self._eras else {}
+
+    @property
+    def _span(self) -> Span:
+        """The eras of all that was asked for: no other versions of lookup tables are read."""
+        return reduce(Span.with_, self._spans)
+
+    def _span_of(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> Span:
+        whole = Range(min(each.begin_us for each in times), max(each.end_us for each in times))
+        opened = open_table(self.target.lake, table.name, version=read.version)
+        numbers = numbers_within(opened, column_of(table, side.event_time), whole)
+        if numbers is None:
+            return Span(0, len(self._eras) - 1)
+        return span_of(self.target, table.name, self._eras, *numbers)
 
     def sources(self, times: Sequence[Range]) -> list[DataFrame]:
         """The events of each source table whose time is in one of the ranges; heartbeats are none."""
         sides = [(side, table) for side in self.target.logical.sides for table in side.tables]
+        if self._eras:
+            self._spans.extend(self._span_of(*of, read, times) for of, read in zip(sides, self.reads, strict=True))
         return [self._events(side, table, read, times) for (side, table), read in zip(sides, self.reads, strict=True)]
 
     def _events(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> DataFrame:
@@ -92,7 +118,7 @@ class Recompute:
         if side.event_time is not None:
             events = events.where(_in_ranges(F.col(side.event_time), times))
         if self._eras:
-            events = with_era(events, self.target, table.name, self._eras)
+            events = with_era(events, self.target, table.name, self._eras, self._span)
         if self.target.operator.follows_result:
             events = self._in_result(events)
         return events if self.late_version is None else self._as_streamed(events, side, table.name)
@@ -241,7 +267,9 @@ class Recompute:
     def missed(self, late: DataFrame) -> DataFrame:
         """Late events with what the row steps add; once for each window that they missed, with its bounds."""
         if self._eras:
-            late = with_era_of_batch(late, self._eras)
+            first, last = late.agg(F.min("_batch_id"), F.max("_batch_id")).collect()[0]
+            self._spans.append(span_of_batches(self._eras, first or 0, last or 0))
+            late = with_era_of_batch(late, self._eras, self._span)
         steps = with_row_steps(late, self.target.pipeline.row_steps, lookups=self._lookups)
         if not self.target.operator.verdict.in_windows:
             return steps

@@ -203,8 +203,10 @@ def _volume(checked: Checked, expectation: Volume) -> Result:
         raise _NotPossibleError(f"{column!r} is no time")
     # The newest interval is not over.
     judged = (last - _EPOCH) // timedelta(microseconds=1) // per_us - 1
-    counts = _counts(checked, column, per_us, judged - expectation.intervals, judged)
-    before = [counts.get(number, 0) for number in range(judged - expectation.intervals, judged)]
+    step = expectation.every // expectation.per if expectation.every is not None else 1
+    compared = [judged - step * back for back in range(expectation.intervals, 0, -1)]
+    counts = _counts(checked, column, per_us, compared[0], judged)
+    before = [counts.get(number, 0) for number in compared]
     # What lies before the first row is no interval without rows.
     while before and not before[0]:
         before.pop(0)
@@ -216,7 +218,8 @@ def _volume(checked: Checked, expectation: Volume) -> Result:
         expectation.max_share is None or found <= expectation.max_share * usual
     )
     begin = _EPOCH + timedelta(microseconds=judged * per_us)
-    said = f"{found:,} rows from {begin:%Y-%m-%d %H:%M}, the median of {len(before)} before is {usual:,g}"
+    apart = f", {format_duration(expectation.every)} apart," if expectation.every is not None else ""
+    said = f"{found:,} rows from {begin:%Y-%m-%d %H:%M}, the median of {len(before)} before{apart} is {usual:,g}"
     return Result(expectation.name, expectation.severity, holds, said)
 
 

@@ -144,6 +144,7 @@ class Volume(OverTime):
         min_share: at least this share of the median.
         max_share: at most this share of the median.
         intervals: the median is that of so many intervals before; those without rows count as zero.
+        every: how far apart they are, such as "7 days": the same hour of the weeks before; None: those directly before.
     """
 
     kind: Literal["volume"] = "volume"
@@ -151,6 +152,7 @@ class Volume(OverTime):
     min_share: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     max_share: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     intervals: int = Field(default=24, ge=3, le=10_000)
+    every: PositiveDuration | None = None
 
     def __init__(self, per: str | timedelta, **options: Any) -> None:
         super().__init__(per=per, **options)
@@ -161,13 +163,18 @@ class Volume(OverTime):
             raise ValueError("min_share: expected a share in min_share, max_share or both, got neither")
         if self.min_share is not None and self.max_share is not None and self.min_share > self.max_share:
             raise ValueError(f"min_share: expected at most max_share ({self.max_share}), got {self.min_share}")
+        if self.every is not None and self.every % self.per:
+            raise ValueError(
+                f"every: expected a multiple of per ({format_duration(self.per)}), got {format_duration(self.every)}"
+            )
         return self
 
     @property
     def name(self) -> str:
-        """`volume(1 hour, 0.5..2)`."""
+        """`volume(1 hour, 0.5..2)`, `volume(1 hour every 1 week, 0.5..2)`."""
         low, high = ("" if bound is None else f"{bound:g}" for bound in (self.min_share, self.max_share))
-        return f"volume({format_duration(self.per)}, {low}..{high})"
+        every = f" every {format_duration(self.every)}" if self.every is not None else ""
+        return f"volume({format_duration(self.per)}{every}, {low}..{high})"
 
 
 class Conservation(TableExpectation):

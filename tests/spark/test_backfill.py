@@ -893,3 +893,9 @@ def test_events_are_looked_up_in_the_versions_that_the_stream_has_taken(
     run_backfill(spark, lake, definition)
     assert found() == all_events
     lakes.assert_balanced(lake, definition)
+    # Of the versions only those are needed in which the events of the range were looked up.
+    (oldest,) = open_table(lake, "silver.categories", version=0).file_uris()
+    Path(oldest.removeprefix("file://")).unlink()
+    (same,) = run_backfill(spark, lake, definition, begin=lakes.at(START + 100 * MINUTE), force=True)
+    assert same.changed.rows == 0
+    assert found() == all_events

@@ -189,6 +189,18 @@ class TestTables:
         assert (found.success, found.observed.split(" rows")[0]) == (success, str(rows))
         assert "the median of 5 before is 4" in found.observed
 
+    @pytest.mark.parametrize(("rows", "success"), [(1, False), (2, True), (8, True), (9, False)])
+    def test_it_is_compared_with_the_same_hour_of_the_weeks_before(self, lake, rows, success):
+        # The hours directly before are busy: they say nothing of this one.
+        weeks = [(-1 - 168 * week, 4) for week in (1, 2, 3)]
+        for at, count in (*weeks, (-4, 40), (-3, 40), (-2, 40), (-1, rows), (0, 1)):
+            write(lake, "gold.hourly_sales", sales(*[("a", 1)] * count, at=at - 0.5))
+        expected = Volume("1 hour", min_share=0.5, max_share=2, every="7 days", intervals=3)
+        found = one(lake, expected)
+        assert (found.success, found.observed.split(" rows")[0]) == (success, str(rows))
+        assert "the median of 3 before, 1 week apart, is 4" in found.observed
+        assert found.expectation == "volume(1 hour every 1 week, 0.5..2)"
+
     def test_a_volume_is_not_judged_before_there_is_something_to_compare_with(self, lake):
         write(lake, "gold.hourly_sales", sales(("a", 1)))
         assert one(lake, Volume("1 hour", min_share=0.5)).success

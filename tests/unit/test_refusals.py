@@ -535,6 +535,11 @@ def the_age_of_a_number():
     an_ingest(expectations=(Fresh("1 hour", column="quantity"),))
 
 
+@refused("Volume: every: expected a multiple of per (1 hour), got 1 hour 30 minutes")
+def a_distance_between_intervals_that_is_none_of_them():
+    Volume("1 hour", min_share=0.5, every="90 minutes")
+
+
 @refused("Volume: min_share: expected a share in min_share, max_share or both")
 def a_volume_without_a_bound():
     Volume("1 hour")
