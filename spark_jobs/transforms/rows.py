@@ -13,7 +13,7 @@ from spark_jobs.plan.quarantine import UNREADABLE as UNREADABLE
 from spark_jobs.spec import Files, Ingest, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.durations import duration_ms, format_duration
-from spark_jobs.spec.expressions import columns, is_nested
+from spark_jobs.spec.expressions import columns
 from spark_jobs.spec.personal import MASK
 from spark_jobs.transforms.csv_lines import leaves_quote_open
 
@@ -101,7 +101,7 @@ def kept_fields(text: Column, definition: Ingest) -> Column:
 def wrong_types(definition: Ingest) -> Column:
     """Which values of a row do not have their column's type; null if none can be told, as where it is no row at all.
 
-    A nested value is not judged: its text may be read in more ways than one.
+    A column of JSON is parsed alone, as the row was: `"12"` is no INT there, though its text is one in CSV.
     """
     source = definition.source
     if isinstance(source, Files) and source.format == "csv":
@@ -110,12 +110,19 @@ def wrong_types(definition: Ingest) -> Column:
         row = F.from_csv(RAW, texts, options)
         # More or fewer values than columns: which of them is which is anybody's guess.
         values = F.when(row[_CORRUPT].isNull(), row)
+
+        def read(name: str, sql_type: str) -> Column:
+            return values[name].try_cast(sql_type)
+
     else:
         values = F.from_json(RAW, "map<string,string>")
+
+        def read(name: str, sql_type: str) -> Column:
+            return F.from_json(RAW, f"`{name}` {sql_type}")[name]
+
     found = [
-        F.when(values[name].isNotNull() & values[name].try_cast(sql_type).isNull(), F.lit(f"{name} is no {sql_type}"))
+        F.when(values[name].isNotNull() & read(name, sql_type).isNull(), F.lit(f"{name} is no {sql_type}"))
         for name, sql_type in definition.columns.items()
-        if not is_nested(sql_type)
     ]
     told = F.concat_ws(", ", *found)
     return F.when(told != "", F.concat(F.lit(f"{WRONG_TYPE}: "), told))

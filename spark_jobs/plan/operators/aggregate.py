@@ -38,7 +38,7 @@ class Grouped(Operator):
     @property
     def replay(self) -> Replay:
         """Where the cut of the batches decides which events share a session, they must be cut the same."""
-        return Replay.BOUNDARIES if self.is_session else Replay.SUBTRACT
+        return Replay.BOUNDARIES if self.is_session else super().replay
 
     @property
     def repair_unit(self) -> str:

@@ -20,6 +20,8 @@ class Replay(StrEnum):
 
     SUBTRACT = "all events less the recorded late pairs"
     BOUNDARIES = "the recorded batches again, each with its watermark"
+    RESULT = "the events that the result has, less those that were counted later"
+    REFUSED = "refused: no part of the results can be computed again"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class Operator(ABC):
     @property
     def replay(self) -> Replay:
         """How a batch gives the stream's rows."""
-        return Replay.SUBTRACT
+        if not self.can_be_recomputed or self.placed_by is None:
+            return Replay.REFUSED
+        return Replay.RESULT if self.follows_result else Replay.SUBTRACT
 
     @property
     def state_stores(self) -> Mapping[str, str]:

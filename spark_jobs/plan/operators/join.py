@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, OTHER, SIDE
 from spark_jobs.plan.equations import Equation, Holding
-from spark_jobs.plan.operators.base import Operator, Replay, Side
+from spark_jobs.plan.operators.base import Operator, Side
 from spark_jobs.plan.verdicts import EventTime, Verdict
 from spark_jobs.spec.steps.join import Join
 
@@ -49,11 +49,6 @@ class Joined(Operator):
     def outer(self) -> tuple[str, ...]:
         """The sides of which events without a match are written."""
         return {"inner": (), "left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}[self.step.how]
-
-    @property
-    def replay(self) -> Replay:
-        """What is in time decides alone: an event is kept until nothing in time can match it any more."""
-        return Replay.SUBTRACT
 
     @property
     def can_be_recomputed(self) -> bool:
