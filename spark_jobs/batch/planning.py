@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
@@ -25,7 +26,7 @@ from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import exists, file_statistics, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
-from spark_jobs.plan.columns import INGEST_SEQ
+from spark_jobs.plan.columns import INGEST_SEQ, WINDOW_END, WINDOW_START
 from spark_jobs.plan.operators import Operator
 from spark_jobs.spec import Definition, Ingest, Table, definition_from_json
 from spark_jobs.spec.durations import duration_ms
@@ -439,6 +440,21 @@ def plan_backfill(
         late=found.num_rows if found is not None else 0,
         unsettled=found.num_rows - pc.sum(found["settled"]).as_py() if found is not None and found.num_rows else 0,
     )
+
+
+def rows_to_compare(target: Target, plan: BackfillPlan) -> tuple[int, int | None]:
+    """Rows of the result in the slices that something is to be done in, and their windows; None: it has none."""
+    placed = f"epoch_us({target.operator.placed_by})"
+    inside = " OR ".join(
+        f"({placed} >= {part.begin_us} AND {placed} < {part.end_us})" for part in plan.slices if not part.nothing_to_do
+    )
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("result", open_table(target.lake, target.result).to_pyarrow_dataset())
+        windows = f"count(DISTINCT ({WINDOW_START}, {WINDOW_END}))" if target.operator.verdict.in_windows else "NULL"
+        found = connection.execute(f"SELECT count(*), {windows} FROM result WHERE {inside or 'false'}").fetchone()
+    rows, distinct = found or (0, None)
+    return int(rows), None if distinct is None else int(distinct)
 
 
 def _refuse_mode(target: Target, mode: Mode) -> None:

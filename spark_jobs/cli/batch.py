@@ -43,9 +43,9 @@ def backfill(
     report: ReportOption = None,
 ) -> None:
     """Compute the results of a range of event time again, late events included, and put right what differs."""
-    from spark_jobs.batch.planning import plan_backfill
+    from spark_jobs.batch.planning import plan_backfill, rows_to_compare
     from spark_jobs.batch.ranges import Range
-    from spark_jobs.console.batch import backfill_text, run_backfill
+    from spark_jobs.console.batch import backfill_text, compared_text, run_backfill
     from spark_jobs.control import batch_reports
 
     definition, where, asked = one(pipeline), lake_of(lake), Range.parse(begin, end)
@@ -61,6 +61,7 @@ def backfill(
     )
     out.print(backfill_text(plan), highlight=False, markup=False, soft_wrap=True)
     if dry_run:
+        out.print(compared_text(plan, *rows_to_compare(target, plan)), highlight=False, markup=False, soft_wrap=True)
         say("Nothing was written: --dry-run.")
     elif plan.nothing_to_do:
         say("Nothing to do. To compute it all the same: --force.")

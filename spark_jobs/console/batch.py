@@ -32,6 +32,12 @@ def _backfill_lines(plan: BackfillPlan) -> Iterator[str]:
         yield f"slice {part.number:<3}{shown(part.begin_us)} to {shown(part.end_us)}: {what}"
 
 
+def compared_text(plan: BackfillPlan, rows: int, windows: int | None) -> str:
+    """How much of the result may be replaced, in a line."""
+    of = "" if windows is None else f" of {counted(windows, 'window')}"
+    return f"replaces among {counted(rows, 'row')}{of} in {plan.table} those that differ; missing ones are added"
+
+
 def repair_text(plan: RepairPlan) -> str:
     """A plan in lines."""
     lines = [f"repair of {plan.pipeline}: {counted(plan.late, 'late event')} not counted in a result yet"]

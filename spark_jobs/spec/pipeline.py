@@ -200,6 +200,11 @@ class Ingest(_Definition):
                 f"{self.source.format.upper()}: leave them out. A CSV file with another header is set aside by itself; "  # type: ignore[union-attr]
                 "for Parquet, NotNull sets rows aside that lack a column"
             )
+        if isinstance(self.source, Files) and self.source.format == "parquet" and self.contract.retyped != "quarantine":
+            raise ValueError(
+                f"contract: retyped is for rows of JSON and CSV, got {self.contract.retyped!r} for PARQUET: leave it "
+                "out. A file whose columns have other types is set aside as a whole"
+            )
 
     @property
     def is_checked(self) -> bool:

@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
 from spark_jobs.batch import backfill, planning, repair
-from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill
+from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill, rows_to_compare
 from spark_jobs.batch.ranges import RangeError
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.changes import Revise
@@ -409,6 +409,9 @@ def test_a_range_that_reaches_into_what_is_open_is_cut_or_refused(copy: Lake) ->
     _, plan = plan_backfill(copy, RANKING, BEGIN, END)
     assert lakes.at(plan.slices[-1].end_us // 1000) == first_open
     assert len(plan.notices) == 1
+    target, whole = plan_backfill(copy, RANKING, BEGIN, END, force=True)
+    starts = [row["window_start"] for row in lakes.rows(copy, "gold.activity") if row["window_start"] < first_open]
+    assert rows_to_compare(target, whole) == (len(starts), len(set(starts)))
     with pytest.raises(RangeError, match="still open in the stream"):
         plan_backfill(copy, RANKING, BEGIN, END, strict=True)
     assert plan_backfill(copy, RANKING, BEGIN, first_open, strict=True)[1].notices == ()

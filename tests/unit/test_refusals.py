@@ -6,6 +6,7 @@ from spark_jobs.spec import (
     Aggregate,
     Alerts,
     Between,
+    Contract,
     CustomSql,
     DefinitionError,
     Files,
@@ -533,6 +534,11 @@ def the_age_of_rows_without_a_time():
 @refused("expectations: fresh(quantity, 1 hour) goes by a time", "is INT")
 def the_age_of_a_number():
     an_ingest(expectations=(Fresh("1 hour", column="quantity"),))
+
+
+@refused("contract: retyped is for rows of JSON and CSV", "'fail' for PARQUET")
+def a_type_that_must_hold_in_files_that_have_types():
+    an_ingest(source=Files("landing/sales", format="parquet"), contract=Contract(retyped="fail"))
 
 
 @refused("Volume: every: expected a multiple of per (1 hour), got 1 hour 30 minutes")
