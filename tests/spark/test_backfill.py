@@ -303,9 +303,13 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
 def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
     spark: SparkSession, copy: Lake, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    streamed = contents(copy)
+    def values() -> dict[str, list[tuple[Any, ...]]]:
+        columns = ("mean", "revision", "revised_at")
+        return {name: lakes.comparable(lakes.rows(copy, name), without=columns) for name in TABLES}
+
+    streamed = values()
     run_repair(spark, copy, RANKING)
-    corrected = contents(copy)
+    corrected = values()
 
     def cut(*_: Any, **__: Any) -> None:
         raise RuntimeError("cut off")
@@ -319,10 +323,10 @@ def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
     assert settled(copy) == {False}
 
     assert run_backfill(spark, copy, RANKING, mode="as-streamed") != []
-    assert contents(copy) == streamed
+    assert values() == streamed
     lakes.assert_balanced(copy, RANKING)
     run_repair(spark, copy, RANKING)
-    assert contents(copy) == corrected
+    assert values() == corrected
     assert settled(copy) == {True}
 
 
