@@ -42,6 +42,8 @@ def commit_file(lake: Lake, table: str, version: int) -> Path:
     return Path(lake.table_path(table)) / "_delta_log" / f"{version:020d}.json"
 
 
+# In tests/spark a replay dies at each of its steps, within the process of the test.
+@pytest.mark.long
 def test_a_replay_that_is_killed_on_either_side_of_its_last_commit_to_bronze_moves_each_row_once(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:

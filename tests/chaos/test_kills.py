@@ -27,8 +27,9 @@ def calm_by(batches: Mapping[str, Sequence[int]], calm: CalmRun, spark: SparkSes
     return kills.contents(lake)
 
 
-# On a folder, drivers are killed in tests/control, too.
-@pytest.mark.parametrize("kind", [pytest.param("folder", marks=pytest.mark.long), "minio"])
+# Drivers are killed in tests/control, too, and a batch on MinIO is cut off in tests/services.
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["folder", "minio"])
 def test_tables_after_kills_equal_those_of_a_calm_run(
     kind: str, tmp_path: Path, calm: CalmRun, spark: SparkSession
 ) -> None:

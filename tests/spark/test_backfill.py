@@ -183,10 +183,7 @@ KINDS = {
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.long) if kind not in ("tumbling", "top, updated") else kind
-        for kind in KINDS
-    ],
+    [pytest.param(kind, marks=pytest.mark.long) if kind != "top, updated" else kind for kind in KINDS],
 )
 def test_a_repair_and_a_backfill_count_every_event_and_as_streamed_gives_the_streams_rows_back(
     spark: SparkSession, lake: Lake, kind: str
@@ -272,7 +269,9 @@ def test_any_split_of_a_range_gives_the_same_tables(spark: SparkSession, streame
     assert found[0] != contents(streamed)
 
 
-@pytest.mark.parametrize("point", ["before the result", "before the late events are settled"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("before the result", marks=pytest.mark.long), "before the late events are settled"]
+)
 def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     spark: SparkSession, streamed: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -299,7 +298,7 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     lakes.assert_balanced(lakes_of["cut"], RANKING)
 
 
-@pytest.mark.parametrize("point", ["before the groups", "before the result"])
+@pytest.mark.parametrize("point", [pytest.param("before the groups", marks=pytest.mark.long), "before the result"])
 def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
     spark: SparkSession, copy: Lake, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

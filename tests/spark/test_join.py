@@ -146,7 +146,13 @@ CASE: Sequence[Batch] = (
 
 @pytest.mark.parametrize(
     ("how", "while_computed"),
-    [("inner", False), ("left", False), ("right", False), ("full", False), ("full", True)],
+    [
+        pytest.param("inner", False, marks=pytest.mark.long),
+        ("left", False),
+        pytest.param("right", False, marks=pytest.mark.long),
+        pytest.param("full", False, marks=pytest.mark.long),
+        ("full", True),
+    ],
 )
 def test_every_event_of_both_sides_is_matched_alone_or_late(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, how: str, while_computed: bool
@@ -186,7 +192,14 @@ def test_every_event_of_random_streams_ends_where_the_rules_say(
     assert_ends_as_the_rules_say(lake, definition, how, by_the_rules(batches))
 
 
-@pytest.mark.parametrize("point", ["materialised", "late_committed", "result_committed"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("materialised", marks=pytest.mark.long),
+        pytest.param("late_committed", marks=pytest.mark.long),
+        "result_committed",
+    ],
+)
 def test_a_batch_that_is_cut_off_ends_as_if_it_had_not_been(spark: SparkSession, lake: Lake, point: str) -> None:
     bronze_of(lake, CASE)
     definition = pipeline("full")
