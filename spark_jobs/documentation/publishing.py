@@ -1,8 +1,10 @@
 """Writes the pages of tables beside the lake."""
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
 import obstore
+from obstore.store import S3Store
 
 from spark_jobs.documentation.pages import index_page, index_path, page_path, table_page
 from spark_jobs.documentation.tables import TableDocument, documents
@@ -12,6 +14,9 @@ from spark_jobs.quality.suites import suite_of
 from spark_jobs.spec import Definition
 
 _BEFORE = 20
+
+LINK_LASTS = timedelta(hours=12)
+"""So long whoever has the link can read the page."""
 
 
 def publish_pages(
@@ -56,6 +61,12 @@ def publish_all(lake: Lake, definitions: Iterable[Definition], registered: Mappi
 def address(lake: Lake, table: str) -> str:
     """Of the page of a table."""
     return lake.path(page_path(table))
+
+
+def link(lake: Lake, table: str) -> str | None:
+    """What a browser opens the page of a table by, without credentials and for some hours; None: it is in a folder."""
+    store = lake.store
+    return obstore.sign(store, "GET", page_path(table), LINK_LASTS) if isinstance(store, S3Store) else None
 
 
 def _put(lake: Lake, path: str, text: str) -> None:

@@ -11,4 +11,12 @@ ingest_clicks = Ingest(
     rules=(NotNull("user_id"), NotNull("page")),
     sink=Sink("bronze.clicks"),
     trigger_interval="10 seconds",
+    description="One row for each page that a visitor of the shop opened.",
+    owner="web",
+    column_descriptions={
+        "click_id": "Number of the click; the same if a browser sends it twice.",
+        "user_id": "Who clicked.",
+        "page": "Path of the page in the shop.",
+        "clicked_at": "When the browser opened the page, UTC.",
+    },
 )

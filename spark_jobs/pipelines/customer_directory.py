@@ -20,4 +20,6 @@ customer_directory = Pipeline(
     expectations=(NotNull("customer_id"), Unique("customer_id")),
     personal=("name",),
     trigger_interval="10 seconds",
+    description="Each customer as known now; other pipelines look it up.",
+    owner="customer care",
 )

@@ -17,4 +17,13 @@ ingest_customers = Ingest(
     sink=Sink("bronze.customers"),
     personal=("name",),
     trigger_interval="10 seconds",
+    description="One row for each change of a customer: the customer as known from then on.",
+    owner="customer care",
+    column_descriptions={
+        "customer_id": "The customer; one row for each of its changes.",
+        "name": "First and last name.",
+        "country": "Where the customer lives, as two letters.",
+        "segment": "Group that marketing has given the customer.",
+        "changed_at": "From when on this is known, UTC.",
+    },
 )

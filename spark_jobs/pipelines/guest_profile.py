@@ -28,4 +28,11 @@ guest_profile = Pipeline(
     sink=Sink("gold.guest_profile", mode="update"),
     expectations=(NotNull("guest_id"), Between("total_spent", min=0), Unique("guest_id")),
     trigger_interval="10 seconds",
+    description="Each guest of the café: visits, money spent, last seen.",
+    owner="café",
+    column_descriptions={
+        "visits": "Number of visits.",
+        "total_spent": "Sum of all payments, EUR.",
+        "last_seen": "Newest visit or payment, UTC.",
+    },
 )

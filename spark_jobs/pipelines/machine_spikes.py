@@ -20,4 +20,9 @@ machine_spikes = Pipeline(
     sink=Sink("gold.machine_spikes"),
     expectations=(NotNull("machine_id"), NotNull("reason")),
     trigger_interval="10 seconds",
+    description="Readings far off what machines do, one row each, as they come.",
+    owner="plant",
+    column_descriptions={
+        "reason": "Which values are too high: temperature, vibration, pressure.",
+    },
 )

@@ -17,4 +17,13 @@ ingest_order_payments = Ingest(
     rules=(NotNull("order_id"), NotNull("amount"), Between("amount", min=0)),
     sink=Sink("bronze.order_payments"),
     trigger_interval="10 seconds",
+    description="One row for each payment of an order of the shop.",
+    owner="shop",
+    column_descriptions={
+        "payment_id": "Number of the payment; the same if it is sent twice.",
+        "order_id": "The order that is paid.",
+        "amount": "What was paid, EUR.",
+        "method": "How it was paid, such as card.",
+        "paid_at": "When it was paid, UTC.",
+    },
 )

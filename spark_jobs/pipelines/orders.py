@@ -18,4 +18,13 @@ ingest_orders = Ingest(
     sink=Sink("bronze.orders"),
     expectations=(Conservation(),),
     trigger_interval="10 seconds",
+    description="One row for each order of the shop.",
+    owner="shop",
+    column_descriptions={
+        "order_id": "Number of the order; the same if it is sent twice.",
+        "customer_id": "Who ordered; see silver.customers.",
+        "product_id": "What was ordered; see silver.products.",
+        "amount": "What is to be paid, EUR; may be missing, 0 or negative.",
+        "ordered_at": "When it was ordered, UTC.",
+    },
 )

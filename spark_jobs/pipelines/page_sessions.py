@@ -40,4 +40,13 @@ page_sessions = Pipeline(
         Conservation(),
     ),
     trigger_interval="10 seconds",
+    description="What each user did between two half-hours of silence.",
+    owner="web",
+    column_descriptions={
+        "session_start": "First click, UTC.",
+        "session_end": "Last click, UTC.",
+        "event_count": "Number of clicks.",
+        "pages": "Pages in the order in which they were opened.",
+        "led_to_purchase": "Whether an order was completed.",
+    },
 )

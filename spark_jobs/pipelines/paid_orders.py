@@ -26,4 +26,9 @@ order_payments = Pipeline(
         Conservation(),
     ),
     trigger_interval="10 seconds",
+    description="Orders with their payments within the hour; those without, and payments without an order.",
+    owner="shop",
+    column_descriptions={
+        "paid": "What was paid, EUR; null: no payment within the hour.",
+    },
 )

@@ -17,4 +17,13 @@ ingest_payments = Ingest(
     rules=(NotNull("guest_id"), NotNull("amount"), Between("amount", min=0)),
     sink=Sink("bronze.payments"),
     trigger_interval="10 seconds",
+    description="One row for each payment of a guest of the café.",
+    owner="café",
+    column_descriptions={
+        "payment_id": "Number of the payment; the same if it is sent twice.",
+        "guest_id": "Who paid.",
+        "visit_id": "For which visit; see bronze.visits.",
+        "amount": "What was paid, EUR.",
+        "paid_at": "When it was paid, UTC.",
+    },
 )

@@ -19,4 +19,6 @@ product_catalogue = Pipeline(
     sink=Sink("silver.products", mode="update"),
     expectations=(NotNull("product_id"), Between("unit_price", min=0), Unique("product_id")),
     trigger_interval="10 seconds",
+    description="Each product as it is now; other pipelines look it up.",
+    owner="shop",
 )

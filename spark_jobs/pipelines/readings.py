@@ -21,4 +21,13 @@ ingest_readings = Ingest(
     ),
     sink=Sink("bronze.readings"),
     trigger_interval="10 seconds",
+    description="One row for each reading of a machine's sensors.",
+    owner="plant",
+    column_descriptions={
+        "machine_id": "The machine.",
+        "temperature": "Of the machine, °C.",
+        "vibration": "Speed of the vibration, mm/s.",
+        "pressure": "Of the hydraulics, bar.",
+        "read_at": "When the sensor read it, UTC.",
+    },
 )

@@ -18,4 +18,10 @@ rolling_sales = Pipeline(
     sink=Sink("gold.rolling_sales"),
     expectations=(Between("units", min=1), Between("revenue", min=0), Unique("window_start", "category")),
     trigger_interval="10 seconds",
+    description="Units and revenue of each category over the last 15 minutes, every 5.",
+    owner="shop",
+    column_descriptions={
+        "units": "Units sold in the 15 minutes.",
+        "revenue": "Units times their prices, EUR.",
+    },
 )

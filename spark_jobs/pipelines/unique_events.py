@@ -10,4 +10,6 @@ unique_events = Pipeline(
     steps=(Deduplicate("_event_id", within="1 hour"),),
     sink=Sink("silver.unique_clicks"),
     trigger_interval="10 seconds",
+    description="Clicks, each of them once: without those that a browser sent again within the hour.",
+    owner="web",
 )

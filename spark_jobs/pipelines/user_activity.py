@@ -11,4 +11,9 @@ user_activity = Pipeline(
     sink=Sink("gold.user_activity"),
     expectations=(Between("events", min=1), Unique("window_start", "user_id"), Conservation()),
     trigger_interval="10 seconds",
+    description="Clicks of each user in windows of five minutes.",
+    owner="web",
+    column_descriptions={
+        "events": "Number of clicks in the window.",
+    },
 )

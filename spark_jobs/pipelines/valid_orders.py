@@ -44,4 +44,11 @@ valid_orders = Pipeline(
         Referential("customer_id", "silver.customers"),
     ),
     trigger_interval="10 seconds",
+    description="Orders that somebody must pay, by customer and minute.",
+    owner="shop",
+    column_descriptions={
+        "orders": "Orders with an amount above 0.",
+        "large_orders": "Of these, orders of 100 EUR or more.",
+        "amount": "Sum of the orders, EUR.",
+    },
 )

@@ -19,4 +19,15 @@ ingest_visits = Ingest(
     rules=(NotNull("guest_id"),),
     sink=Sink("bronze.visits"),
     trigger_interval="10 seconds",
+    description="One row for each visit to the café; later times may be missing.",
+    owner="café",
+    column_descriptions={
+        "visit_id": "Number of the visit; the same if it is sent twice.",
+        "guest_id": "Who came.",
+        "seated_at": "When the guest was seated, UTC.",
+        "ordered_at": "When the guest ordered, UTC.",
+        "served_at": "When the drink was served, UTC.",
+        "paid_at": "When the guest paid, UTC.",
+        "drink": "What was ordered.",
+    },
 )

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from posixpath import dirname, join, normpath
 
+import httpx
 import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
@@ -75,6 +76,9 @@ def test_a_table_on_minio_is_checked_and_its_page_is_beside_the_lake(
         assert "ok     unique(product_id)" in told
         # The address that it tells is that of an object, and what a browser gets there is a page.
         assert re.findall(r"report s3a://(\S+)", told) == [f"shop/{PAGE}"]
+        (link,) = re.findall(r"link, for 12 hours: (http\S+)", told)
+        opened = httpx.get(link)
+        assert (opened.status_code, "3 expectations, 2 broken." in opened.text) == (200, True)
         page = server.client().get_object(Bucket="shop", Key=PAGE)
         assert page["ContentType"].startswith("text/html")
         text = page["Body"].read().decode()
