@@ -1,0 +1,50 @@
+"""What a lake keeps beside its tables: an example of each form, written when it had that form, is read as it was meant.
+
+The examples are in `tests/archive/values`, with every field set. One is never changed: what no longer fits it needs a
+new form (`spark_jobs/lake/formats.py`), which is kept beside it, as `<class>-2.json`.
+"""
+
+from importlib import import_module
+from json import loads
+from pathlib import Path
+from pkgutil import iter_modules
+
+import pytest
+
+import spark_jobs.control
+import spark_jobs.lake
+from spark_jobs.lake.formats import Persisted
+
+VALUES = Path(__file__).parents[1] / "archive/values"
+
+
+def kept() -> dict[str, type[Persisted]]:
+    """Everything that outlives its process, by name."""
+    for package in (spark_jobs.lake, spark_jobs.control):
+        for module in iter_modules(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
+    return {each.__name__.strip("_"): each for each in Persisted.__subclasses__()}
+
+
+KEPT = kept()
+
+
+@pytest.mark.parametrize("file", sorted(VALUES.glob("*.json")), ids=lambda file: file.stem)
+def test_what_was_written_is_read_as_it_was_meant(file):
+    written = loads(file.read_text())
+    found = KEPT[file.stem.split("-")[0]].model_validate(written)
+    again = loads(found.model_dump_json())
+    assert {name: again[name] for name in written} == written
+
+
+def test_each_form_has_an_example_with_every_field():
+    for name, model in KEPT.items():
+        forms = {
+            loads(file.read_text())["format"]: file
+            for file in VALUES.glob(f"{name}*.json")
+            if file.stem.split("-")[0] == name
+        }
+        assert max(forms, default=0) == model.FORMAT, name
+        assert loads(forms[model.FORMAT].read_text()).keys() >= {
+            field for field in model.model_fields if model.model_fields[field].is_required()
+        }, name
