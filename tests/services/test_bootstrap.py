@@ -16,6 +16,8 @@ from tests.spark.test_backfill import HOPPING, MEASURES, assert_same, events, fe
 from tests.spark.test_bootstrap import assert_sound, dies_after, expected, rebuilt, run, with_aggregate
 
 
+# In tests/spark the same on a folder.
+@pytest.mark.long
 def test_a_history_on_minio_goes_on_as_a_stream_and_is_rebuilt_and_swapped(
     spark: SparkSession, minio: tuple[Minio, str]
 ) -> None:
