@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.console.laptop.airflow import AirflowError
+from spark_jobs.lake.tables import exists, open_table, row_count
 from tests.dags.machine import Machine, machine, until
 
 pytestmark = pytest.mark.long
@@ -20,8 +21,16 @@ DAY = timedelta(days=1)
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     with machine(tmp_path_factory.mktemp("machine"), notifiers=[], connections={}) as found:
+        # Until the stream has closed results, a range is refused: all of it is still open.
+        until(lambda: has_results(found), 300, "results of the stream")
+        found.process("shop").stop(within_s=10)
         found.pause(DAG, paused=False)
         yield found
+
+
+def has_results(here: Machine) -> bool:
+    table = "gold.top_products"
+    return exists(here.lake, table) and row_count(open_table(here.lake, table)) > 0
 
 
 @pytest.fixture
