@@ -85,7 +85,8 @@ def awaited(here: Machine, first: datetime, last: datetime, holds: Callable[[dic
 def test_ten_days_are_green_one_after_the_other_and_days_before_the_first_event_too(
     here: Machine, today: datetime
 ) -> None:
-    first, last = today - 10 * DAY, today - DAY
+    # The newest day has the run of the schedule.
+    first, last = today - 11 * DAY, today - 2 * DAY
     finished(here, create(here, first, last))
     found = days(here, first, last)
     assert len(found) == 10
@@ -93,7 +94,7 @@ def test_ten_days_are_green_one_after_the_other_and_days_before_the_first_event_
 
 
 def test_what_is_cancelled_goes_on_where_the_failed_days_are_asked_for_again(here: Machine, today: datetime) -> None:
-    first, last = today - 16 * DAY, today - 11 * DAY
+    first, last = today - 17 * DAY, today - 12 * DAY
     number = create(here, first, last)
     awaited(here, first, last, lambda found: "success" in found.values())
     answer = here.api._send("PUT", f"/api/v2/backfills/{number}/cancel", {})
