@@ -24,9 +24,9 @@ from tests.outside import data_file, run, write_files
 pytestmark = pytest.mark.outside_data
 
 DAY = timedelta(days=1)
-ROWS_PER_FILE = 100
+ROWS_PER_FILE = 300
 QUAKES = 8_826
-LATE = {"0 seconds": 4_855, "1 hour": 4_828, "1 day": 4_080, "10 days": 796}
+LATE = {"0 seconds": 4_039, "1 hour": 4_020, "1 day": 3_708, "10 days": 596}
 DELAYS = {"0 seconds": timedelta(0), "1 hour": timedelta(hours=1), "1 day": DAY, "10 days": 10 * DAY}
 
 # The same text runs in the stream and in DuckDB.
