@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 import obstore
 import pyarrow as pa
-import pyarrow.parquet as pq
 from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.kafka import KafkaSettingsError, newest_messages
 from spark_jobs.lake.settings import Settings
-from spark_jobs.lake.sources import is_hidden, source_store
+from spark_jobs.lake.sources import is_hidden, parquet_shape, source_store
 from spark_jobs.spec import Files, Ingest, Kafka
 
 _FILES = 3
@@ -86,7 +85,7 @@ class _Sample:
         )[:_FILES]
         paths = [str(item["path"]) for item in newest]
         if source.format == "parquet":
-            return cls([_parquet_columns(store, path) for path in paths], typed=False)
+            return cls([dict.fromkeys(parquet_shape(store, path)[0]) for path in paths], typed=False)
         if source.format == "csv":
             heads = (next(_lines(store, path), "") for path in paths) if source.header else ()
             return cls([dict.fromkeys(_names(head, source.delimiter)) for head in heads if head], typed=False)
@@ -138,28 +137,19 @@ def _names(head: str, delimiter: str) -> list[str]:
     return [name.strip(' "\r') for name in head.split(delimiter)]
 
 
-def _parquet_columns(store: ObjectStore, path: str) -> dict[str, Any]:
-    """From the end of the file alone, where its schema stands."""
-    size = obstore.head(store, path)["size"]
-    end = bytes(obstore.get_range(store, path, start=max(size - 8, 0), end=size))
-    begin = max(size - 8 - int.from_bytes(end[:4], "little"), 0)
-    footer = bytes(obstore.get_range(store, path, start=begin, end=size))
-    return dict.fromkeys(pq.read_schema(pa.BufferReader(b"PAR1" + footer)).names)
-
-
 def _differences(ingest: Ingest, sample: _Sample) -> Iterator[Difference]:
     count = len(sample.rows)
     seen = Counter(name for row in sample.rows for name in row)
     of = f"of {count:,} {'rows' if sample.typed else 'files'}"
     for name in sorted(seen.keys() - ingest.columns.keys()):
         kept = "it is kept in _unknown_fields" if ingest.contract.new == "keep" else "it is dropped"
-        if not ingest.reads_json and isinstance(ingest.source, Files) and ingest.source.format == "csv":
-            kept = "such files are set aside"
         yield Difference("new", name, f"{seen[name]:,} {of} have it; {kept}", stops=False)
     for name, sql_type in ingest.columns.items():
         if not seen[name]:
             stops = ingest.contract.missing == "fail"
-            yield Difference("missing", name, f"none {of} has it", stops=stops)
+            csv = isinstance(ingest.source, Files) and ingest.source.format == "csv"
+            aside = "; such files are set aside" if csv else ""
+            yield Difference("missing", name, f"none {of} has it{aside}", stops=stops)
         elif sample.typed and (odd := sum(not fits(row.get(name), sql_type) for row in sample.rows)):
             stops = ingest.contract.retyped == "fail"
             if stops or odd >= _RETYPED_SHARE * count:

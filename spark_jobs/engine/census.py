@@ -7,11 +7,12 @@ from pyspark.sql import Row
 
 from spark_jobs.plan.quarantine import HEADER, UNREADABLE
 from spark_jobs.transforms.content import digest
+from spark_jobs.transforms.csv_columns import NAME
 from spark_jobs.transforms.quotes import Block
 from spark_jobs.transforms.rows import REASON
 
-NAME, BLOCK = "__name", "__block"
-"""The columns of a batch that say in which file, and in which piece of it, a row stands."""
+BLOCK = "__block"
+"""The column of a batch that says in which piece of its file a row stands."""
 
 
 @dataclass
@@ -40,11 +41,7 @@ class Census:
 
     def __post_init__(self) -> None:
         if self.header is not None:
-            firsts: dict[str, Row] = {}
-            for group in self.groups:
-                if group[BLOCK] == 0:
-                    known = firsts.setdefault(group[NAME], group)
-                    firsts[group[NAME]] = min(known, group, key=lambda row: int(row["first"]))
+            firsts = first_rows(self.groups)
             self.bad_headers = {name: group["first_line"] for name, group in firsts.items() if not group["is_header"]}
             # The first line of a file is its header; the same line again is a row that is none.
             self.headers = {name: int(group["first"]) for name, group in firsts.items() if group["is_header"]}
@@ -110,6 +107,16 @@ class Census:
             starts.append((name, block, first, lines[name]))
             lines[name] += rows
         return starts
+
+
+def first_rows(counted: Iterable[Row]) -> dict[str, Row]:
+    """File -> the group that its first line is in; `first_line` of the group is that line."""
+    firsts: dict[str, Row] = {}
+    for group in counted:
+        if group[BLOCK] == 0:
+            known = firsts.setdefault(group[NAME], group)
+            firsts[group[NAME]] = min(known, group, key=lambda row: int(row["first"]))
+    return firsts
 
 
 def blocks_of(counted: Iterable[Row]) -> list[Block]:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyarrow as pa
+from obstore.exceptions import BaseError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -16,11 +18,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.sources import parquet_shape, source_store
 from spark_jobs.lake.spark_log import file_entries, file_number
 from spark_jobs.spark.progress import planned_offsets
+from spark_jobs.spark.schemas import schema_ddl
 from spark_jobs.spark.stores import WITHOUT_CHECKSUMS, Stores
 from spark_jobs.spec import Files, Ingest
-from spark_jobs.transforms.rows import schema_ddl
 
 _UNREADABLE = (
     "FAILED_READ_FILE",
@@ -172,6 +175,28 @@ def _comes_back(path: str, top: str) -> bool:
             return True
         seen.add(place)
     return False
+
+
+def shape_of_parquet(lake: Lake, source: Files, paths: Sequence[str]) -> tuple[list[str], int] | None:
+    """The columns and the number of rows of one Parquet file, the last by name; None where that cannot be found out.
+
+    One of a batch is enough to notice that a source has another schema.
+
+    Args:
+        lake: where.
+        source: that is read.
+        paths: of a batch.
+    """
+    root = lake.source_path(source.path).rstrip("/")
+    try:
+        store = source_store(lake, source)
+        if store is None or not paths:
+            return None
+        of_folder = _is_folder(root)
+        path = os.path.relpath(_local(paths[-1]), _local(root)) if of_folder else paths[-1].removeprefix(f"{root}/")
+        return parquet_shape(store, path)
+    except (BaseError, OSError, ValueError, pa.ArrowException):
+        return None  # that a file cannot be read is reported where it is
 
 
 def _local(path: str) -> str:

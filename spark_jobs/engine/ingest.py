@@ -1,6 +1,6 @@
 """Ingest: from files or Kafka to bronze and its quarantine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -17,8 +17,15 @@ from spark_jobs.commits.changes import Append
 from spark_jobs.commits.tables import create_table
 from spark_jobs.commits.writer import OvertakenError
 from spark_jobs.engine import heartbeats
-from spark_jobs.engine.census import BLOCK, NAME, Census, blocks_of
-from spark_jobs.engine.files import FileBatch, file_names, link_that_comes_back, links_to_others, planned_files
+from spark_jobs.engine.census import BLOCK, Census, blocks_of, first_rows
+from spark_jobs.engine.files import (
+    FileBatch,
+    file_names,
+    link_that_comes_back,
+    links_to_others,
+    planned_files,
+    shape_of_parquet,
+)
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
 from spark_jobs.engine.query import Query, Reached, unobserved
@@ -36,12 +43,13 @@ from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.tables import beside
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.progress import BatchBounds
-from spark_jobs.spark.schemas import schema_of
+from spark_jobs.spark.schemas import schema_ddl, schema_of
 from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.personal import MASK
 from spark_jobs.transforms.content import digest_sql
+from spark_jobs.transforms.csv_columns import NAME, NO_WIDER, Wider, wider_files
 from spark_jobs.transforms.csv_lines import lines_inside_quotes, mark_rows, opens_quote
 from spark_jobs.transforms.rows import (
     DETAIL,
@@ -59,12 +67,11 @@ from spark_jobs.transforms.rows import (
     parse,
     part_of_value_set_aside,
     rules_with,
-    schema_ddl,
     skipped,
     typed,
     values_read,
 )
-from spark_jobs.transforms.shape import shape_counts, shape_of, with_unknown_fields
+from spark_jobs.transforms.shape import Shape, shape_counts, shape_of, with_unknown_fields
 
 METADATA = (
     "_event_id STRING, _ingest_seq BIGINT, _ingest_time TIMESTAMP, "
@@ -126,6 +133,7 @@ class IngestQuery(Query[Ingest]):
         self._choice: Choice | None = None
         self._set_aside: tuple[RowRule, ...] = ()
         self._txn: int | None = None
+        self._wider: Wider = NO_WIDER
 
         source = definition.source
         self._topics = Topics(source.bootstrap_servers or Settings().kafka) if isinstance(source, Kafka) else None
@@ -218,6 +226,7 @@ class IngestQuery(Query[Ingest]):
         source = self.definition.source
         unreadable: list[tuple[str, str]] = []
         linked: frozenset[str] = frozenset()
+        paths: tuple[str, ...] = ()
         if isinstance(source, Files):
             paths = planned_files(self.query, self.lake, self.epoch.folder)
             root = self.lake.source_path(source.path)
@@ -225,7 +234,9 @@ class IngestQuery(Query[Ingest]):
             paths = tuple(path for path in paths if path not in linked)
             files = FileBatch(self.spark, self.definition, source, paths, bounds.batch_time_ms, root)
             known_bad = self._known_unreadable(batch_id) if self.latest is None else {}
+            self._wider = NO_WIDER
             rows, census_rows, unreadable = files.read(self._judged, self._count, known_bad)
+            rows, census_rows = self._with_wider_files(rows, census_rows)
             rows, census_rows = self._without_parts_of_values(rows, census_rows)
         else:
             rows = self._judged(batch).persist()
@@ -235,7 +246,9 @@ class IngestQuery(Query[Ingest]):
             census = Census(census_rows, header)
             self.reached("materialised", batch_id)
             self._halt_on_failed_rules(rows, census, batch_id)
-            ledger = self._ledger(census, len(unreadable), len(linked), bounds)
+            bad_files = {path for path, _ in unreadable}
+            shape = self._shape(census, [path for path in paths if path not in bad_files])
+            ledger = self._ledger(census, shape, len(unreadable), len(linked), bounds)
             return self._commit(rows, census, unreadable, ledger, batch_id)
         finally:
             rows.unpersist()
@@ -307,10 +320,30 @@ class IngestQuery(Query[Ingest]):
         if isinstance(self.definition.source, Files) and self.definition.source.format == "parquet":
             rows = typed(raw, self.definition)
         else:
-            rows = parse(raw, self.definition)
+            rows = parse(raw, self.definition, self._wider)
         judged = judge(rows, self.definition, set_aside=self._set_aside)
         judged = skipped(judged) if self._choice == "skip" else judged
-        return judged.withColumn(_ORDER, F.monotonically_increasing_id())
+        return judged if _ORDER in raw.columns else judged.withColumn(_ORDER, F.monotonically_increasing_id())
+
+    def _with_wider_files(self, rows: DataFrame, counted: list[Row]) -> tuple[DataFrame, list[Row]]:
+        """The batch again where a file of CSV has more columns than are declared: its rows are read by its header.
+
+        Which files do is known when their first lines have been read. To know it before would take a look at each.
+        """
+        source, header = self.definition.source, self._header()
+        if header is None or not isinstance(source, Files):
+            return rows, counted
+        lines = {file: group["first_line"] for file, group in first_rows(counted).items() if not group["is_header"]}
+        self._wider = wider_files(lines, tuple(self.definition.columns), source.delimiter)
+        if not self._wider:
+            return rows, counted
+        try:
+            judged = {*self.definition.payload, REASON, DETAIL}
+            again = self._judged(rows.select(*(name for name in rows.columns if name not in judged))).persist()
+            counted = self._count(again)
+        finally:
+            rows.unpersist()
+        return again, counted
 
     def _without_parts_of_values(self, rows: DataFrame, counted: list[Row]) -> tuple[DataFrame, list[Row]]:
         """The batch again where a line of CSV opens a quote and a later one closes it: all up to there are one value.
@@ -342,18 +375,29 @@ class IngestQuery(Query[Ingest]):
             return expected_header(self.definition, source)
         return None
 
+    def _is_header(self, header: str) -> Column:
+        """Whether a row is the header of its file."""
+        own = is_header_line(header)
+        if not self._wider:
+            return own
+        delimiter = self.definition.source.delimiter  # type: ignore[union-attr]
+        lines = F.create_map(
+            *(F.lit(part) for file, names in self._wider.items() for part in (file, delimiter.join(names)))
+        )
+        return own | F.coalesce(header_of(F.col(RAW)) == lines[F.col(NAME)], F.lit(False))
+
     def _count(self, rows: DataFrame) -> list[Row]:
         """The one action that materialises the batch; its figures are the ledger's."""
         header = self._header()
         line = header_of(F.col(RAW))
-        is_header = is_header_line(header) if header is not None else F.lit(False)
+        is_header = self._is_header(header) if header is not None else F.lit(False)
         watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
         source = self.definition.source
         csv = isinstance(source, Files) and source.format == "csv"
         # A line that opens a quote has a reason already, so that most lines need not be asked.
         opens = F.when(F.col(REASON).isNotNull() & opens_quote(F.col(RAW), source.delimiter), 1) if csv else F.lit(None)  # type: ignore[union-attr]
         return (
-            with_unknown_fields(rows, self.definition, _in_partition())
+            with_unknown_fields(rows, self.definition, _in_partition(), self._wider)
             .groupBy(
                 F.shiftright(_ORDER, 33).cast("int").alias("pid"),
                 NAME,
@@ -444,10 +488,23 @@ class IngestQuery(Query[Ingest]):
             shown = values_read(broken_by, self.definition.personal)
         kept = kept & ~F.col(NAME).isin(list(census.bad_headers))
         if (header := self._header()) is not None:
-            kept = kept & ~is_header_line(header)
+            kept = kept & ~self._is_header(header)
         return rows.where(kept).select(F.make_valid_utf8(RAW).alias("raw"), shown.alias("shown")).head(_SAMPLES)
 
-    def _ledger(self, census: Census, unreadable: int, linked: int, bounds: BatchBounds) -> LedgerEntry:
+    def _shape(self, census: Census, paths: Sequence[str]) -> Shape:
+        """What the batch tells of the shape of its source.
+
+        Args:
+            census: of it.
+            paths: of its files that can be read.
+        """
+        source = self.definition.source
+        shape = shape_of(census.good_groups, self.definition)
+        parquet = isinstance(source, Files) and source.format == "parquet"
+        found = shape_of_parquet(self.lake, source, paths) if parquet else None  # type: ignore[arg-type]
+        return shape.with_file(*found, self.definition) if found is not None else shape
+
+    def _ledger(self, census: Census, shape: Shape, unreadable: int, linked: int, bounds: BatchBounds) -> LedgerEntry:
         reasons = dict(sorted(census.reasons.items()))
         for index, rule in enumerate(rules_with(self.definition, "warn")):
             count = census.broken(index)
@@ -457,7 +514,6 @@ class IngestQuery(Query[Ingest]):
             reasons[UNREADABLE] = unreadable
         if linked:
             reasons[f"{WARNING}{LINKED}"] = linked
-        shape = shape_of(census.good_groups, self.definition)
         return LedgerEntry(
             started_ms=bounds.batch_time_ms,
             run=str(self.query.runId),
@@ -543,7 +599,7 @@ class IngestQuery(Query[Ingest]):
     def _good(self, rows: DataFrame, census: Census) -> DataFrame:
         good = rows.where(F.col(REASON).isNull())
         if (header := self._header()) is not None:
-            good = good.where(~is_header_line(header))
+            good = good.where(~self._is_header(header))
             good = good.where(~F.col(NAME).isin(list(census.bad_headers))) if census.bad_headers else good
         starts = census.partition_starts()
         pairs = [F.lit(value) for pid, start in starts.items() for value in (pid, start)]
@@ -572,8 +628,8 @@ class IngestQuery(Query[Ingest]):
         reason, detail, bad = F.col(REASON), F.col(DETAIL), F.col(REASON).isNotNull()
         if (header := self._header()) is not None:
             wrong = F.col(NAME).isin(list(census.bad_headers)) if census.bad_headers else F.lit(False)
-            again = is_header_line(header) & ~F.col(_ORDER).isin(list(census.headers.values())) & ~wrong
-            bad = (bad & ~is_header_line(header)) | wrong | again
+            again = self._is_header(header) & ~F.col(_ORDER).isin(list(census.headers.values())) & ~wrong
+            bad = (bad & ~self._is_header(header)) | wrong | again
             found = F.create_map(*(F.lit(text) for pair in census.bad_headers.items() for text in pair))
             told = F.concat(F.lit(f"expected {header}, got "), found[F.col(NAME)])
             reason = F.when(wrong | again, F.lit(HEADER)).otherwise(reason)

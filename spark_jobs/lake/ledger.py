@@ -40,8 +40,9 @@ class LedgerEntry(Persisted):
             `right_state_rows` tell its sides apart, where the state lies in the driver's own process;
             `source_rows`: rows, heartbeats included, that the logs of the source tables hold between the batch's first
             and last offset; not there where the source is no table, or another program left no statistics in it;
-            `searched`: rows for bronze that were searched for fields that no column takes, at ingest from JSON: all of
-            a small batch, some of a large one; `unknown`: of these, rows with such a field.
+            `searched`: rows for bronze that were searched for fields that no column takes, at ingest: of JSON all of
+            a small batch, some of a large one; of CSV with a header all; of Parquet those of one file of the batch;
+            `unknown`: of these, rows with such a field.
         reasons: quarantined rows by reason, and rows that only warn by `warn: <rule>`.
         unknown_fields: some of the fields that no column takes.
         nulls: column -> rows for bronze that have no value in it, at ingest; those without any are left out.

@@ -1,6 +1,13 @@
 """Schemas from their SQL text."""
 
+from collections.abc import Mapping
+
 from pyspark.sql.types import StructType
+
+
+def schema_ddl(columns: Mapping[str, str]) -> str:
+    """Columns as a Spark schema."""
+    return ", ".join(f"`{name}` {sql_type}" for name, sql_type in columns.items())
 
 
 def schema_of(ddl: str) -> StructType:

@@ -12,8 +12,8 @@ class Contract(Spec):
     """What a source has promised, and what happens where it does otherwise.
 
     Attributes:
-        new: of a field of JSON that no column takes: `notice`: it is dropped, counted, and alerted from a share of
-            the events on; `keep`: it is also kept, in bronze's `_unknown_fields`.
+        new: of a field of JSON, or a column of a CSV file's header, that no column takes: `notice`: it is dropped,
+            counted, and alerted from a share of the events on; `keep`: it is also kept, in bronze's `_unknown_fields`.
         missing: where a JSON object lacks a column: `null`: it is null; `quarantine`: the row is set aside, reason
             `missing column`; `fail`: the batch is not written, and the pipeline stops.
         retyped: where a value does not have its column's type: `quarantine`: the row is set aside, reason

@@ -193,11 +193,18 @@ class Ingest(_Definition):
                 raise ValueError(f"columns: the keys of a JSON object are texts, got {keyed}: use MAP<STRING, ...>")
 
     def _check_contract(self) -> None:
-        asked = {name: value for name, value in self.contract.model_dump().items() if name in ("new", "missing")}
-        if not self.reads_json and asked != {"new": "notice", "missing": "null"}:
+        named = self.reads_json or (
+            isinstance(self.source, Files) and self.source.format == "csv" and self.source.header
+        )
+        if not named and self.contract.new != "notice":
             raise ValueError(
-                f"contract: new and missing are for fields of JSON objects, got {asked} for "
-                f"{self.source.format.upper()}: leave them out. A CSV file with another header is set aside by itself; "  # type: ignore[union-attr]
+                f"contract: new={self.contract.new!r} is for JSON objects and for CSV with a header: leave it out. "
+                "A column more of a Parquet file is noticed, and not kept"
+            )
+        if not self.reads_json and self.contract.missing != "null":
+            raise ValueError(
+                f"contract: missing is for fields of JSON objects, got {self.contract.missing!r} for "
+                f"{self.source.format.upper()}: leave it out. A CSV file that lacks a column is set aside by itself; "  # type: ignore[union-attr]
                 "for Parquet, NotNull sets rows aside that lack a column"
             )
         if isinstance(self.source, Files) and self.source.format == "parquet" and self.contract.retyped != "quarantine":

@@ -1,6 +1,6 @@
 """From the text of a row to typed columns, and the verdict on it: good, or why not."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -10,11 +10,13 @@ from spark_jobs.plan.quarantine import HEADER as HEADER
 from spark_jobs.plan.quarantine import INSIDE_QUOTES, NOT_UTF8
 from spark_jobs.plan.quarantine import REPEATED_HEADER as REPEATED_HEADER
 from spark_jobs.plan.quarantine import UNREADABLE as UNREADABLE
+from spark_jobs.spark.schemas import schema_ddl
 from spark_jobs.spec import Files, Ingest, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.durations import duration_ms, format_duration
 from spark_jobs.spec.expressions import columns
 from spark_jobs.spec.personal import MASK
+from spark_jobs.transforms.csv_columns import NO_WIDER, Wider, csv_row, kept_values
 from spark_jobs.transforms.csv_lines import leaves_quote_open
 
 RAW = "__raw"
@@ -33,37 +35,34 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 _ROW = "__row"
 _ALSO = "__also"
 _FAULT = "__fault"
-_CORRUPT = "_corrupt"
+CORRUPT = "_corrupt"
 
 
-def schema_ddl(columns: Mapping[str, str]) -> str:
-    """Columns as a Spark schema."""
-    return ", ".join(f"`{name}` {sql_type}" for name, sql_type in columns.items())
-
-
-def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
+def parse(raw: DataFrame, definition: Ingest, wider: Wider = NO_WIDER) -> DataFrame:
     """Adds the payload columns to rows of text, and `__reason` with `__detail` where the text gives none.
 
     Args:
         raw: has the text in `__raw`.
         definition: says which format, columns and types.
+        wider: files of CSV that have more columns.
     """
     source = definition.source
-    schema = f"{schema_ddl(definition.columns)}, {_CORRUPT} STRING"
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     if isinstance(source, Files) and source.format == "csv":
-        row = F.from_csv(RAW, schema, {**options, "sep": source.delimiter, "escape": '"'})
+        row = csv_row(RAW, definition.columns, CORRUPT, source.delimiter, wider)
     else:
-        row = F.from_json(RAW, schema, options)
-    corrupt = F.col(f"{_ROW}.{_CORRUPT}").isNotNull() | F.col(_ROW).isNull() | F.col(RAW).isNull()
+        schema = f"{schema_ddl(definition.columns)}, {CORRUPT} STRING"
+        row = F.from_json(RAW, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
+    corrupt = F.col(f"{_ROW}.{CORRUPT}").isNotNull() | F.col(_ROW).isNull() | F.col(RAW).isNull()
     no_row = F.lit(f"no {_form(definition)} row")
     if isinstance(source, Files) and source.format == "csv":
         also = leaves_quote_open(F.col(RAW), source.delimiter)
-        retyped = F.coalesce(wrong_types(definition), no_row)
+        retyped = F.coalesce(wrong_types(definition, wider), no_row)
+        kept = kept_values(RAW, definition.columns, source.delimiter, wider)
         why = F.when(F.col(_ALSO), F.lit("no CSV row: a quote is not closed on its line")).otherwise(retyped)
     else:
         also = _holds_more(F.col(RAW))
         retyped = F.coalesce(wrong_types(definition), no_row)
+        kept = kept_fields(F.col(RAW), definition)
         why = F.when(corrupt, retyped).otherwise(F.lit("no JSON row: more follows its first object"))
     unsound = F.col(RAW).isNotNull() & ~F.is_valid_utf8(RAW)
     refused = corrupt | F.col(_ALSO)
@@ -80,7 +79,7 @@ def parse(raw: DataFrame, definition: Ingest) -> DataFrame:
     return raw.withColumns({_ROW: row, _ALSO: also}).select(
         *raw.columns,
         *(F.col(f"{_ROW}.`{name}`").alias(name) for name in definition.columns),
-        *([kept_fields(F.col(RAW), definition).alias(UNKNOWN_FIELDS)] if UNKNOWN_FIELDS in definition.payload else []),
+        *([kept.alias(UNKNOWN_FIELDS)] if UNKNOWN_FIELDS in definition.payload else []),
         reason.alias(REASON),
         detail.alias(DETAIL),
     )
@@ -98,18 +97,16 @@ def kept_fields(text: Column, definition: Ingest) -> Column:
     return F.when(F.size(F.array_except(F.json_object_keys(text), known)) > 0, fields)
 
 
-def wrong_types(definition: Ingest) -> Column:
+def wrong_types(definition: Ingest, wider: Wider = NO_WIDER) -> Column:
     """Which values of a row do not have their column's type; null if none can be told, as where it is no row at all.
 
     A column of JSON is parsed alone, as the row was: `"12"` is no INT there, though its text is one in CSV.
     """
     source = definition.source
     if isinstance(source, Files) and source.format == "csv":
-        texts = schema_ddl({**dict.fromkeys(definition.columns, "STRING"), _CORRUPT: "STRING"})
-        options = {"columnNameOfCorruptRecord": _CORRUPT, "sep": source.delimiter, "escape": '"'}
-        row = F.from_csv(RAW, texts, options)
+        row = csv_row(RAW, dict.fromkeys(definition.columns, "STRING"), CORRUPT, source.delimiter, wider)
         # More or fewer values than columns: which of them is which is anybody's guess.
-        values = F.when(row[_CORRUPT].isNull(), row)
+        values = F.when(row[CORRUPT].isNull(), row)
 
         def read(name: str, sql_type: str) -> Column:
             return values[name].try_cast(sql_type)

@@ -1,12 +1,13 @@
 """What a batch tells of the shape of its source: fields that no column takes, and columns that stay empty."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from spark_jobs.spec import Files, Ingest
+from spark_jobs.transforms.csv_columns import Wider, more_columns
 from spark_jobs.transforms.rows import RAW, REASON
 
 _UNKNOWN = "__unknown"
@@ -15,18 +16,22 @@ _ALL_OF, _EACH = 1_000, 16
 _SHOWN = 5
 
 
-def with_unknown_fields(rows: DataFrame, definition: Ingest, number: Column) -> DataFrame:
+def with_unknown_fields(rows: DataFrame, definition: Ingest, number: Column, wider: Wider) -> DataFrame:
     """Adds, for the counting pass, the fields of a good row that no column takes; null where it is not searched.
 
-    They are those at the top of a JSON object. A line of CSV has no more fields than columns, or is no row; of Parquet
-    nothing but the columns is read. The first thousand rows of each partition are searched, then each sixteenth.
+    They are those at the top of a JSON object, of which the first thousand of each partition are searched, then each
+    sixteenth; and the columns more of a CSV file, of which the header tells. The schema of a Parquet file is not seen
+    here (`Shape.with_file`).
 
     Args:
         rows: to which they are added.
         definition: of the ingest.
         number: of the row in its partition.
+        wider: files of CSV with more columns.
     """
     source = definition.source
+    if isinstance(source, Files) and source.format == "csv" and source.header:
+        return rows.withColumn(_UNKNOWN, F.when(F.col(REASON).isNull(), more_columns(definition.columns, wider)))
     if isinstance(source, Files) and source.format != "json":
         return rows.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
     known = F.array(*(F.lit(name) for name in definition.columns))
@@ -59,6 +64,18 @@ class Shape:
     counts: Mapping[str, int]
     unknown_fields: tuple[str, ...]
     nulls: Mapping[str, int]
+
+    def with_file(self, names: Sequence[str], rows: int, definition: Ingest) -> "Shape":
+        """The same, where one file of the batch was searched.
+
+        Args:
+            names: of its columns.
+            rows: that it has.
+            definition: of the ingest.
+        """
+        more = sorted(set(names) - definition.columns.keys())
+        counts = {"searched": rows, "unknown": rows if more else 0}
+        return replace(self, counts={**self.counts, **counts}, unknown_fields=tuple(more[:_SHOWN]))
 
 
 def shape_of(groups: Sequence[Row], definition: Ingest) -> Shape:

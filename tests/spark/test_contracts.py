@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -194,3 +196,68 @@ def test_a_line_of_csv_says_which_value_has_another_type(spark: SparkSession, la
     assert [each["k"] for each in lakes.rows(lake, "bronze.events")] == ["a"]
     aside = sorted(each["detail"] for each in lakes.rows(lake, "bronze.events__quarantine"))
     assert aside == ["no CSV row", "wrong type: t is no TIMESTAMP", "wrong type: v is no INT"]
+
+
+def test_files_of_csv_with_more_columns_are_read_by_their_header(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    files = {
+        "a.csv": "k;v;t\na;1;2026-01-01\nb;2;2026-01-01;more\n",
+        # With them in the midst and behind, and one that is spelt as in a program that quotes.
+        "b.csv": 'k;"the colour";v;t;size\nc;red;3;2026-01-01;9\n"d;e";;4;2026-01-01;\nf;1;2026-01-01\n'
+        'g;red;five;2026-01-01;9\n;blue;6;2026-01-01;9\nk;"the colour";v;t;size\n"h;red;7;2026-01-01;9\n',
+        "c.csv": "v;k;t;size\n8;i;2026-01-01;9\n",
+        "d.csv": "k;v;t;size;size\nj;9;2026-01-01;1;2\n",
+    }
+    (tmp_path / "in").mkdir()
+    for name, text in files.items():
+        (tmp_path / "in" / name).write_text(text)
+    csv = Files(str(tmp_path / "in"), format="csv", delimiter=";")
+    columns = {"k": "STRING", "v": "INT", "t": "TIMESTAMP"}
+    ingest = an_ingest(tmp_path, source=csv, columns=columns, rules=(NotNull("k"),), contract=Contract(new="keep"))
+    run(spark, lake, ingest)
+    kept = {each["k"]: (each["v"], dict(each["_unknown_fields"] or ())) for each in lakes.rows(lake, "bronze.events")}
+    assert kept == {"a": (1, {}), "c": (3, {"thecolour": "red", "size": "9"}), "d;e": (4, {})}
+    aside = sorted(
+        (each["reason"], each["detail"], each["raw"]) for each in lakes.rows(lake, "bronze.events__quarantine")
+    )
+    assert aside == [
+        *(("header", "expected k;v;t, got k;v;t;size;size", line) for line in sorted(files["d.csv"].splitlines())),
+        *(("header", "expected k;v;t, got v;k;t;size", line) for line in sorted(files["c.csv"].splitlines())),
+        ("header", "the header again", 'k;"the colour";v;t;size'),
+        ("not_null(k)", "k is null", ";blue;6;2026-01-01;9"),
+        ("unparseable", "no CSV row", "b;2;2026-01-01;more"),
+        ("unparseable", "no CSV row", "f;1;2026-01-01"),
+        ("unparseable", "no CSV row: a quote is not closed on its line", '"h;red;7;2026-01-01;9'),
+        ("unparseable", "wrong type: v is no INT", "g;red;five;2026-01-01;9"),
+    ]  # fmt: skip
+    positions = {each["k"]: each["_source"]["position"] for each in lakes.rows(lake, "bronze.events")}
+    assert positions == {"a": 1, "c": 1, "d;e": 2}
+    entry = lakes.ledger(lake, ingest)[0][1]
+    assert (entry["read"], entry["on_time"], entry["searched"], entry["unknown"]) == (13, 3, 3, 2)
+    assert entry.unknown_fields == ("size", "thecolour")
+
+    # From the day on which a column takes it, of the same files: what was set aside as well.
+    (tmp_path / "in/e.csv").write_text("k;v;t;size\nl;10;2026-01-01;11\n")
+    taken = an_ingest(tmp_path, source=csv, columns={**columns, "size": "INT"}, rules=(NotNull("k"),))
+    run(spark, lake, taken)
+    assert {each["k"]: each["size"] for each in lakes.rows(lake, "bronze.events")} == {
+        "a": None, "c": None, "d;e": None, "l": 11
+    }  # fmt: skip
+
+
+def test_a_column_more_of_parquet_is_noticed(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows = {"k": ["a", "b"], "v": pa.array([1, 2], pa.int32()), "t": [T, T]}
+    pq.write_table(pa.table(rows), tmp_path / "in/1 a.parquet")
+    parquet = Files(str(tmp_path / "in"), format="parquet", max_files_per_trigger=1)
+    ingest = an_ingest(tmp_path, source=parquet, columns={"k": "STRING", "v": "INT", "t": "TIMESTAMP"})
+    run(spark, lake, ingest)
+    pq.write_table(pa.table({**rows, "size": [1, 2]}), tmp_path / "in/2%20b.parquet")
+    run(spark, lake, ingest)
+    assert sorted((each["k"], each["v"]) for each in lakes.rows(lake, "bronze.events")) == [
+        ("a", 1), ("a", 1), ("b", 2), ("b", 2)
+    ]  # fmt: skip
+    entries = [entry for _, entry in lakes.ledger(lake, ingest)]
+    seen = [(entry["searched"], entry["unknown"], entry.unknown_fields) for entry in entries]
+    assert seen == [(2, 0, ()), (2, 2, ("size",))]

@@ -86,8 +86,8 @@ class TestDifferences:
             source=Files("landing/sales", format="csv", delimiter=";"), event_time="sold_at", event_id=None, rules=(),
         )  # fmt: skip
         assert told(lake, csv) == {
-            ("new", "price", "1 of 1 files have it; such files are set aside"),
-            ("missing", "tax", "none of 1 files has it"),
+            ("new", "price", "1 of 1 files have it; it is dropped"),
+            ("missing", "tax", "none of 1 files has it; such files are set aside"),
         }
         folder = Path(lake.uri) / "landing/sales"
         (folder / "one.csv").unlink()
@@ -134,10 +134,18 @@ class TestDefinition:
         (change,) = changes(an_ingest_of(), an_ingest_of(contract=Contract(new="keep")))
         assert (change.field, change.verdict) == ("contract", Verdict.SAFE)
 
-    @pytest.mark.parametrize("contract", [Contract(new="keep"), Contract(missing="quarantine")])
-    def test_fields_are_those_of_json(self, contract):
-        with pytest.raises(DefinitionError, match="new and missing are for fields of JSON objects"):
-            an_ingest(contract=contract, source=Files("landing/sales", format="csv"))
+    @pytest.mark.parametrize(
+        ("contract", "files"),
+        [
+            (Contract(new="keep"), {"format": "csv", "header": False}),
+            (Contract(new="keep"), {"format": "parquet"}),
+            (Contract(missing="quarantine"), {"format": "csv"}),
+        ],
+    )
+    def test_what_a_format_cannot_tell_is_refused(self, contract, files):
+        with pytest.raises(DefinitionError, match=r"contract: (new='keep' is for JSON|missing is for fields of JSON)"):
+            an_ingest(contract=contract, source=Files("landing/sales", **files))
+        an_ingest(contract=Contract(new="keep"), source=Files("landing/sales", format="csv"))
 
     def test_kept_fields_are_a_column_of_bronze(self):
         assert list(an_ingest_of(contract=Contract(new="keep")).payload) == [*COLUMNS, "_unknown_fields"]
