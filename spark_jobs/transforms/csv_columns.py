@@ -1,6 +1,6 @@
 """Rows of CSV by the header of their file: it may name more columns than the ingest declares."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 
@@ -65,11 +65,7 @@ def kept_values(text: str, columns: Mapping[str, str], delimiter: str, wider: Wi
         texts = {_place(index, name, columns): "STRING" for index, name in enumerate(names)}
         more = {name: place for name, place in zip(names, texts, strict=True) if name not in columns}
 
-        def values(row: Column, more: Mapping[str, str] = more) -> Column:
-            pairs = F.create_map(*(part for name, place in more.items() for part in (F.lit(name), row[place])))
-            return F.map_filter(pairs, lambda _, value: value.isNotNull())
-
-        kept = F.transform(F.array(_read(text, texts, None, delimiter)), values)[0]
+        kept = F.transform(F.array(_read(text, texts, None, delimiter)), _values_of(more))[0]
         found = F.when(F.col(NAME).isin(files), F.when(F.size(kept) > 0, kept)).otherwise(found)
     return found
 
@@ -81,6 +77,16 @@ def more_columns(columns: Mapping[str, str], wider: Wider) -> Column:
         more = F.array(*(F.lit(name) for name in names if name not in columns))
         found = F.when(F.col(NAME).isin(files), more).otherwise(found)
     return found
+
+
+def _values_of(places: Mapping[str, str]) -> Callable[[Column], Column]:
+    """From a row to a map: the values, by their names, that are there."""
+
+    def values(row: Column) -> Column:
+        pairs = F.create_map(*(part for name, place in places.items() for part in (F.lit(name), row[place])))
+        return F.map_filter(pairs, lambda _, value: value.isNotNull())
+
+    return values
 
 
 def _read(text: str, types: Mapping[str, str], corrupt: str | None, delimiter: str) -> Column:

@@ -181,10 +181,8 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.long) if kind != "top, updated" else kind for kind in KINDS],
-)
+@pytest.mark.long  # Of the shop's pipelines, tests/spark/test_shop_pipelines.py asks the same.
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_repair_and_a_backfill_count_every_event_and_as_streamed_gives_the_streams_rows_back(
     spark: SparkSession, lake: Lake, kind: str
 ) -> None:
@@ -543,7 +541,8 @@ def pairs(lake: Lake, definition: Pipeline) -> list[str]:
     return sorted(repr(row[:2]) for row in rows if lakes.ms(row[2]) < unchangeable_ms(lake, definition))
 
 
-@pytest.mark.parametrize("streamed_join", [pytest.param("inner", marks=pytest.mark.long), "full"], indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("streamed_join", ["inner", "full"], indirect=True)
 def test_a_join_with_late_events_of_both_sides_is_repaired_and_given_back(
     spark: SparkSession, streamed_join: tuple[Lake, Pipeline], tmp_path: Path
 ) -> None:
