@@ -13,7 +13,7 @@ of its pipeline, and writes what it found to the table `ops.quality` and to a re
 
 - **`find`** lists the pipelines that have expectations and have run on this lake.
 - **`check`** runs once for each of them. Its log has a line for each expectation, some of the rows that break it, and
-  the address of the report.
+  the address of the report, which *Browse → Tables* has, too.
 
 **When it is red** the log of that task ends with what is broken. Expectations of severity `warn` are shown, and leave
 it green. The next check looks at newer rows: a table that is right again turns green by itself.

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical
 from tidemark_dags.assets import MOVED, table_asset
+from tidemark_dags.pages import PageLink, pages_url
 from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class BatchCommand(BaseOperator):
         if settings.master.startswith("spark://"):
             command = ("submit", *command)
         self._launched = LocalProcess((sys.executable, "-m", "spark_jobs")).launch(
-            Task(name=name, arguments=command, log=output, environment=_identity(settings))
+            Task(name=name, arguments=command, log=output, environment={**_identity(settings), **_pages()})
         )
         error = self._follow(self._launched)
         if code := self._launched.wait():
@@ -268,6 +269,7 @@ class Check(BatchCommand):
     """`tidemark check` of one pipeline's table; it changes no results."""
 
     reports = False
+    operator_extra_links = (PageLink(),)
 
     def arguments(self, context: Any) -> Sequence[str]:
         """The command, without `tidemark`."""
@@ -288,3 +290,9 @@ def _identity(settings: Any) -> dict[str, str]:
     if not key or secret is None:
         return {}
     return {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret.get_secret_value()}
+
+
+def _pages() -> dict[str, str]:
+    """Where it tells people to open the pages of tables."""
+    shown = pages_url()
+    return {"TIDEMARK_PAGES_URL": shown} if shown else {}

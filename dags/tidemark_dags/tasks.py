@@ -27,7 +27,9 @@ def log(text: str, level: int = logging.INFO) -> None:
     """Writes a text to the task's log in lines that the page shows whole; it escapes line breaks, and wraps nothing."""
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        for part in textwrap.wrap(line, _SHOWN, subsequent_indent=indent, break_long_words=False) or [""]:
+        # A link stays in one piece.
+        parts = textwrap.wrap(line, _SHOWN, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        for part in parts or [""]:
             _log.log(level, "%s", part)
 
 

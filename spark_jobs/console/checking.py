@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_jobs.console.running import session
-from spark_jobs.documentation.publishing import address, link, publish_pages
+from spark_jobs.documentation.publishing import address, link, link_in_airflow, publish_pages
 from spark_jobs.lake import Lake, broken_expectations
 from spark_jobs.lake.quality import Check, Result, publish
 from spark_jobs.pipelines import personal_columns, registry
@@ -82,6 +82,8 @@ def run_checks(
             broken_expectations.note(lake, found)
             publish_pages(lake, definition, registry())
             out.print(f"  report {address(lake, definition.sink.table)}", highlight=False, markup=False, soft_wrap=True)
+            if (page := link_in_airflow(definition.sink.table)) is not None:
+                out.print(f"  link, with a login to Airflow: {page}", highlight=False, markup=False, soft_wrap=True)
             if (page := link(lake, definition.sink.table)) is not None:
                 out.print(f"  link, for 12 hours: {page}", highlight=False, markup=False, soft_wrap=True)
             checks.append(found)

@@ -29,16 +29,6 @@ $body
 """)
 
 
-def index_path() -> str:
-    """Where the list of all tables lies in the lake."""
-    return "_docs/index.html"
-
-
-def page_path(table: str) -> str:
-    """Where the page of a table lies in the lake."""
-    return f"_docs/{table}/index.html"
-
-
 def index_page(found: Sequence[tuple[TableDocument, Sequence[Mapping[str, Any]]]]) -> str:
     """The list of all tables.
 
@@ -54,6 +44,17 @@ def index_page(found: Sequence[tuple[TableDocument, Sequence[Mapping[str, Any]]]
         )
     head = ("Table", "What it has", "Owner", "Expectations")
     return _framed("Tables", f"<h1>Tables</h1>\n{_table(head, rows)}")
+
+
+def bare_index_page(tables: Iterable[str]) -> str:
+    """A list of tables that have a page, by their names alone.
+
+    Args:
+        tables: with a page.
+    """
+    rows = [_cells(f'<a href="{escape(table)}/index.html">{escape(table)}</a>') for table in tables]
+    more = '<p class="quiet">Tables that have a page. <code>tidemark docs</code> writes those of all tables.</p>'
+    return _framed("Tables", f"<h1>Tables</h1>\n{more}\n{_table((), rows)}")
 
 
 def table_page(

@@ -6,10 +6,12 @@ from datetime import timedelta
 import obstore
 from obstore.store import S3Store
 
-from spark_jobs.documentation.pages import index_page, index_path, page_path, table_page
+from spark_jobs.documentation.pages import index_page, table_page
+from spark_jobs.documentation.places import below, index_path, page_path
 from spark_jobs.documentation.tables import TableDocument, documents
 from spark_jobs.lake import Lake
 from spark_jobs.lake.quality import broken_before, newest_results
+from spark_jobs.lake.settings import Settings
 from spark_jobs.quality.suites import suite_of
 from spark_jobs.spec import Definition
 
@@ -67,6 +69,12 @@ def link(lake: Lake, table: str) -> str | None:
     """What a browser opens the page of a table by, without credentials and for some hours; None: it is in a folder."""
     store = lake.store
     return obstore.sign(store, "GET", page_path(table), LINK_LASTS) if isinstance(store, S3Store) else None
+
+
+def link_in_airflow(table: str) -> str | None:
+    """What whoever is logged in to Airflow opens the page of a table by; None: this was not started by Airflow."""
+    shown = Settings().pages_url
+    return below(shown, page_path(table)) if shown else None
 
 
 def _put(lake: Lake, path: str, text: str) -> None:

@@ -34,6 +34,7 @@ class Settings(BaseSettings):
         batch_secret_access_key: of that user.
         batch_niceness: by how much the priority of backfills, repairs, audits, checks and maintenance is lowered, as
             `nice` does it; 0: not at all.
+        pages_url: where Airflow shows the pages of tables, for a check to print; None: it prints where they lie.
     """
 
     model_config = SettingsConfigDict(env_prefix="TIDEMARK_")
@@ -54,6 +55,7 @@ class Settings(BaseSettings):
     batch_access_key_id: str | None = None
     batch_secret_access_key: SecretStr | None = None
     batch_niceness: int = Field(default=10, ge=0, le=19)
+    pages_url: str | None = None
 
     @field_validator("spark_secret")
     @classmethod

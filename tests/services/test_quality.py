@@ -13,7 +13,9 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
+from spark_jobs.documentation.reading import read_index, read_page
 from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import LakeUnavailableError
 from tests import lakes
 from tests.services.minio import minio_binary, start_minio
 from tests.services.process import leave_out
@@ -111,3 +113,10 @@ def test_a_table_on_minio_is_checked_and_its_page_is_beside_the_lake(
             back = Links(server.read("shop", normpath(join(dirname(INDEX), link)))).found
             assert "../index.html" in back
         assert "gold.hourly_sales/index.html" in Links(list_of_tables).found
+
+        # What Airflow shows.
+        assert read_index(lake) == list_of_tables.encode()
+        assert read_page(lake, "gold.hourly_sales") == server.read("shop", PAGE).encode()
+        assert read_page(lake, "gold.none") is None
+        with pytest.raises(LakeUnavailableError, match="NoSuchBucket"):
+            read_page(Lake("s3a://none/lake"), "gold.hourly_sales")

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
-from spark_jobs.documentation.pages import index_path, page_path
+from spark_jobs.documentation.places import index_path, page_path
 from spark_jobs.documentation.publishing import publish_all
 from spark_jobs.documentation.tables import documents
 from spark_jobs.lake import Lake

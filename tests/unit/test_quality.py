@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from spark_jobs.cli import app
 from spark_jobs.console.reports import print_late
 from spark_jobs.control import monitor
-from spark_jobs.documentation.pages import page_path
+from spark_jobs.documentation.places import page_path
 from spark_jobs.documentation.publishing import publish_pages
 from spark_jobs.lake import Lake, quality, watermarks
 from spark_jobs.lake.checkpoints import begin_epoch
@@ -415,9 +415,21 @@ mine = Pipeline(
         assert ("is not as expected: between(units, 1..)" in done.output) == (code == 1)
         page = (Path(lake.uri) / page_path("gold.hourly_sales")).read_text()
         assert ("broken (warning)" in page) == (severity == "warn")
-        assert page_path("gold.hourly_sales") in done.output
+        assert f"  report {lake.path(page_path('gold.hourly_sales'))}\n" in done.output
+        assert "link" not in done.output
         again = CliRunner().invoke(app, ["check", str(file), "--lake", lake.uri])
         assert (again.exit_code, "nothing new to check" in again.output) == (0, True)
+
+    def test_in_airflow_it_tells_where_a_browser_opens_the_page(self, lake, tmp_path, monkeypatch):
+        write(lake, "gold.hourly_sales", sales(("a", 1)))
+        file = tmp_path / "mine.py"
+        file.write_text(self.PIPELINE.replace("SEVERITY", "fail"))
+        monkeypatch.setenv("TIDEMARK_PAGES_URL", "http://localhost:8080/tidemark/tables")
+        done = CliRunner().invoke(app, ["check", str(file), "--lake", lake.uri])
+        page = "http://localhost:8080/tidemark/tables/gold.hourly_sales/index.html"
+        assert done.output.endswith(
+            f"  report {lake.path(page_path('gold.hourly_sales'))}\n  link, with a login to Airflow: {page}\n"
+        )
 
     def test_the_monitor_alerts_until_a_check_of_newer_rows_finds_nothing(self, lake, tmp_path):
         file = tmp_path / "mine.py"

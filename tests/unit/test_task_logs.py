@@ -1,8 +1,10 @@
-"""Logs of Airflow's tasks: old ones go, with the folders that are then empty."""
+"""Logs of Airflow's tasks: how they are written; old ones go, with the folders that are then empty."""
 
+import logging
 import os
 
 from tidemark_dags.task_logs import remove_old
+from tidemark_dags.tasks import log
 
 NOW, DAY = 1_800_000_000, 86_400
 
@@ -25,3 +27,13 @@ def test_logs_that_are_older_than_what_is_kept_are_removed(tmp_path, monkeypatch
     os.utime(old.parent, (NOW - 4 * DAY, NOW - 4 * DAY))
     assert remove_old(tmp_path, now=NOW) == 0
     assert not old.parent.exists()
+
+
+def test_long_lines_are_wrapped_and_a_link_stays_in_one_piece(caplog):
+    link = f"https://store.example/lake?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature={'a' * 64}"
+    with caplog.at_level(logging.INFO, "tidemark"):
+        log(f"  {'word ' * 30}\n  link, for 12 hours: {link}")
+    *wrapped, last = caplog.messages
+    assert last == f"    {link}"
+    assert len(wrapped) == 3
+    assert all(len(line) <= 110 for line in wrapped)

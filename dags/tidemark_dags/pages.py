@@ -1,0 +1,27 @@
+"""Where Airflow shows the pages of tables (infra/airflow/plugin.py)."""
+
+from typing import Any
+
+from airflow.sdk import BaseOperatorLink
+
+from spark_jobs.documentation.places import PREFIX, below, page_path
+from spark_jobs.pipelines import registry
+
+
+def pages_url() -> str | None:
+    """The address of all pages; None: Airflow does not know its own (`[api] base_url`)."""
+    from airflow.configuration import conf
+
+    base = conf.get("api", "base_url", fallback=None)
+    return f"{base.rstrip('/')}{PREFIX}" if base else None
+
+
+class PageLink(BaseOperatorLink):
+    """The button that opens the page of the table that a task has checked."""
+
+    name = "Page of the table"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Its address; Airflow asks in the task itself, when that has ended."""
+        shown = pages_url()
+        return below(shown, page_path(registry()[operator.pipeline].sink.table)) if shown else ""
