@@ -167,6 +167,40 @@ with sqlite3.connect(sys.argv[2]) as database:
     until(lambda: not any(psutil.pid_exists(pid) for pid in both), 30, "the end of both")
 
 
+def test_where_airflows_scheduler_ends_another_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`airflow standalone` does not wait for its parts: one that has ended stays a zombie."""
+    pids = tmp_path / "pids"
+    airflow = tmp_path / "airflow"
+    airflow.write_text(f"#!/bin/sh\necho $$ >> {pids}\nexec sleep 600\n")
+    airflow.chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join((str(tmp_path), os.environ["PATH"])))
+    monkeypatch.setattr(standalone, "_PAUSE_S", 0)
+    asleep = "import time; time.sleep(600)"
+    script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{asleep}', 'scheduler']); {asleep}"
+    with subprocess.Popen([sys.executable, "-c", script]) as parent:
+        try:
+            scheduler = standalone.Scheduler(parent.pid)
+            (first,) = until(lambda: psutil.Process(parent.pid).children(), 30, "the scheduler") or ()
+            until(lambda: "scheduler" in first.cmdline(), 30, "the scheduler")
+            scheduler.look()
+            assert not pids.exists(), "it runs"
+            for number in (1, 2):
+                (first if number == 1 else psutil.Process(int(pids.read_text().split()[-1]))).kill()
+
+                def others(number: int = number) -> bool:
+                    scheduler.look()
+                    return pids.exists() and len(pids.read_text().split()) == number
+
+                until(others, 30, "another one")
+            scheduler.terminate()
+            last = int(pids.read_text().split()[-1])
+            assert scheduler._own is not None
+            scheduler._own.wait(timeout=30)
+            assert not psutil.pid_exists(last)
+        finally:
+            parent.kill()
+
+
 def test_a_supervisor_that_runs_is_not_complained_about(background: Background) -> None:
     started(background, _FAMILY)
     commands._refuse_ended(background)
