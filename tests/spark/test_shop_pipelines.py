@@ -27,7 +27,7 @@ from spark_jobs.spec import Files, Ingest, Pipeline
 from tests import lakes
 
 STREAMS = ("sales", "clicks", "orders", "order_payments", "products", "customers", "readings")
-DISORDER = Disorder(disorder=0.3, late=0.03, duplicates=0.05, malformed=0.01, future=0)
+DISORDER = Disorder(disorder=0.3, late=0.06, duplicates=0.05, malformed=0.01, future=0)
 BEGIN, END = datetime(2026, 2, 28, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
 REVISED = {"revision", "revised_at", "final_after"}
 
@@ -129,7 +129,7 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def _in_batches(definition: Any) -> Any:
     """Few files a batch, so that a watermark judges what comes later."""
     if isinstance(definition, Ingest) and isinstance(definition.source, Files):
-        files = 1 if "order" in definition.name else 6
+        files = 1 if "order" in definition.name else 4
         return definition.model_copy(
             update={"source": definition.source.model_copy(update={"max_files_per_trigger": files})}
         )
@@ -197,6 +197,7 @@ def test_repairs_and_backfills_count_all_events_and_as_streamed_gives_the_stream
 
     if has_late:
         target, repairs = plan_repair(lake, definition)
+        assert repairs.late > 0
         done = repair.execute(spark, target, repairs)
         assert done.settled == len(lakes.rows(lake, f"{definition.sink.table}__late"))
         assert_all_events()
