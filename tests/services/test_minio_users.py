@@ -202,6 +202,7 @@ def test_a_store_that_refuses_a_command_is_told_without_a_traceback(
     assert "credentials" in done.stderr
 
 
+@pytest.mark.long
 def test_streams_find_their_credentials_in_a_profile(minio: Minio, tmp_path: Path) -> None:
     profiles = tmp_path / "credentials"
     profiles.write_text(

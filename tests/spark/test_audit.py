@@ -152,6 +152,7 @@ def test_a_range_before_the_first_event_is_not_recounted_and_says_so(lake: Lake,
     assert planned.sound
 
 
+@pytest.mark.long
 def test_sessions_are_recounted_as_the_stream_has_made_them_and_as_a_repair_has(
     spark: SparkSession, lake: Lake
 ) -> None:

@@ -666,6 +666,7 @@ def with_duplicates(seed: int) -> list[list[dict[str, Any]]]:
     return batches
 
 
+@pytest.mark.long
 def test_late_events_come_in_where_no_event_of_their_key_has(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     definition = lakes.one_file_a_batch(
         Pipeline(
@@ -770,7 +771,8 @@ def first_open_ms(lake: Lake, batches: Sequence[Sequence[dict[str, Any]]]) -> in
     return min(row[0] for row in sessions_by_python(batches, GAP * MINUTE) if row[1] > closed)
 
 
-@pytest.mark.parametrize("streamed_sessions", [3, pytest.param(8, marks=pytest.mark.long)], indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("streamed_sessions", [3, 8], indirect=True)
 def test_late_events_draw_sessions_together(
     spark: SparkSession, streamed_sessions: tuple[Lake, list[list[dict[str, Any]]]], tmp_path: Path
 ) -> None:

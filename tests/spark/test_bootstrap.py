@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 from unittest.mock import patch
@@ -194,14 +195,19 @@ def dies_after(step: str, call: int) -> Any:
     return patch.object(swapping, step, and_dies)
 
 
-def test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next(spark: SparkSession, lake: Lake) -> None:
+@pytest.mark.parametrize(
+    "steps", [pytest.param(SWAP, id="each", marks=pytest.mark.long), pytest.param(SWAP[1::2], id="every other")]
+)
+def test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next(
+    spark: SparkSession, lake: Lake, steps: Sequence[tuple[str, int]]
+) -> None:
     before, batches = pipeline(mode="update", top=True), events(7)
     bronze = feed(lake, batches[:3])
     lakes.run(spark, lake, before)
     old, changed = table(lake), with_aggregate(before, window=HOPPING)
     rebuild.build(spark, *plan_rebuild(lake, changed))
     swapped = False
-    for step, call in SWAP:
+    for step, call in steps:
         # The next command builds the same rows again, which are there.
         target, plan = plan_rebuild(lake, changed)
         with dies_after(step, call), pytest.raises(RuntimeError, match="killed"):

@@ -133,15 +133,15 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     ("mode", "point", "times"),
     [
-        ("append", "planned", 1),
+        pytest.param("append", "planned", 1, marks=pytest.mark.long),
         ("append", "materialised", 1),
         ("append", "late_committed", 2),
         ("append", "result_committed", 1),
-        ("append", "processed", 2),
-        ("update", "late_committed", 1),
+        pytest.param("append", "processed", 2, marks=pytest.mark.long),
+        pytest.param("update", "late_committed", 1, marks=pytest.mark.long),
         ("update", "groups_committed", 2),
         ("update", "result_committed", 2),
-        ("update", "processed", 1),
+        pytest.param("update", "processed", 1, marks=pytest.mark.long),
     ],
 )
 def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(

@@ -56,10 +56,11 @@ def sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
     assert audited.rows > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(pipeline(HOPPING), id="append, hopping", marks=pytest.mark.long),
+        pytest.param(pipeline(HOPPING), id="append, hopping"),
         pytest.param(pipeline(mode="update", top=True), id="update, top"),
     ],
 )

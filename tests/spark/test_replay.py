@@ -210,7 +210,12 @@ def test_rows_of_five_kinds_that_pass_by_now_arrive_once_however_often_a_replay_
 
 @pytest.mark.parametrize(
     "where",
-    ["before its commit", "in its commit to bronze", "in its commit to the quarantine", "before a large commit"],
+    [
+        "before its commit",
+        "in its commit to bronze",
+        pytest.param("in its commit to the quarantine", marks=pytest.mark.long),
+        pytest.param("before a large commit", marks=pytest.mark.long),
+    ],
 )
 def test_a_batch_that_a_replay_overtakes_takes_other_numbers(
     spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

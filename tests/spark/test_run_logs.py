@@ -119,7 +119,12 @@ def end_java():
 
 
 @pytest.mark.parametrize(
-    "dies", [DIES_WHILE_IT_RUNS, DIES_WHILE_IT_STARTS, DIES_IN_THE_MIDST_OF_A_CALL], ids=["runs", "starts", "answers"]
+    "dies",
+    [
+        pytest.param(DIES_WHILE_IT_RUNS, id="runs"),
+        pytest.param(DIES_WHILE_IT_STARTS, id="starts", marks=pytest.mark.long),
+        pytest.param(DIES_IN_THE_MIDST_OF_A_CALL, id="answers", marks=pytest.mark.long),
+    ],
 )
 def test_a_run_whose_spark_dies_says_why_it_may_have(lake: Lake, tmp_path: Path, dies: str) -> None:
     (tmp_path / "sales").mkdir()

@@ -144,7 +144,12 @@ def _one_row_more(*args: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param("materialised", marks=pytest.mark.long), "late_committed", "result_committed"]
+    "point",
+    [
+        pytest.param("materialised", marks=pytest.mark.long),
+        pytest.param("late_committed", marks=pytest.mark.long),
+        "result_committed",
+    ],
 )
 def test_a_batch_that_is_cut_off_is_written_once(
     spark: SparkSession, filled: Lake, writes: list[int], point: str
