@@ -121,6 +121,20 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
         rows=8_000,
         rows_per_file=120,
     )
+    # A day later, in order: all that is late can be counted by then, whatever it waits for.
+    simulate_files(
+        Shop(
+            seed=5,
+            start=start + timedelta(days=1),
+            rate=None,
+            reading_every=timedelta(minutes=2),
+            streams=STREAMS,
+            disorder=Disorder.none(),
+        ),
+        out=f"{lake.uri}/landing",
+        rows=600,
+        rows_per_file=600,
+    )
     definitions = with_sources(registry()[name] for name in COMPUTED_AGAIN)
     lakes.run_all(spark, lake, [_in_batches(each) for each in definitions], close=True)
     return lake
