@@ -1,4 +1,4 @@
-"""Replay the quarantine of an ingest: what would be read again is reported, a person approves it, then it is done."""
+"""Replay a quarantine: what would be read again is reported, a person approves it, then it is done."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,16 +7,19 @@ from airflow.sdk import Param, dag, get_current_context, task
 from tidemark_dags.approvals import approval
 from tidemark_dags.assets import MOVED
 from tidemark_dags.batch import POOL, Replay
-from tidemark_dags.forms import ingests_field, left_out
+from tidemark_dags.forms import left_out, quarantines_field
 from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 DOC = """
-Reads rows again that an ingest has set aside, after a rule was fixed. Those that pass by now go to bronze, once, and
-leave the quarantine; the others stay. The pipelines read them as they read any new row: what is late by now goes to
-their late tables. **The streams continue meanwhile.**
+Takes rows out of a quarantine that pass by now, each once. **The streams continue meanwhile.**
+
+- **Of an ingest**, after a rule was fixed: rows are read again. Those that pass go to bronze; the others stay. The
+  pipelines read them as they read any new row: what is late by now goes to their late tables.
+- **Of a pipeline with `Enrich(missing="quarantine")`**, after the table got the keys: events are looked up again, in
+  the version that the newest batch has taken. Those that are found are counted in the results; the others stay.
 
 **The form**
-- *Pipeline*: the ingest.
+- *Pipeline*: the ingest, or the pipeline.
 - *Reasons*: only rows with one of these; empty: all that can be read again.
 - *Since*, *Until*: when they arrived. Without *Until*: up to now.
 - *Comment*: why; kept in `ops.decisions`.
@@ -37,7 +40,7 @@ carried out to its end by the next one; no row comes twice. On a terminal: `tide
 
 @dag(
     dag_display_name="Replay quarantine",
-    description="Read rows again that an ingest has set aside, with an approval.",
+    description="Take rows out of a quarantine that pass by now, with an approval.",
     doc_md=DOC + left_out(),
     schedule=None,
     catchup=False,
@@ -45,7 +48,7 @@ carried out to its end by the next one; no row comes twice. On a terminal: `tide
     tags=["tidemark", "streams"],
     default_args={"retries": 0},
     params={
-        "pipeline": ingests_field(description="The ingest whose quarantine it is."),
+        "pipeline": quarantines_field(description="The one whose quarantine it is."),
         "reasons": Param(
             [],
             type="array",
@@ -95,8 +98,8 @@ def replay_quarantine() -> None:
         subject="Replay the quarantine of {{ params.pipeline }}?",
         body=(
             "{% set found = ti.xcom_pull(task_ids='report') %}"
-            "{{ found['rows'] }} rows of the quarantine of **{{ params.pipeline }}** are read again, by its rules as "
-            "they are now:\n\n"
+            "{{ found['rows'] }} rows of the quarantine of **{{ params.pipeline }}** are read again, by its rules, or "
+            "by the table that it looks up, as they are now:\n\n"
             "{% for reason, rows in found['reasons'].items() %}- `{{ reason }}`: {{ rows }} rows\n{% endfor %}\n"
             "{{ params.comment }}"
         ),

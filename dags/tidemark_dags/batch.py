@@ -33,8 +33,9 @@ def backfillable() -> dict[str, str]:
 
 
 def repairable() -> list[str]:
-    """Those of them that keep late events, which can be counted after all."""
-    return [name for name in backfillable() if logical.build(registry()[name]).table("late") is not None]
+    """Those of them that keep late events, or such as can be looked up again: these can be counted after all."""
+    plans = {name: logical.build(registry()[name]) for name in backfillable()}
+    return [name for name, plan in plans.items() if plan.table("late") or plan.table("quarantine")]
 
 
 def checked() -> list[str]:
@@ -211,7 +212,7 @@ class Repair(BatchCommand):
 
 
 class Replay(BatchCommand):
-    """`tidemark replay` of one ingest, as a person has approved it; what was rejected is recorded."""
+    """`tidemark replay` of one pipeline, as a person has approved it; what was rejected is recorded."""
 
     template_fields = ("pipeline",)
 

@@ -5,6 +5,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from spark_jobs.pipelines import problems, registry
+from spark_jobs.plan import logical
 from spark_jobs.spec import Ingest
 
 
@@ -36,7 +37,20 @@ def ingests_field(*, description: str) -> Param:
     Args:
         description: what is said below the field.
     """
-    known = [name for name, definition in registry().items() if isinstance(definition, Ingest)]
+    return _one_of([name for name, definition in registry().items() if isinstance(definition, Ingest)], description)
+
+
+def quarantines_field(*, description: str) -> Param:
+    """One registered pipeline to choose, of those that set rows aside.
+
+    Args:
+        description: what is said below the field.
+    """
+    plans = {name: logical.build(definition) for name, definition in registry().items()}
+    return _one_of([name for name, plan in plans.items() if plan.table("quarantine") is not None], description)
+
+
+def _one_of(known: list[str], description: str) -> Param:
     # With an empty list of choices the form itself would be refused.
     choices: dict[str, Any] = {"enum": known} if known else {}
     return Param(

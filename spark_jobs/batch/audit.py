@@ -162,7 +162,8 @@ def recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Audi
     rows, problems = _compared(spark, target, plan, part, all_events=False)
     try:
         count = problems.count()
-        if count and (plan.late_version is not None or target.operator.merges_rows):
+        beside = plan.late_version is not None or plan.quarantine_version is not None
+        if count and (beside or target.operator.merges_rows):
             _, against_all = _compared(spark, target, plan, part, all_events=True)
             problems = problems.join(against_all.select("row"), "row", "left_semi").persist()
             count = problems.count()
@@ -191,7 +192,11 @@ def _compared(
     """How many rows there should be, and those that differ, with `row` and `what`."""
     operator = target.operator
     late_version = None if all_events else plan.late_version
-    recompute = Recompute(spark, target, plan.reads, 0, late_version, settled_count=True)
+    known = target.late_of(plan)
+    replayed = known.replayed if known is not None else None
+    if replayed is not None and not all_events:
+        replayed = replayed.filter(replayed["settled"])
+    recompute = Recompute(spark, target, plan.reads, 0, late_version, settled_count=True, replayed=replayed)
     before, after = (duration_ms(each) * 1000 for each in operator.reach)
     where = (
         f"{operator.placed_by} >= timestamp_micros({part.begin_us}L) AND {operator.placed_by} < "

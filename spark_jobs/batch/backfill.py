@@ -16,7 +16,7 @@ from spark_jobs.batch.recompute import Recompute
 from spark_jobs.batch.revising import Changed, revise
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.settling import LateEvents, settle, those_of
+from spark_jobs.lake.settling import LateEvents, those_of
 from spark_jobs.plan.columns import FATE
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spec.durations import duration_ms
@@ -68,7 +68,11 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
     began = time.time()
     clock_ms = round(began * 1000)
     counts_late = plan.mode == "corrected"
-    recompute = Recompute(spark, target, plan.reads, clock_ms, None if counts_late else plan.late_version)
+    late = target.late_of(plan)
+    left_out = None if counts_late else plan.late_version
+    # As streamed, an event that was replayed has no key yet.
+    replayed = late.replayed if late is not None and counts_late else None
+    recompute = Recompute(spark, target, plan.reads, clock_ms, left_out, replayed=replayed)
     chains = None
     if operator.merges_rows:
         chains = starting_in(recompute, Range(part.begin_us, part.end_us), plan.watermark_ms)
@@ -81,7 +85,6 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
             f"timestamp_micros({part.end_us}L) AND {operator.closed(plan.watermark_ms)}"
         )
         groups = recompute.groups(recompute.sources([times])).where(where)
-    late = target.late(plan.late_version) if plan.late_version is not None else None
     revision = Revision(
         pipeline=target.name,
         epoch=plan.epoch,
@@ -105,7 +108,7 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
         if marked is not None and not counts_late:
             # Before the result: what dies in between leaves events that are open and counted, which the next run of
             # either kind puts right. Events that are settled and not counted would be lost to it.
-            settle(target.lake, operator.late.name, marked, None)
+            target.settle(marked, None)
         changed = revise_tables(recompute, groups, where, revision, entry, only=chains.rows if chains else None)
     finally:
         if chains is not None:
@@ -113,7 +116,7 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
     if marked is None:
         return Done(changed, seconds=time.time() - began)
     if counts_late:
-        settle(target.lake, operator.late.name, marked, changed.version)
+        target.settle(marked, changed.version)
     count = marked.num_rows
     seconds = time.time() - began
     return (
@@ -126,7 +129,7 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
 def _marked(recompute: Recompute, plan: BackfillPlan, part: Slice, late: LateEvents, chains: Chains | None) -> pa.Table:
     """The late events that are counted from now on, or not any more."""
     if chains is not None:
-        rows = recompute.late(late.version, settled=plan.mode == "as-streamed")
+        rows = recompute.late(late, settled=plan.mode == "as-streamed")
         return those_of(late.events, chains.events(recompute.missed(rows)))
     within = late.within(part.begin_us, part.end_us)
     if plan.mode != "corrected":

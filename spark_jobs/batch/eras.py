@@ -15,7 +15,7 @@ from spark_jobs.lake.history import commits_between, latest_version, ledger_rows
 from spark_jobs.lake.ledger_table import Actions
 from spark_jobs.lake.offsets import table_read
 from spark_jobs.lake.spark_log import Place, in_snapshot, place
-from spark_jobs.plan.columns import ERA, INGEST_SEQ
+from spark_jobs.plan.columns import ERA, INGEST_SEQ, LOOKED_UP
 from spark_jobs.spec import Enrich
 from spark_jobs.transforms.branches import union
 
@@ -137,9 +137,9 @@ def with_era(events: DataFrame, target: Target, table: str, known: Sequence[Era]
 
 
 def with_era_of_batch(late: DataFrame, known: Sequence[Era], span: Span) -> DataFrame:
-    """Adds `ERA` to late events, which say what batch has read them; the eras are those of the span."""
+    """Adds `ERA` to events that say as of what batch they are looked up (`LOOKED_UP`), by the eras of a span."""
     return late.withColumn(
-        ERA, _first([F.col("_batch_id") <= era.last_batch for era in known[span.first : span.last]], span)
+        ERA, _first([F.col(LOOKED_UP) <= era.last_batch for era in known[span.first : span.last]], span)
     )
 
 

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -20,7 +20,7 @@ from spark_jobs.lake.history import info_of, newest_ledger_rows, unsigned_commit
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.revisions import Mode, Revision, decode_revision, revisions
-from spark_jobs.lake.settling import LateEvents, late_events
+from spark_jobs.lake.settling import LateEvents, late_rows, replayed_rows, settle
 from spark_jobs.lake.spark_log import place
 from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import exists, file_statistics, open_table
@@ -104,7 +104,8 @@ class BackfillPlan(BaseModel):
         watermark_ms: of the stream: only rows that it has closed are touched.
         reads: the source tables.
         late_version: of the table of late events; None: there is none.
-        late: late events in the range.
+        quarantine_version: of the events whose key a lookup did not have; None: they are not kept.
+        late: late events in the range, and such as were replayed.
         unsettled: of these, such as no result counts.
         kind: what its commits call themselves.
     """
@@ -123,6 +124,7 @@ class BackfillPlan(BaseModel):
     watermark_ms: int
     reads: tuple[Read, ...]
     late_version: int | None
+    quarantine_version: int | None = None
     late: int
     unsettled: int
     kind: Literal["backfill", "bootstrap"] = "backfill"
@@ -135,6 +137,18 @@ class BackfillPlan(BaseModel):
         if all(each.nothing_to_do for each in self.slices):
             return self.slices[0].nothing_to_do
         return None
+
+
+class LatePlan(Protocol):
+    """A plan that takes late events into account, in one version of each table that has some."""
+
+    @property
+    def late_version(self) -> int | None:
+        """Of the table of late events; None: there is none."""
+
+    @property
+    def quarantine_version(self) -> int | None:
+        """Of the events whose key a lookup did not have; None: they are not kept."""
 
 
 class Target:
@@ -160,7 +174,7 @@ class Target:
         self.logical = logical.build(definition)
         self.operator = self._operator()
         self.epoch = self._epoch()
-        self.newest = self._newest()
+        self.newest_batch, self.newest = self._newest()
         self._refuse_foreign_changes()
         self._refuse_lost_events()
 
@@ -217,13 +231,13 @@ class Target:
             )
         return epoch
 
-    def _newest(self) -> LedgerEntry:
+    def _newest(self) -> tuple[int, LedgerEntry]:
         found = newest_ledger_rows(self.lake, self.result, self.name, self.epoch.number, 1)
         if not found:
             raise self._refuse(
                 "no batch of it has ended yet", "Wait for its first batch, then run the same again.", NotComparableError
             )
-        return found[-1][1]
+        return found[-1]
 
     def _refuse_foreign_changes(self) -> None:
         if self.force:
@@ -263,24 +277,64 @@ class Target:
                         "Bring the events back (Delta's RESTORE) before you compute again.",
                     )
 
-    def late(self, version: int | None = None) -> LateEvents | None:
-        """The late events of this epoch; None: the pipeline keeps none.
+    @property
+    def _batch_decides(self) -> bool:
+        """Whether only its batch decides what becomes of an event: in which version it is looked up, or whether it is
+        let through."""
+        return bool(self.logical.lookups) or self.operator.follows_result
+
+    @property
+    def last_batch(self) -> int | None:
+        """The last batch whose late events a result may count; None: those of any may be counted."""
+        return self.newest_batch if self._batch_decides else None
+
+    def late(self, version: int | None = None, quarantine_version: int | None = None) -> LateEvents | None:
+        """The late events of this epoch, and those that were replayed; None: the pipeline keeps neither.
+
+        Of an unfinished batch there are none where no result may count its events yet.
 
         Args:
-            version: of their table; None: the newest.
+            version: of the table of late events; None: the newest.
+            quarantine_version: likewise.
         """
-        table = self.logical.table("late")
-        if table is None:
+        late, quarantine = self.logical.table("late"), self.logical.table("quarantine")
+        found: list[pa.Table] = []
+        if late is not None:
+            version, rows = late_rows(
+                self.lake,
+                late.name,
+                self.epoch.number,
+                time=f"coalesce({', '.join(side.event_time for side in self.logical.sides if side.event_time)})",
+                touches_us=duration_ms(self.operator.touches) * 1000,
+                in_windows=self.operator.verdict.in_windows,
+                version=version,
+                last_batch=self.last_batch,
+            )
+            found.append(rows)
+        if quarantine is not None:
+            quarantine_version, rows = replayed_rows(
+                self.lake, quarantine.name, self.epoch.number, version=quarantine_version
+            )
+            found.append(rows)
+        if not found:
             return None
-        return late_events(
-            self.lake,
-            table.name,
-            self.epoch.number,
-            time=f"coalesce({', '.join(side.event_time for side in self.logical.sides if side.event_time)})",
-            touches_us=duration_ms(self.operator.touches) * 1000,
-            in_windows=self.operator.verdict.in_windows,
-            version=version,
+        return LateEvents(
+            version if late is not None else None,
+            quarantine_version if quarantine is not None else None,
+            pa.concat_tables(found),
         )
+
+    def late_of(self, plan: "LatePlan") -> LateEvents | None:
+        """The events that a plan was made with; None: it takes none into account."""
+        if plan.late_version is None and plan.quarantine_version is None:
+            return None
+        return self.late(plan.late_version, plan.quarantine_version)
+
+    def settle(self, events: pa.Table, version: int | None) -> None:
+        """Marks events as counted in a version of the result, or as not counted any more; as `settling.settle`."""
+        is_late = pc.is_null(events["replayed_batch"])
+        settle(self.lake, self.operator.late.name, events.filter(is_late), version)
+        settle(self.lake, self.operator.quarantine.name, events.filter(pc.invert(is_late)), version)
 
     def reads(self, mode: Mode, times: Range | None) -> tuple[Read, ...]:
         """The source tables: as they are now, or as far as the stream has read them."""
@@ -288,10 +342,8 @@ class Target:
         for side in self.logical.sides:
             for source in side.tables:
                 version, upto = open_table(self.lake, source.name).version(), None
-                # Without a watermark nothing is late: what the stream has not read yet, it will count itself. And which
-                # version it will look an event up in, or whether it lets it through, only its batch decides.
-                decides = self.logical.lookups or self.operator.follows_result
-                if mode == "as-streamed" or self.pipeline.watermark is None or decides:
+                # Without a watermark nothing is late: what the stream has not read yet, it will count itself.
+                if mode == "as-streamed" or self.pipeline.watermark is None or self._batch_decides:
                     version, upto = self._read_by_stream(source)
                 opened = open_table(self.lake, source.name, version=version)
                 refuse_missing(self.lake, source.name, opened)
@@ -437,6 +489,7 @@ def plan_backfill(
         watermark_ms=target.newest.watermark_ms,
         reads=reads,
         late_version=late.version if late else None,
+        quarantine_version=late.quarantine_version if late else None,
         late=found.num_rows if found is not None else 0,
         unsettled=found.num_rows - pc.sum(found["settled"]).as_py() if found is not None and found.num_rows else 0,
     )

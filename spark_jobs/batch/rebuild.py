@@ -127,8 +127,8 @@ class Prospect(Target):
         number = max(before.number, newest_epoch(self.lake, self.pipeline)) + 1
         return before.model_copy(update={"number": number, "definition": self.pipeline.to_json(), "cut_us": None})
 
-    def _newest(self) -> LedgerEntry:
-        return LedgerEntry(started_ms=0)
+    def _newest(self) -> tuple[int, LedgerEntry]:
+        return -1, LedgerEntry(started_ms=0)
 
     def _refuse_foreign_changes(self) -> None:
         """All rows are replaced, whoever wrote them."""

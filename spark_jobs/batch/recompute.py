@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType
@@ -25,23 +27,30 @@ from spark_jobs.commits.changes import GONE
 from spark_jobs.commits.merging import measures
 from spark_jobs.lake.checkpoints import bootstrapped
 from spark_jobs.lake.history import commits_between
+from spark_jobs.lake.settling import LateEvents
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import (
     COUNTED_UPTO,
+    ERA,
     EVENT_COLUMNS,
     EVENT_ID,
     EVENTS,
     FATE,
+    GAP,
     HEARTBEAT,
     IN_RESULT,
     INGEST_SEQ,
     JUDGED,
+    LOOKED_UP,
     SIDE,
+    TIME,
     WINDOW_END,
     WINDOW_START,
 )
 from spark_jobs.plan.operators import Side
 from spark_jobs.plan.operators.base import Replay
+from spark_jobs.plan.verdicts import MISSED
+from spark_jobs.plan.windows import gap_of_event
 from spark_jobs.spec import Table
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
@@ -50,6 +59,9 @@ from spark_jobs.transforms.results import REVISED, with_revision
 
 FROM, UPTO = "__from", "__upto"
 """Of what is computed again: from where windows start, up to where."""
+
+_NEVER_MS = 2**53
+"""Milliseconds since 1970, later than every window."""
 
 _SAME_DIGITS = 1e-9
 """Sums of doubles differ in their last digits by the order in which they were added."""
@@ -66,6 +78,7 @@ class Recompute:
         clock_ms: `revised_at` of the rows that are new or differ.
         late_version: of the table of late events, whose rows are left out; None: all events count.
         settled_count: leave out only those that no result counts.
+        replayed: events that are looked up with other batches than their own, as `LateEvents.replayed`; None: none.
     """
 
     spark: SparkSession
@@ -74,6 +87,7 @@ class Recompute:
     clock_ms: int
     late_version: int | None = None
     settled_count: bool = False
+    replayed: pa.Table | None = None
     _spans: list[Span] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @cached_property
@@ -103,6 +117,7 @@ class Recompute:
         sides = [(side, table) for side in self.target.logical.sides for table in side.tables]
         if self._eras:
             self._spans.extend(self._span_of(*of, read, times) for of, read in zip(sides, self.reads, strict=True))
+            self._spans.extend(self._span_of_replayed)
         return [self._events(side, table, read, times) for (side, table), read in zip(sides, self.reads, strict=True)]
 
     def _events(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> DataFrame:
@@ -118,10 +133,28 @@ class Recompute:
         if side.event_time is not None:
             events = events.where(_in_ranges(F.col(side.event_time), times))
         if self._eras:
-            events = with_era(events, self.target, table.name, self._eras, self._span)
+            events = self._looked_up_again(with_era(events, self.target, table.name, self._eras, self._span))
         if self.target.operator.follows_result:
             events = self._in_result(events)
         return events if self.late_version is None else self._as_streamed(events, side, table.name)
+
+    @property
+    def _span_of_replayed(self) -> list[Span]:
+        if self.replayed is None or not self.replayed.num_rows:
+            return []
+        batches = pc.min_max(self.replayed["replayed_batch"])
+        return [span_of_batches(self._eras, batches["min"].as_py(), batches["max"].as_py())]
+
+    def _looked_up_again(self, events: DataFrame) -> DataFrame:
+        """Events that were replayed, in the era of the batch as which they were looked up again."""
+        if self.replayed is None or not self.replayed.num_rows:
+            return events
+        names = {EVENT_ID: "__that_id", INGEST_SEQ: "__that_seq", "replayed_batch": LOOKED_UP}
+        marks = self.spark.createDataFrame(self.replayed.select(list(names)).rename_columns(list(names.values())))
+        marks = with_era_of_batch(marks, self._eras, self._span).withColumnRenamed(ERA, "__that_era").drop(LOOKED_UP)
+        same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
+        found = events.join(F.broadcast(marks), same, "left")
+        return found.withColumn(ERA, F.coalesce("__that_era", ERA)).drop("__that_id", "__that_seq", "__that_era")
 
     def _in_result(self, events: DataFrame) -> DataFrame:
         """The events with `IN_RESULT`."""
@@ -256,24 +289,52 @@ class Recompute:
     def _path(self, table: str) -> str:
         return self.target.lake.table_path(table)
 
-    def late(self, version: int, *, settled: bool) -> DataFrame:
-        """The late events that results count by now, or that nothing counts yet, in a version of their table."""
-        target = self.target
-        rows = (
-            self.spark.read.format("delta").option("versionAsOf", version).load(self._path(target.operator.late.name))
-        )
-        return rows.where((F.col("settled_version").isNotNull() == settled) & (F.col("_epoch") == target.epoch.number))
+    def late(self, known: LateEvents, *, settled: bool) -> DataFrame:
+        """The late events, and those that were replayed, that results count by now or that nothing counts yet.
+
+        Each has `LOOKED_UP`.
+        """
+        operator, parts = self.target.operator, []
+        counted = F.col("settled_version").isNotNull() == settled
+        if known.version is not None:
+            late = self._of_epoch(operator.late.name, known.version)
+            if (last_batch := self.target.last_batch) is not None:
+                late = late.where(F.col("_batch_id") <= last_batch)
+            parts.append(late.where(counted).withColumn(LOOKED_UP, F.col("_batch_id")))
+        if known.replayed.num_rows and known.quarantine_version is not None:
+            replayed = self._of_epoch(operator.quarantine.name, known.quarantine_version)
+            replayed = replayed.where(counted & F.col("replayed_batch").isNotNull()).drop("reason", "detail")
+            if operator.verdict.in_windows:
+                replayed = replayed.withColumn("missed_windows", F.expr(f"CAST(NULL AS {MISSED})"))
+            parts.append(replayed.withColumn(LOOKED_UP, F.col("replayed_batch")))
+        return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
+
+    def _of_epoch(self, table: str, version: int) -> DataFrame:
+        rows = self.spark.read.format("delta").option("versionAsOf", version).load(self._path(table))
+        return rows.where(F.col("_epoch") == self.target.epoch.number)
+
+    def windows(self, events: DataFrame, name: str) -> DataFrame:
+        """Adds all windows that events belong to, after the row steps: a gap may be of a column that these add."""
+        operator = self.target.operator
+        timed = events.withColumn(TIME, F.col(str(self.target.pipeline.event_time)))
+        if operator.gap is not None:
+            timed = timed.withColumn(GAP, F.expr(gap_of_event(operator.gap)))
+        # By a watermark that no window reaches, all of them have passed.
+        all_windows = F.expr(operator.verdict.missed(_NEVER_MS))
+        return timed.withColumn(name, all_windows).drop(TIME, GAP)
 
     def missed(self, late: DataFrame) -> DataFrame:
         """Late events with what the row steps add; once for each window that they missed, with its bounds."""
         if self._eras:
-            first, last = late.agg(F.min("_batch_id"), F.max("_batch_id")).collect()[0]
+            first, last = late.agg(F.min(LOOKED_UP), F.max(LOOKED_UP)).collect()[0]
             self._spans.append(span_of_batches(self._eras, first or 0, last or 0))
             late = with_era_of_batch(late, self._eras, self._span)
         steps = with_row_steps(late, self.target.pipeline.row_steps, lookups=self._lookups)
         if not self.target.operator.verdict.in_windows:
             return steps
-        each = steps.select("*", F.explode("missed_windows").alias("__missed"))
+        steps = self.windows(steps, "__windows")
+        # An event that was replayed has missed all of its windows.
+        each = steps.select("*", F.explode(F.coalesce("missed_windows", "__windows")).alias("__missed"))
         return each.select("*", *(F.col(f"__missed.{name}").alias(name) for name in (WINDOW_START, WINDOW_END)))
 
     def changed_by(self, late: DataFrame, *, keyed: bool) -> DataFrame:

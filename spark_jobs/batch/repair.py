@@ -1,4 +1,4 @@
-"""Counts late events after all: computes again only the results that they can change."""
+"""Counts late events after all, and replayed ones: computes again only the results that they can change."""
 
 import time
 import uuid
@@ -19,7 +19,7 @@ from spark_jobs.batch.recompute import Recompute
 from spark_jobs.lake import Lake
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.settling import LateEvents, settle, those_of
+from spark_jobs.lake.settling import LateEvents, those_of
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.spec import Definition
@@ -39,8 +39,9 @@ class RepairPlan(BaseModel):
         epoch: of the checkpoint.
         watermark_ms: of the stream.
         reads: the source tables.
-        late_version: of the table of late events.
-        late: late events that no result counts yet.
+        late_version: of the table of late events; None: there is none.
+        quarantine_version: of the events whose key a lookup did not have; None: they are not kept.
+        late: late events, and replayed ones, that no result counts yet.
         times: ranges of event time that hold all events of the results that they change.
     """
 
@@ -53,13 +54,14 @@ class RepairPlan(BaseModel):
     watermark_ms: int
     reads: tuple[Read, ...] = ()
     late_version: int | None = None
+    quarantine_version: int | None = None
     late: int = 0
     times: tuple[tuple[int, int], ...] = ()
 
     @property
     def nothing_to_do(self) -> str | None:
         """Why nothing has to be computed; None: something has."""
-        if self.late_version is None:
+        if self.late_version is None and self.quarantine_version is None:
             return "no event can be late, or late ones are not kept"
         return None if self.late else "no late event is left to be counted"
 
@@ -87,10 +89,11 @@ def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> t
     if late is None:
         return target, plan
     ready = _ready(target, late)
-    plan = plan.model_copy(update={"late_version": late.version, "late": ready.num_rows})
+    versions = {"late_version": late.version, "quarantine_version": late.quarantine_version}
+    plan = plan.model_copy(update={**versions, "late": ready.num_rows})
     if not plan.late:
         return target, plan
-    times = _times(target, late.version, ready)
+    times = _times(target, ready, late.version)
     before, after = (duration_ms(each) * 1000 for each in target.operator.reach)
     if not target.operator.verdict.in_windows:
         # Events further away decide about the rows at the edge.
@@ -107,22 +110,36 @@ def _ready(target: Target, late: LateEvents) -> pa.Table:
     return unsettled.filter(pc.less(unsettled["last_us"], target.operator.first_open_us(target.newest.watermark_ms)))
 
 
-def _times(target: Target, version: int, ready: pa.Table) -> tuple[tuple[int, int], ...]:
+def _times(target: Target, ready: pa.Table, late_version: int | None) -> tuple[tuple[int, int], ...]:
     """Where the rows lie that events can change: the windows that they missed, or their neighbourhoods; those that
     touch drawn together."""
     if not target.operator.verdict.in_windows:
-        found = zip(ready["first_us"].to_pylist(), ready["last_us"].to_pylist(), strict=True)
-        return _drawn_together(sorted((first, last + 1) for first, last in found))
+        return _drawn_together(sorted(_spans(ready, 1)))
+    # The windows of an event that was replayed start in its span; the last of them ends so much later.
+    replayed = ready.filter(pc.is_valid(ready["replayed_batch"]))
+    windows = _spans(replayed, duration_ms(target.operator.reach[1]) * 1000)
+    if late_version is not None:
+        windows += _missed_windows(target, late_version)
+    return _drawn_together(sorted(windows))
+
+
+def _spans(events: pa.Table, beyond_us: int) -> list[tuple[int, int]]:
+    """From the first instant of each event to so much after the last."""
+    both = zip(events["first_us"].to_pylist(), events["last_us"].to_pylist(), strict=True)
+    return [(first, last + beyond_us) for first, last in both]
+
+
+def _missed_windows(target: Target, version: int) -> list[tuple[int, int]]:
+    """The windows that late events have missed, in one version of their table."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         late = open_table(target.lake, target.operator.late.name, version=version).to_pyarrow_dataset()
         connection.register("late", late)
-        windows = connection.sql(
+        return connection.sql(
             "SELECT DISTINCT epoch_us(w.window_start), epoch_us(w.window_end) FROM "
             f"(SELECT unnest(missed_windows) AS w FROM late WHERE settled_version IS NULL AND _epoch = "
             f"{target.epoch.number}) ORDER BY ALL"
         ).fetchall()
-    return _drawn_together(windows)
 
 
 def _drawn_together(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -139,14 +156,14 @@ def _drawn_together(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int],
 
 def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
     """Executes a repair: the results change in one commit, then the late events are marked."""
-    operator, table = target.operator, target.operator.late
+    operator = target.operator
     began = time.time()
     clock_ms = round(began * 1000)
-    recompute = Recompute(spark, target, plan.reads, clock_ms)
-    known = target.late(plan.late_version)
+    known = target.late_of(plan)
     if known is None:
         raise TypeError(f"{plan.run}: expected a plan with late events")
-    late = recompute.late(known.version, settled=False)
+    recompute = Recompute(spark, target, plan.reads, clock_ms, replayed=known.replayed)
+    late = recompute.late(known, settled=False)
     times = [Range(begin, end) for begin, end in plan.times]
     if operator.merges_rows:
         missed = recompute.missed(late)
@@ -178,7 +195,7 @@ def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
         changed = revise_tables(recompute, groups, where, revision, entry, only=near)
     finally:
         near.unpersist()
-    settle(target.lake, table.name, ready, changed.version)
+    target.settle(ready, changed.version)
     return Done(changed, settled=ready.num_rows, seconds=time.time() - began)
 
 
@@ -188,5 +205,5 @@ def _where(target: Target, near: DataFrame, ready: pa.Table) -> str:
         ends = near.agg(F.min(F.unix_micros(WINDOW_END)), F.max(F.unix_micros(WINDOW_END))).collect()[0]
         return f"{WINDOW_END} BETWEEN timestamp_micros({ends[0]}L) AND timestamp_micros({ends[1]}L)"
     placed = f"unix_micros({target.operator.placed_by})"
-    ranges = (f"({placed} >= {begin}L AND {placed} < {end}L)" for begin, end in _times(target, 0, ready))
+    ranges = (f"({placed} >= {begin}L AND {placed} < {end}L)" for begin, end in _times(target, ready, None))
     return " OR ".join(ranges)

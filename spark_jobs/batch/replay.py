@@ -121,12 +121,7 @@ def plan_replay(lake: Lake, definition: Definition, selection: Selection, *, aft
         MissingTableError: if the ingest has not run here.
     """
     if not isinstance(definition, Ingest):
-        table_of(definition)
-        raise ReplayRefusedError(
-            f"pipeline `{definition.name}` is no ingest: what it sets aside are events that its source table has, with "
-            "a key that the table it looks up did not have in their batch. Nothing was replayed. To compute everything "
-            f"again, by the keys that it has now: tidemark reset {definition.name} --empty-tables"
-        )
+        raise ReplayRefusedError(f"pipeline `{definition.name}`: expected an ingest. Nothing was replayed.")
     epoch = current_epoch(lake, definition.name)
     if epoch is None or query_id(lake, epoch.folder) is None:
         raise MissingTableError(

@@ -1,7 +1,7 @@
 """`tidemark quarantine` and `tidemark replay`: rows that were set aside, and the way back."""
 
 import getpass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,12 @@ from spark_jobs.cli.batch import DryRunOption, ReportOption
 from spark_jobs.cli.definitions import one
 from spark_jobs.cli.options import LakeOption, PipelineArgument, lake_of
 from spark_jobs.cli.terminal import err, out, say, warn
+
+if TYPE_CHECKING:
+    from spark_jobs.control.batch_reports import BatchReport
+    from spark_jobs.lake import Lake
+    from spark_jobs.lake.quarantine import Selection
+    from spark_jobs.spec import Definition
 
 ReasonsOption = Annotated[
     list[str] | None,
@@ -39,7 +45,7 @@ def quarantine(
 
 
 def replay(
-    ingest: PipelineArgument,
+    pipeline: PipelineArgument,
     lake: LakeOption = None,
     reason: ReasonsOption = None,
     since: SinceOption = None,
@@ -56,29 +62,59 @@ def replay(
     by: Annotated[str | None, typer.Option("--by", help="Who has decided it. [default: you]")] = None,
     report: ReportOption = None,
 ) -> None:
-    """Read quarantined rows of an ingest again, by its rules as they are now: those that pass go to bronze, once."""
+    """Take rows out of a quarantine that pass by now, each once.
+
+    Rows of an ingest are read again, by its rules as they are now, and go to bronze. Events of a pipeline are looked up
+    again, and counted.
+    """
     from spark_jobs.batch.ranges import instant, us
-    from spark_jobs.batch.replay import plan_replay
-    from spark_jobs.console.quarantine import replay_text, run_replay
     from spark_jobs.control import batch_reports
     from spark_jobs.lake.quarantine import Selection
+    from spark_jobs.spec import Ingest
 
-    definition, where = one(ingest), lake_of(lake)
+    definition, where, who = one(pipeline), lake_of(lake), by or getpass.getuser()
     selection = Selection(
         reasons=tuple(reason or ()),
         since_us=us(instant("--since", since)) if since is not None else None,
         until_us=us(instant("--until", until)) if until is not None else None,
         earlier_epochs=earlier_epochs,
     )
-    plan = plan_replay(where, definition, selection)
+    replayed = _read_again if isinstance(definition, Ingest) else _look_up_again
+    changed = replayed(where, definition, selection, who, comment, dry_run=dry_run)
+    if report is not None and changed is not None:
+        batch_reports.write(report, [changed])
+
+
+def _read_again(
+    lake: "Lake", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
+) -> "BatchReport | None":
+    from spark_jobs.batch.replay import plan_replay
+    from spark_jobs.console.quarantine import replay_text, run_replay
+
+    plan = plan_replay(lake, definition, selection)
     out.print(replay_text(plan), highlight=False, markup=False, soft_wrap=True)
     if dry_run:
         say("Nothing was written: --dry-run.")
-    elif not plan.found.rows and plan.unfinished is None:
+        return None
+    if not plan.found.rows and plan.unfinished is None:
         say("Nothing to do.")
-    else:
-        if plan.unfinished is not None:
-            warn(f"{plan.unfinished.run} has begun and not ended; it is carried out to its end first.")
-        changed = run_replay(out, err, where, definition, plan, by=by or getpass.getuser(), comment=comment)
-        if report is not None:
-            batch_reports.write(report, [changed])
+        return None
+    if plan.unfinished is not None:
+        warn(f"{plan.unfinished.run} has begun and not ended; it is carried out to its end first.")
+    return run_replay(out, err, lake, definition, plan, by=by, comment=comment)
+
+
+def _look_up_again(
+    lake: "Lake", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
+) -> "BatchReport | None":
+    from spark_jobs.batch.lookup_again import plan_lookup
+    from spark_jobs.console.quarantine import lookup_text, run_lookup
+
+    plan = plan_lookup(lake, definition, selection)
+    out.print(lookup_text(plan), highlight=False, markup=False, soft_wrap=True)
+    if plan.nothing_to_do:
+        return None
+    if dry_run:
+        say("Nothing was written: --dry-run.")
+        return None
+    return run_lookup(out, err, plan, by=by, comment=comment)

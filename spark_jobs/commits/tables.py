@@ -20,7 +20,10 @@ class SchemaMismatchError(TidemarkError):
     """A table has other columns than the definition gives."""
 
 
-ADDED_LATER = {"settled_version", "settled_at"}
+ADDED_LATER = {
+    *("settled_version", "settled_at"),
+    *("replayed_batch", "replayed_at", "changes_from", "changes_upto"),
+}
 """Columns of Tidemark's own that tables of earlier versions lack; they are added."""
 
 

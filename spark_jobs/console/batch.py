@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_jobs.batch import backfill, repair
@@ -11,6 +12,7 @@ from spark_jobs.batch.planning import BackfillPlan, Read, Slice, Target
 from spark_jobs.batch.ranges import EPOCH, shown
 from spark_jobs.batch.repair import RepairPlan
 from spark_jobs.console.running import session
+from spark_jobs.console.tasks import showing_tasks
 from spark_jobs.control.batch_reports import BatchReport
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
@@ -94,7 +96,7 @@ def run_backfill(out: Console, err: Console, target: Target, plan: BackfillPlan)
             where = f"slice {part.number + 1} of {len(plan.slices)}: " if len(plan.slices) > 1 else ""
             out.print(where + done_text(plan.table, done), highlight=False, soft_wrap=True)
 
-    with session(target.lake, err) as spark:
+    with session(target.lake, err) as spark, showing_tasks(spark, err, f"{plan.kind} of {plan.pipeline}"):
         return _report(plan, backfill.execute(spark, target, plan, tell=tell))
 
 
@@ -103,10 +105,16 @@ def run_repairs(out: Console, err: Console, planned: list[tuple[Target, RepairPl
     reports = []
     with session(planned[0][0].lake, err) as spark:
         for target, plan in planned:
-            done = repair.execute(spark, target, plan)
-            out.print(f"{plan.pipeline}: {done_text(plan.table, done)}", highlight=False, soft_wrap=True)
-            reports.append(_report(plan, [done]))
+            with showing_tasks(spark, err, f"repair of {plan.pipeline}"):
+                reports.append(repaired(out, spark, target, plan))
     return reports
+
+
+def repaired(out: Console, spark: SparkSession, target: Target, plan: RepairPlan) -> BatchReport:
+    """Executes a plan, and says what it has changed."""
+    done = repair.execute(spark, target, plan)
+    out.print(f"{plan.pipeline}: {done_text(plan.table, done)}", highlight=False, soft_wrap=True)
+    return _report(plan, [done])
 
 
 def _report(plan: BackfillPlan | RepairPlan, done: Sequence[Done]) -> BatchReport:

@@ -4,9 +4,13 @@ from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 
+from spark_jobs.batch.lookup_again import LookedUp, LookupPlan, execute
 from spark_jobs.batch.ranges import shown
+from spark_jobs.batch.repair import plan_repair
 from spark_jobs.batch.replay import Done, ReplayPlan, ReplayRun, begin, plan_replay
+from spark_jobs.console.batch import repaired
 from spark_jobs.console.running import session
+from spark_jobs.console.tasks import showing_tasks
 from spark_jobs.control.batch_reports import BatchReport
 from spark_jobs.lake import Lake
 from spark_jobs.lake.quarantine import described
@@ -47,6 +51,35 @@ def done_text(done: Done) -> str:
     return "\n".join(lines)
 
 
+def lookup_text(plan: LookupPlan) -> str:
+    """What a replay of a pipeline's quarantine will do, in lines."""
+    name, found = plan.target.name, plan.found
+    versions = ", ".join(f"{table} version {version}" for table, version in plan.versions.items())
+    lines = [
+        f"replay of {name}: {_rows(found.rows)} of its quarantine, version {found.version}, looked up in {versions}"
+    ]
+    lines += [
+        f"notice   {table} is at version {version} by now, which no batch of the stream has taken yet: to look events "
+        "up in it, replay again after the next batch"
+        for table, version in plan.newer.items()
+    ]
+    if found.unfinished:
+        lines.append(f"notice   {_rows(found.unfinished)} of a batch that has not ended are left out")
+    if plan.nothing_to_do:
+        lines.append(f"nothing to do: {plan.nothing_to_do}")
+    return "\n".join(lines)
+
+
+def looked_up_text(done: LookedUp) -> str:
+    """What became of the events, in lines."""
+    lines = [f"{done.run}: {_rows(done.replayed)} out of the quarantine, found by now"]
+    if done.kept:
+        lines.append(f"  the table still has no such key, stays: {_rows(done.kept)}")
+    if done.open:
+        lines.append(f"  a window of theirs is still open in the stream, stays: {_rows(done.open)}; replay again later")
+    return "\n".join(lines)
+
+
 def _listed(what: str, reasons: Mapping[str, int]) -> list[str]:
     return [f"  {what}: {described(reasons)}"] if reasons else []
 
@@ -71,6 +104,18 @@ def run_replay(
     inserted = sum(sum(each.replayed.values()) for each in done)
     version = max((each.version for each in done if each.version is not None), default=None)
     return BatchReport(pipeline=definition.name, table=definition.sink.table, version=version, inserted=inserted)
+
+
+def run_lookup(out: Console, err: Console, plan: LookupPlan, *, by: str, comment: str) -> BatchReport:
+    """Looks events up again, then counts those that were found, and all others that wait for a repair."""
+    target = plan.target
+    with session(target.lake, err) as spark, showing_tasks(spark, err, f"replay of {target.name}"):
+        done = execute(spark, plan, by=by, comment=comment)
+        out.print(looked_up_text(done), highlight=False, markup=False, soft_wrap=True)
+        target, repair = plan_repair(target.lake, target.pipeline)
+        if repair.nothing_to_do:
+            return BatchReport(pipeline=target.name, table=target.result, version=None)
+        return repaired(out, spark, target, repair)
 
 
 def _executed(out: Console, run: ReplayRun) -> Done:

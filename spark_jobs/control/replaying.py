@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from spark_jobs.lake import Lake, decisions
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.quarantine import QuarantineError, Selection, described, selected, table_of
+from spark_jobs.lake.history import newest_ledger_rows
+from spark_jobs.lake.quarantine import QuarantineError, Selection, described, selected, table_of, waiting
 from spark_jobs.pipelines import registry
-from spark_jobs.plan.quarantine import NOT_AGAIN
-from spark_jobs.spec import Ingest, definition_from_json
+from spark_jobs.plan import logical
+from spark_jobs.plan.quarantine import NO_SUCH_KEY, NOT_AGAIN
+from spark_jobs.spec import Ingest, Pipeline, definition_from_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -40,23 +42,37 @@ def asked_for(reasons: Sequence[str], since: str | None, until: str | None) -> S
 
 
 def look(lake: Lake, pipeline: str, selection: Selection) -> Found:
-    """What a replay of a registered ingest would read; nothing is written.
+    """What a replay of a registered pipeline's quarantine would read; nothing is written.
 
     Raises:
-        QuarantineError: if it is no ingest, or a reason is named of which no row can be replayed.
+        QuarantineError: if it sets nothing aside, or a reason is named of which no row can be replayed.
         MissingTableError: if it has not run here.
     """
     definition, epoch = registry().get(pipeline), current_epoch(lake, pipeline)
-    if not isinstance(definition, Ingest):
-        raise QuarantineError(f"pipeline `{pipeline}`: expected a registered ingest. Nothing was replayed.")
+    if definition is None:
+        raise QuarantineError(f"pipeline `{pipeline}`: expected a registered one. Nothing was replayed.")
+    table_of(definition)
     if epoch is None:
-        raise MissingTableError(f"ingest `{pipeline}` has not run on {lake.uri} yet: there is nothing to replay.")
+        raise MissingTableError(f"pipeline `{pipeline}` has not run on {lake.uri} yet: there is nothing to replay.")
+    if not isinstance(definition, Ingest):
+        return _look_at_lookups(lake, definition, epoch.number, selection)
     ingest = definition.model_copy(update={"source": definition_from_json(epoch.definition).source})
     found = selected(lake, ingest, epoch.number, selection)
     lines = [f"{pipeline}: {found.rows:,} rows of {table_of(ingest)}, version {found.version}, would be read again"]
     lines += [f"reads    {reason}: {rows:,}" for reason, rows in found.reasons.items()]
     lines += [f"keeps    {reason}: {rows:,}; {NOT_AGAIN[why]}" for (reason, why), rows in found.left.items()]
     return Found(found.reasons, tuple(lines))
+
+
+def _look_at_lookups(lake: Lake, definition: Pipeline, epoch: int, selection: Selection) -> Found:
+    newest = newest_ledger_rows(lake, definition.sink.table, definition.name, epoch, 1)
+    if not newest:
+        raise MissingTableError(f"pipeline `{definition.name}`: no batch of it has ended: there is nothing to replay.")
+    found = waiting(lake, definition, epoch, newest[-1][0], selection)
+    tables = ", ".join(dict.fromkeys(step.table for step in logical.build(definition).lookups))
+    reasons = {NO_SUCH_KEY: found.rows} if found.rows else {}
+    said = f"{definition.name}: {found.rows:,} rows of {table_of(definition)}, version {found.version}"
+    return Found(reasons, (f"{said}, would be looked up again in {tables}",))
 
 
 def reject(lake: Lake, pipeline: str, reasons: Mapping[str, int], *, by: str, comment: str) -> None:

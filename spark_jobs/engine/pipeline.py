@@ -31,6 +31,7 @@ from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
 from spark_jobs.plan.meanings import column_comments
+from spark_jobs.plan.quarantine import NO_SUCH_KEY
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
@@ -45,7 +46,6 @@ from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.late import FEW, Bronze, LateRows, late_schema, quarantine_schema
 from spark_jobs.transforms.results import REVISED, with_revision
 
-NO_SUCH_KEY = "no such key"
 """Why an event is set aside that an `Enrich` finds nothing for."""
 
 

@@ -20,6 +20,8 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, SIDE, WINDOW_END
 from spark_jobs.plan.equations import Equation, Holding
+from spark_jobs.plan.operators.join import LEFT
+from spark_jobs.plan.tables import TableRef
 from spark_jobs.spec import Definition, Pipeline
 
 
@@ -89,17 +91,24 @@ def _revised(lake: Lake, planned: plan.LogicalPlan, epoch: int, revised: list[Re
         _counted(count, f"commit of a {kind}", f"commits of {kind}s") for kind, count in kinds.items()
     )
     changes = ", ".join(f"{named(term)} {count:+,}" for term, count in sorted(grown.items()))
-    late = planned.table("late")
-    settled = ""
-    if late is not None:
-        table = open_table(lake, late.name).to_pyarrow_dataset()
-        with duckdb.connect() as connection:
-            connection.register("late", table)
-            counted = connection.execute(
-                f"SELECT count(settled_version), count(*) FROM late WHERE _epoch = {epoch}"
-            ).fetchone() or (0, 0)
-        settled = f"; {counted[0]:,} of {counted[1]:,} late events settled"
-    return f"revised: {commits}: {changes}{settled}"
+    settled = _settled(lake, planned.table("late"), "late events", epoch)
+    replayed = _settled(lake, planned.table("quarantine"), "replayed events", epoch, "replayed_batch IS NOT NULL")
+    return f"revised: {commits}: {changes}{settled}{replayed}"
+
+
+def _settled(lake: Lake, table: TableRef | None, events: str, epoch: int, which: str = "true") -> str:
+    """How many events of a table beside the result it counts by now."""
+    if table is None:
+        return ""
+    opened = open_table(lake, table.name)
+    if "settled_version" not in {field.name for field in opened.schema().fields}:
+        return ""
+    with duckdb.connect() as connection:
+        connection.register("beside", opened.to_pyarrow_dataset())
+        counted = connection.execute(
+            f"SELECT count(settled_version), count(*) FROM beside WHERE _epoch = {epoch} AND {which}"
+        ).fetchone() or (0, 0)
+    return f"; {counted[0]:,} of {counted[1]:,} {events} settled"
 
 
 def _holding(books: "_Books", holding: Holding, totals: Totals, *, all_rows: bool) -> tuple[bool, str]:
@@ -109,8 +118,7 @@ def _holding(books: "_Books", holding: Holding, totals: Totals, *, all_rows: boo
     if holding.whole_table and not all_rows:
         return True, f"{said}; {table} also keeps rows of earlier epochs"
     conditions = [holding.where, *([f"_epoch = {books.epoch}"] if holding.of_epoch else [])]
-    late = holding.late.name if holding.late else None
-    found = books.figure(holding.measure, table, " AND ".join(conditions), late=late)
+    found = books.figure(holding.measure, table, " AND ".join(conditions), beside=holding)
     if holding.open is not None:
         return found <= expected, f"{said}, {found:,} in {table}, {named(holding.open)} {expected - found:,}"
     return found == expected, f"{said}, {found:,} in {table}"
@@ -169,18 +177,15 @@ class _Books:
     batch_id: int
     versions: dict[str, int] = field(default_factory=dict)
 
-    def figure(self, measure: str, table: str, where: str = "true", *, late: str | None = None) -> int:
+    def figure(self, measure: str, table: str, where: str = "true", *, beside: Holding | None = None) -> int:
         """One number from a table, as of the batch; 0 where the table has no row."""
         version = self.version(table)
         rows = open_table(self.lake, table, version=version).to_pyarrow_dataset()
         try:
             with duckdb.connect() as connection, reading(self.lake, lambda _: [table], version=version):
                 connection.register("books", rows)
-                if late is not None:
-                    # As a table of its own: DuckDB pushes conditions into a dataset that Arrow cannot compare texts by.
-                    connection.register("late_rows", open_table(self.lake, late).to_pyarrow_dataset())
-                    columns = f"{EVENT_ID}, {INGEST_SEQ}, {SIDE}"
-                    connection.execute(f"CREATE TEMP TABLE late AS SELECT {columns} FROM late_rows")
+                if beside is not None and (beside.late or beside.replayed):
+                    self._late(connection, beside)
                 row = connection.execute(f"SELECT {measure} FROM books WHERE {where}").fetchone()
         except duckdb.Error as error:
             raise LakeUnavailableError(
@@ -188,6 +193,21 @@ class _Books:
                 f"{first_line(error)}. Nothing was changed."
             ) from error
         return int(row[0] or 0) if row else 0
+
+    def _late(self, connection: duckdb.DuckDBPyConnection, holding: Holding) -> None:
+        """Makes `late`, of its own: DuckDB pushes conditions into a dataset that Arrow cannot compare texts by."""
+        connection.execute(f"CREATE TEMP TABLE late ({EVENT_ID} VARCHAR, {INGEST_SEQ} BIGINT, {SIDE} VARCHAR)")
+        if holding.late is not None:
+            connection.register("late_rows", open_table(self.lake, holding.late.name).to_pyarrow_dataset())
+            connection.execute(f"INSERT INTO late SELECT {EVENT_ID}, {INGEST_SEQ}, {SIDE} FROM late_rows")
+        if holding.replayed is not None:
+            opened = open_table(self.lake, holding.replayed.name)
+            if "replayed_batch" in {field.name for field in opened.schema().fields}:
+                connection.register("quarantine", opened.to_pyarrow_dataset())
+                connection.execute(
+                    f"INSERT INTO late SELECT {EVENT_ID}, {INGEST_SEQ}, '{LEFT}' FROM quarantine "
+                    "WHERE replayed_batch IS NOT NULL"
+                )
 
     def version(self, table: str) -> int:
         """The newest version of the table that no later batch has written, as at the first look."""

@@ -21,6 +21,10 @@ from spark_jobs.spec import Definition, Files, Ingest
 from spark_jobs.spec.personal import MASK
 
 _LONGEST = 200
+_NOT_SHOWN = {
+    *("_epoch", "_batch_id", "_source", "replayed_batch", "replayed_at", "changes_from", "changes_upto"),
+    *("settled_version", "settled_at"),
+}
 
 
 class QuarantineError(TidemarkError):
@@ -139,7 +143,7 @@ def samples(lake: Lake, definition: Definition, selection: Selection, number: in
     shown = (
         "reason, detail, raw"
         if isinstance(definition, Ingest)
-        else ", ".join(f'"{name}"' for name in columns if name not in ("_epoch", "_batch_id", "_source"))
+        else ", ".join(f'"{name}"' for name in columns if name not in _NOT_SHOWN)
     )
     rows = _asked(
         lake,
@@ -153,6 +157,57 @@ def samples(lake: Lake, definition: Definition, selection: Selection, number: in
     for row in rows:
         found.setdefault(str(row.pop("reason")), []).append(_shown(definition, row))
     return found
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Events of a pipeline's quarantine that a replay would look up again.
+
+    Attributes:
+        version: of the quarantine.
+        rows: how many there are.
+        first_batch: the first batch that set one of them aside; None: there is none.
+        unfinished: further events, of a batch that has not ended.
+    """
+
+    version: int
+    rows: int
+    first_batch: int | None
+    unfinished: int
+
+
+def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, selection: Selection) -> Waiting:
+    """What a replay of a pipeline's quarantine would read; nothing is written.
+
+    Args:
+        lake: where.
+        definition: of the pipeline, which looks something up.
+        epoch: of its checkpoint; what was set aside before was read again since.
+        last_batch: the newest that has ended.
+        selection: what somebody wants to have replayed.
+
+    Raises:
+        QuarantineError: if a reason is named of which nothing is there.
+    """
+    opened = _opened(lake, definition, None)
+    there = counted(lake, definition, Selection())
+    known = {each.reason for each in there}
+    if unknown := [reason for reason in selection.reasons if reason not in known]:
+        said = ", ".join(f"`{reason}`" for reason in sorted(known)) or "nothing"
+        raise QuarantineError(
+            f"pipeline `{definition.name}`: expected rows with reason {unknown[0]!r} in its quarantine, got none. "
+            f"There is: {said}. Nothing was replayed."
+        )
+    (row,) = _asked(
+        lake,
+        definition,
+        opened.version(),
+        f"SELECT count(*) FILTER (_batch_id <= {last_batch}) AS rows, min(_batch_id) AS first_batch, "
+        f"count(*) FILTER (_batch_id > {last_batch}) AS unfinished FROM set_aside WHERE _epoch = {epoch} AND "
+        f"{_where(selection)}",
+        selection,
+    )
+    return Waiting(opened.version(), row["rows"], row["first_batch"], row["unfinished"])
 
 
 def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, may_be_gone: bool = False) -> Selected:
@@ -226,9 +281,13 @@ def _asked(
 ) -> list[dict[str, Any]]:
     table = table_of(definition)
     opened = _opened(lake, definition, version)
+    # What a replay has looked up again is set aside no more; an ingest's is not in the table any more.
+    replayed = "replayed_batch" in {field.name for field in opened.schema().fields}
+    left = "replayed_batch IS NULL" if replayed else "true"
     with duckdb.connect() as connection, reading(lake, lambda _: [table], version=version):
         connection.execute("SET TimeZone = 'UTC'")
-        connection.register("set_aside", opened.to_pyarrow_dataset())
+        connection.register("all_rows", opened.to_pyarrow_dataset())
+        connection.execute(f"CREATE TEMP VIEW set_aside AS SELECT * FROM all_rows WHERE {left}")
         return fetch_rows(connection, sql, {"reasons": list(selection.reasons)} if selection.reasons else None)
 
 

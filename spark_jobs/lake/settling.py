@@ -1,4 +1,7 @@
-"""Late events that a repair or a backfill has counted after all: which are still to be, and which have been."""
+"""Events beside a result that a repair or a backfill counts after all: which are still to be, and which have been.
+
+They are late, or a replay has looked them up again (docs/decisions/0025).
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,17 +23,24 @@ IDENTITY = ("_epoch", "_batch_id", "_event_id", "_ingest_seq")
 
 @dataclass(frozen=True)
 class LateEvents:
-    """Events in one version of a table of late events.
+    """Events that their batches have not counted: in one version of a table of late events, and of a quarantine.
 
     Attributes:
-        version: of the table.
+        version: of the table of late events; None: there is none.
+        quarantine_version: likewise.
         events: one row for each: `_epoch`, `_batch_id`, `_event_id`, `_ingest_seq`, `first_us` and `last_us` (where the
             first and the last of the windows that it missed start; without windows the first and the last instant at
-            which it can change rows), `settled`.
+            which it can change rows), `replayed_batch` (null: it is late) and `settled`.
     """
 
-    version: int
+    version: int | None
+    quarantine_version: int | None
     events: pa.Table
+
+    @property
+    def replayed(self) -> pa.Table:
+        """Those that a replay has looked up again."""
+        return self.events.filter(pa.compute.is_valid(self.events["replayed_batch"]))
 
     @property
     def unsettled(self) -> pa.Table:
@@ -44,7 +54,7 @@ class LateEvents:
         return self.events.filter(compute.and_(compute.less(first, end_us), compute.greater_equal(last, begin_us)))
 
 
-def late_events(
+def late_rows(
     lake: Lake,
     table: str,
     epoch: int,
@@ -53,8 +63,9 @@ def late_events(
     touches_us: int = 0,
     in_windows: bool,
     version: int | None = None,
-) -> LateEvents:
-    """The events of a table of late events.
+    last_batch: int | None = None,
+) -> tuple[int, pa.Table]:
+    """The version of a table of late events, and its events as `LateEvents.events` has them.
 
     Args:
         lake: where.
@@ -64,20 +75,54 @@ def late_events(
         touches_us: how far from it the rows lie that it can change, in microseconds.
         in_windows: whether the events missed windows.
         version: of the table; None: the newest.
+        last_batch: only events of batches up to this one; None: all.
     """
-    opened = open_table(lake, table, version=version)
     starts = "list_transform(missed_windows, lambda w: epoch_us(w.window_start))"
     first, last = f"epoch_us({time}) - {touches_us}", f"epoch_us({time}) + {touches_us}"
     if in_windows:
         first, last = f"list_min({starts})", f"list_max({starts})"
+    upto = f" AND _batch_id <= {last_batch}" if last_batch is not None else ""
+    return _rows(lake, table, version, first, last, "NULL::BIGINT", f"_epoch = {epoch}{upto}")
+
+
+def replayed_rows(lake: Lake, table: str, epoch: int, *, version: int | None = None) -> tuple[int, pa.Table]:
+    """The same of the events in a quarantine that a replay has looked up again.
+
+    Args:
+        lake: where.
+        table: such as `gold.valid_orders__quarantine`.
+        epoch: of the checkpoint.
+        version: of the table; None: the newest.
+    """
+    if "replayed_batch" not in {field.name for field in open_table(lake, table, version=version).schema().fields}:
+        # It was made before there were replays, and its pipeline has not been started since.
+        version, found = _rows(lake, table, version, "0::BIGINT", "0::BIGINT", "NULL::BIGINT", "false", settled="false")
+        return version, found
+    first, last = "epoch_us(changes_from)", "epoch_us(changes_upto)"
+    where = f"_epoch = {epoch} AND replayed_batch IS NOT NULL"
+    return _rows(lake, table, version, first, last, "replayed_batch", where)
+
+
+def _rows(
+    lake: Lake,
+    table: str,
+    version: int | None,
+    first: str,
+    last: str,
+    replayed_batch: str,
+    where: str,
+    *,
+    settled: str = "settled_version IS NOT NULL",
+) -> tuple[int, pa.Table]:
+    opened = open_table(lake, table, version=version)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.register("late", opened.to_pyarrow_dataset())
+        connection.register("aside", opened.to_pyarrow_dataset())
         found = connection.sql(
             f"SELECT {', '.join(IDENTITY)}, {first} AS first_us, {last} AS last_us, "
-            f"settled_version IS NOT NULL AS settled FROM late WHERE _epoch = {epoch}"
+            f"{replayed_batch} AS replayed_batch, {settled} AS settled FROM aside WHERE {where}"
         ).to_arrow_table()
-    return LateEvents(opened.version(), found)
+    return opened.version(), found
 
 
 def settle(lake: Lake, table: str, events: pa.Table, version: int | None) -> None:
@@ -85,8 +130,8 @@ def settle(lake: Lake, table: str, events: pa.Table, version: int | None) -> Non
 
     Args:
         lake: where.
-        table: of late events.
-        events: as `LateEvents.events` has them.
+        table: of late events, or a quarantine.
+        events: those of it, as `LateEvents.events` has them.
         version: of the result; None: nothing counts them any more.
 
     Raises:
@@ -123,6 +168,49 @@ def _mark(lake: Lake, table: str, events: pa.Table, version: int | None) -> None
     )
     opened.update_incremental()
     force_commit(lake, table, opened.version())
+
+
+def mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
+    """Marks events of a quarantine as looked up again; how many were not yet.
+
+    Args:
+        lake: where.
+        table: the quarantine.
+        marks: `IDENTITY`, `replayed_batch`, `changes_from` and `changes_upto` of each event.
+
+    Raises:
+        ConflictError: if another writer was faster each time.
+    """
+    if not marks.num_rows:
+        return 0
+    try:
+        return _mark_replayed(lake, table, marks)
+    except CommitFailedError as error:
+        raise ConflictError(
+            f"table {table}: another writer changed the same files at the same moments, again and again. Its newest "
+            f"commit is by {newest_writer(lake, table)}. Nothing was replayed. Run the same command again."
+        ) from error
+
+
+@again_at_conflicts
+def _mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
+    opened = open_table(lake, table)
+    now = pa.array([datetime.now(UTC)] * marks.num_rows, pa.timestamp("us", tz="UTC"))
+    names = ("replayed_batch", "replayed_at", "changes_from", "changes_upto")
+    figures = (
+        opened.merge(
+            marks.append_column("replayed_at", now),
+            " AND ".join(f"t.{name} = s.{name}" for name in IDENTITY),
+            source_alias="s",
+            target_alias="t",
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+        .when_matched_update({name: f"s.{name}" for name in names}, predicate="t.replayed_batch IS NULL")
+        .execute()
+    )
+    opened.update_incremental()
+    force_commit(lake, table, opened.version())
+    return int(figures["num_target_rows_updated"])
 
 
 def those_of(events: pa.Table, wanted: pa.Table) -> pa.Table:

@@ -54,6 +54,7 @@ class Holding:
         whole_table: whether all rows of the table must be of this epoch.
         open: what the rest is called where the table may hold less, because some still waits in Spark's state.
         late: a table that `where` reads as `late`: what a repair has counted after all is no part of the measure.
+        replayed: a quarantine whose rows that were replayed `where` reads there, too, as left events.
     """
 
     label: str
@@ -67,6 +68,7 @@ class Holding:
     whole_table: bool = False
     open: str | None = None
     late: TableRef | None = None
+    replayed: TableRef | None = None
 
     def expected(self, terms: Mapping[str, int]) -> int:
         """What the measure must be, for the sums of these terms."""

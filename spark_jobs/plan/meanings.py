@@ -54,6 +54,12 @@ _QUARANTINE: Mapping[str, str] = {
     "raw": "The text of the row, as it arrived.",
     "_epoch": "Epoch of the checkpoint whose batch set it aside.",
     "_batch_id": "The batch that set it aside.",
+    "replayed_batch": "The batch as which a replay has looked the event up again, with success; null: not yet.",
+    "replayed_at": "When it did, UTC.",
+    "changes_from": "Where the first of the windows starts that the event belongs to, UTC.",
+    "changes_upto": "Where the last of them starts, UTC.",
+    "settled_version": "Version of the result from which on it counts the event that was replayed; null: not yet.",
+    "settled_at": "When it was written, UTC.",
 }
 
 _OF_ROLE: Mapping[Role, Mapping[str, str]] = {

@@ -1,6 +1,9 @@
-"""What is known of rows that an ingest has set aside by the words that stand beside them."""
+"""What is known of rows that were set aside by the words that stand beside them."""
 
 from collections.abc import Mapping
+
+NO_SUCH_KEY = "no such key"
+"""Of an event whose key the table of an `Enrich` does not have."""
 
 HEADER = "header"
 UNREADABLE = "unreadable file"

@@ -143,11 +143,20 @@ class Bronze:
         return project(rows, self.tables[index], EVENT_COLUMNS).drop(HEARTBEAT)
 
 
-QUARANTINE = "reason STRING, detail STRING, _epoch INT, _batch_id BIGINT"
+QUARANTINE = (
+    "reason STRING, detail STRING, _epoch INT, _batch_id BIGINT, replayed_batch BIGINT, replayed_at TIMESTAMP, "
+    "changes_from TIMESTAMP, changes_upto TIMESTAMP, settled_version BIGINT, settled_at TIMESTAMP"
+)
 
 
 def quarantine_schema(sources: Sequence[DataFrame]) -> StructType:
-    """The columns of a pipeline's `<table>__quarantine`: the event as the pipeline reads it, and why it is there."""
+    """The columns of a pipeline's `<table>__quarantine`: the event as the pipeline reads it, and why it is there.
+
+    - `replayed_batch`, `replayed_at`: the batch with whose version of the lookup table a replay has found the event's
+      key, and when it did; null: it has not;
+    - `changes_from`, `changes_upto`: where rows lie that the event can change, as of a late event;
+    - `settled_version`, `settled_at`: as of a late event: the version of the result that counts it.
+    """
     kept = {field.name: field for source in sources for field in source.schema if field.name != HEARTBEAT}
     return StructType([*kept.values(), *schema_of(QUARANTINE)])
 

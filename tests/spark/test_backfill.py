@@ -285,7 +285,7 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     if point == "before the result":
         monkeypatch.setattr(Recompute, "results", cut)
     else:
-        monkeypatch.setattr(repair, "settle", cut)
+        monkeypatch.setattr(planning, "settle", cut)
     with pytest.raises(RuntimeError, match="cut off"):
         run_repair(spark, lakes_of["cut"], RANKING)
     monkeypatch.undo()

@@ -11,6 +11,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from typer.testing import CliRunner
 
+from spark_jobs.batch.lookup_again import plan_lookup
 from spark_jobs.batch.replay import ReplayRefusedError, begin, plan_replay
 from spark_jobs.cli import app
 from spark_jobs.control import replaying
@@ -158,10 +159,12 @@ def test_a_reason_that_is_not_there_is_refused_with_those_that_are(lake: Lake) -
 def test_only_an_ingest_that_has_run_as_it_is_defined_is_replayed(lake: Lake) -> None:
     lookup = Enrich("silver.shops", on=("product_id",), columns={"city": "city"}, missing="quarantine")
     pipeline = a_pipeline(steps=(lookup, *a_pipeline().steps))
-    with pytest.raises(ReplayRefusedError, match="tidemark reset hourly_sales --empty-tables"):
+    with pytest.raises(ReplayRefusedError, match="expected an ingest"):
         plan_replay(lake, pipeline, Selection())
+    with pytest.raises(MissingTableError, match="tidemark run hourly_sales"):
+        plan_lookup(lake, pipeline, Selection())
     with pytest.raises(QuarantineError, match="sets nothing aside"):
-        plan_replay(lake, a_pipeline(), Selection())
+        plan_lookup(lake, a_pipeline(), Selection())
     with pytest.raises(MissingTableError, match="tidemark run ingest_sales"):
         plan_replay(lake, an_ingest(), Selection())
     has_run(lake, an_ingest())
@@ -286,7 +289,9 @@ def test_a_replay_can_be_looked_at_and_rejected_without_spark(lake: Lake, monkey
     replaying.reject(lake, "ingest_sales", found.reasons, by="ada", comment="no")
     (row,) = decisions.decisions_of(lake, "ingest_sales")
     assert (row["action"], row["decided_by"], row["subject"]) == ("reject", "ada", "replay of 1 rows (future 1)")
-    with pytest.raises(QuarantineError, match="expected a registered ingest"):
+    with pytest.raises(QuarantineError, match="expected a registered one"):
+        replaying.look(lake, "unknown", asked)
+    with pytest.raises(QuarantineError, match="sets nothing aside"):
         replaying.look(lake, "hourly_sales", asked)
     with pytest.raises(QuarantineError, match="since: expected an instant"):
         replaying.asked_for([], "noon", None)

@@ -142,7 +142,8 @@ class Joined(Operator):
             number, event = f"{prefix}{INGEST_SEQ}", f"{prefix}{EVENT_ID}"
             rest = f"{side}_open" if side in self.outer and not self.withholds else f"{side}_open_or_not_written"
             where = f"{number} IS NOT NULL"
-            if self.keeps_late:
+            aside = self.sets_aside and side == LEFT
+            if self.keeps_late or aside:
                 late = f"SELECT {INGEST_SEQ}, {EVENT_ID} FROM late WHERE {SIDE} = '{side}'"
                 where += f" AND ({number}, {event}) NOT IN ({late})"
             held.append(
@@ -156,6 +157,7 @@ class Joined(Operator):
                     whole_table=True,
                     open=rest,
                     late=self.late if self.keeps_late else None,
+                    replayed=self.quarantine if aside else None,
                 )
             )
         return (*held, *super().holdings)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ
-from spark_jobs.plan.equations import Holding
+from spark_jobs.plan.equations import EVENTS_UNIT, Equation, Holding
 from spark_jobs.plan.operators.base import Operator
 
 
@@ -20,8 +20,8 @@ class Stateless(Operator):
 
     @property
     def repair_unit(self) -> str:
-        """What one late event can change."""
-        return "nothing: no event is late"
+        """What one event can change that is looked up again: none is late."""
+        return "the row of the event" if self.sets_aside else "nothing: no event is late"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -47,6 +47,11 @@ class Stateless(Operator):
         return "true"
 
     @property
+    def repair_keys(self) -> tuple[str, ...]:
+        """The event itself."""
+        return self.keys
+
+    @property
     def row_keys(self) -> tuple[str, ...]:
         """The event by its number: a copy has its id."""
         return (EVENT_ID, INGEST_SEQ)
@@ -62,9 +67,14 @@ class Stateless(Operator):
         return (EVENT_ID,)
 
     @property
+    def equations(self) -> tuple[Equation, ...]:
+        """By fate; each event that passed is a row."""
+        return (*super().equations, Equation(EVENTS_UNIT, "on_time", ("rows",)))
+
+    @property
     def holdings(self) -> tuple[Holding, ...]:
-        """A row for each event that passed."""
-        rows = Holding("rows", self.result, "count(*)", ("on_time",), "passed", whole_table=True)
+        """The rows that were written."""
+        rows = Holding("rows", self.result, "count(*)", ("rows",), "written", whole_table=True)
         return (rows, *super().holdings)
 
     def describe(self) -> str:

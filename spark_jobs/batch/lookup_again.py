@@ -1,0 +1,180 @@
+"""Looks events up again whose key a table did not have in their batch: those that it has now are counted after all.
+
+The stream does not see them a second time. A row of the quarantine is marked, in one commit, with the batch as which
+the event counts from then on; a repair counts it like a late event, and says so beside it (docs/decisions/0025).
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.batch.eras import Span, eras, lookup_frames
+from spark_jobs.batch.planning import Target
+from spark_jobs.batch.recompute import Recompute
+from spark_jobs.lake import Lake
+from spark_jobs.lake.decisions import note
+from spark_jobs.lake.history import latest_version
+from spark_jobs.lake.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
+from spark_jobs.lake.settling import IDENTITY, mark_replayed
+from spark_jobs.plan.columns import ERA, FATE
+from spark_jobs.spec import Definition
+from spark_jobs.spec.durations import duration_ms
+from spark_jobs.transforms.events import QUARANTINED, with_row_steps
+
+_CLOSED, _WINDOWS, _FIRST, _LAST = "__closed", "__windows", "__first_us", "__last_us"
+
+
+@dataclass(frozen=True)
+class LookupPlan:
+    """What a replay of a pipeline's quarantine will do.
+
+    Attributes:
+        target: the pipeline.
+        selection: what was asked for.
+        found: what there is of it.
+        versions: lookup table -> the version in which events are looked up: that of the stream's newest batch.
+        newer: lookup table -> its newest version, of those that have one which no batch has taken yet.
+    """
+
+    target: Target
+    selection: Selection
+    found: Waiting
+    versions: Mapping[str, int]
+    newer: Mapping[str, int]
+
+    @cached_property
+    def nothing_to_do(self) -> str | None:
+        """Why no event has to be looked up; None: some have."""
+        if not self.found.rows:
+            return "no event of this kind is in the quarantine"
+        known = eras(self.target)
+        if self.found.first_batch is not None and len(known) > 1 and known[-2].last_batch >= self.found.first_batch:
+            return None
+        names = " and ".join(self.versions)
+        return f"no batch has taken a newer version of {names} since these events were set aside"
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """What became of the events of a replay.
+
+    Attributes:
+        run: its id.
+        replayed: that are counted from now on.
+        kept: whose key the table does not have yet, either.
+        open: whose key it has, but a window of theirs is still open in the stream: they stay as they are.
+    """
+
+    run: str
+    replayed: int
+    kept: int
+    open: int
+
+
+def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> LookupPlan:
+    """What a replay would look up again; nothing is written, and no JVM is started.
+
+    Raises:
+        QuarantineError: if the pipeline sets nothing aside, or a reason is named that is not there.
+        BackfillRefusedError: if its results cannot be computed again.
+        MissingTableError: if it has not run here.
+    """
+    table_of(definition)
+    if selection.earlier_epochs:
+        raise QuarantineError(
+            f"pipeline `{definition.name}`: --earlier-epochs is for ingests: a new epoch of a pipeline reads all "
+            "events again. Nothing was replayed."
+        )
+    target = Target(lake, definition)
+    tables = {step.table for step in target.logical.lookups}
+    versions = {table: target.newest.reads[table][0] for table in sorted(tables)}
+    newest = {table: latest_version(lake, table) for table in versions}
+    return LookupPlan(
+        target=target,
+        selection=selection,
+        found=waiting(lake, definition, target.epoch.number, target.newest_batch, selection),
+        versions=versions,
+        newer={table: version for table, version in newest.items() if version > versions[table]},
+    )
+
+
+def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = "") -> LookedUp:
+    """Looks the events up and marks those that the table has; a repair counts them.
+
+    It may be repeated, also by two at once: an event is marked once.
+
+    Args:
+        spark: a session.
+        plan: what to do.
+        by: who has decided it.
+        comment: why.
+    """
+    target, run = plan.target, f"replay-{uuid.uuid4().hex[:12]}"
+    quarantine = target.operator.quarantine.name
+    note(
+        target.lake,
+        pipeline=target.name,
+        action="replay",
+        decided_by=by,
+        subject=f"{plan.found.rows:,} rows of {quarantine}, version {plan.found.version}",
+        decision_id=run,
+        comment=comment,
+    )
+    found = _looked_up(spark, plan).toArrow()
+    is_closed = pc.fill_null(found[_CLOSED], False)
+    replayed = mark_replayed(target.lake, quarantine, _marks(found.filter(is_closed), target.newest_batch))
+    still_open = found.num_rows - (pc.sum(is_closed).as_py() or 0)
+    return LookedUp(run, replayed, plan.found.rows - found.num_rows, still_open)
+
+
+def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
+    """The events whose key the tables have: `IDENTITY`, where rows lie that they can change, and `_CLOSED`."""
+    target, known = plan.target, eras(plan.target)
+    last = len(known) - 1
+    reader = spark.read.format("delta").option("versionAsOf", plan.found.version)
+    rows = reader.load(target.lake.table_path(target.operator.quarantine.name))
+    if "replayed_batch" in rows.columns:
+        rows = rows.where(F.col("replayed_batch").isNull())
+    rows = rows.where(f"_epoch = {target.epoch.number} AND _batch_id <= {target.newest_batch}")
+    rows = rows.where(plan.selection.sql("unix_micros"))
+    if plan.selection.reasons:
+        rows = rows.where(F.col("reason").isin(list(plan.selection.reasons)))
+    rows = rows.drop("reason", "detail")  # a step may add columns of these names
+    looked_up = lookup_frames(spark, target, known, Span(last, last))
+    steps = with_row_steps(rows.withColumn(ERA, F.lit(last)), target.pipeline.row_steps, lookups=looked_up)
+    found = steps.where(F.coalesce(F.col(FATE) != QUARANTINED, F.lit(True)))
+    first, upto, closed = _changes(target)
+    if target.operator.verdict.in_windows:
+        found = Recompute(spark, target, (), 0).windows(found, _WINDOWS)
+    return found.select(*IDENTITY, first.alias(_FIRST), upto.alias(_LAST), closed.alias(_CLOSED))
+
+
+def _changes(target: Target) -> tuple[Column, Column, Column]:
+    """From where an event can change rows, up to where (microseconds since 1970), and whether they are closed."""
+    if not target.operator.verdict.in_windows:
+        times = [side.event_time for side in target.logical.sides if side.event_time]
+        time, touches_us = (
+            F.expr(f"unix_micros(coalesce({', '.join(times)}))"),
+            duration_ms(target.operator.touches) * 1000,
+        )
+        return time - touches_us, time + touches_us, time.isNotNull()
+    watermark_us = target.newest.watermark_ms * 1000
+    return (
+        F.expr(f"unix_micros(array_min({_WINDOWS}.window_start))"),
+        F.expr(f"unix_micros(array_max({_WINDOWS}.window_start))"),
+        F.expr(f"unix_micros(array_max({_WINDOWS}.window_end)) <= {watermark_us}L"),
+    )
+
+
+def _marks(found: pa.Table, batch: int) -> pa.Table:
+    marks = found.select(list(IDENTITY))
+    marks = marks.append_column("replayed_batch", pa.array([batch] * found.num_rows, pa.int64()))
+    for name, instant in (("changes_from", _FIRST), ("changes_upto", _LAST)):
+        marks = marks.append_column(name, found[instant].cast(pa.timestamp("us", "UTC")))
+    return marks

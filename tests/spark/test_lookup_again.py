@@ -1,0 +1,332 @@
+"""Events that a lookup had no key for, replayed once the table has it: against plain Python over all events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.batch import audit, backfill, repair
+from spark_jobs.batch.lookup_again import LookedUp, execute, plan_lookup
+from spark_jobs.batch.planning import plan_backfill
+from spark_jobs.batch.ranges import EPOCH
+from spark_jobs.batch.repair import plan_repair
+from spark_jobs.engine.driver import Driver
+from spark_jobs.lake import Lake, decisions
+from spark_jobs.lake.quarantine import QuarantineError, Selection, counted
+from spark_jobs.spec import (
+    Aggregate,
+    Deduplicate,
+    Enrich,
+    Hopping,
+    Join,
+    Late,
+    Pipeline,
+    Session,
+    Sink,
+    Table,
+    TopN,
+    Tumbling,
+    Watermark,
+    Where,
+)
+from spark_jobs.spec.steps import StepSpec
+from tests import lakes
+from tests.spark.test_enrich import MINUTE, START, products, sales
+
+GROUPS = {"total": "sum(v)", "n": "count(*)"}
+AFTER: dict[str, tuple[StepSpec, ...]] = {
+    "stateless": (),
+    "deduplicate": (Deduplicate("p", within="60 minutes"),),
+    "tumbling": (Aggregate(window=Tumbling("5 minutes"), by=("category",), measures=GROUPS),),
+    "hopping": (Aggregate(window=Hopping("10 minutes", "5 minutes"), by=("category",), measures=GROUPS),),
+    "session": (Aggregate(window=Session("3 minutes"), by=("category",), measures=GROUPS),),
+    "join": (Join(Table("bronze.paid"), on=("p",), event_time="u", how="full", within="3 minutes"),),
+    "ranking": (
+        Aggregate(window=Tumbling("5 minutes"), by=("category",), measures=GROUPS),
+        TopN(1, order_by="total DESC, category"),
+    ),
+}
+MARK = 40 * MINUTE
+"""Windows up to here are closed once all was read, less the delay."""
+
+
+def pipeline(kind: str, *, mode: str = "append") -> Pipeline:
+    windowed = kind != "stateless"
+    return lakes.one_file_a_batch(
+        Pipeline(
+            name="by_category",
+            source=Table("bronze.sales"),
+            event_time="t",
+            watermark=Watermark(delay="1 minute") if windowed else None,
+            steps=(
+                Where("v > 0"),
+                Enrich("silver.products", on=("p",), columns={"category": "category"}, missing="quarantine"),
+                *AFTER[kind],
+            ),
+            sink=Sink("gold.by_category", mode=mode),
+        )
+    )
+
+
+EVENTS = [
+    [(1, "a", 1), (2, "x", 2), (3, "y", 4), (9, "x", 8)],
+    [(10, "a", 16), (11, "x", 32), (12, None, 64), (13, "x", -1)],
+    [(24, "b", 128), (25, "x", 256)],
+    [(2, "a", 512), (3, "x", 1024)],  # late, for the windows; the second has no key, either
+    [(40, "a", 2048), (40, "x", 4096)],  # its window stays open
+    [(41, "a", 8192)],
+]
+BEFORE, AFTERWARDS = {"a": "tea", "b": "tea"}, {"a": "tea", "b": "tea", "x": "milk"}
+
+
+def sources(lake: Lake, kind: str) -> list[lakes.Bronze]:
+    """All events; for a join those of the other side, too."""
+    found = [sales(lake, *EVENTS)]
+    if kind == "join":
+        found.append(lakes.Bronze(lake, "bronze.paid", {"p": pa.string(), "w": pa.int64(), "u": lakes.TIMESTAMP}, "u"))
+        rows = [(2, "a", 1), (3, "x", 2), (10, "x", 3), (26, "x", 4), (30, "z", 5)]
+        found[1].append([{"p": p, "w": w, "u": lakes.at(START + m * MINUTE)} for m, p, w in rows])
+        found[1].heartbeat(START + 100 * MINUTE)
+    return found
+
+
+def close(bronze: Iterable[lakes.Bronze]) -> None:
+    """Moves the watermark past all events; the second batch writes what the first has closed."""
+    for each in bronze:
+        each.heartbeat(START + 1000 * MINUTE)
+        each.heartbeat(START + 1001 * MINUTE)
+
+
+def stream(spark: SparkSession, lake: Lake, definition: Pipeline) -> list[lakes.Bronze]:
+    """The stream over all events; the last batch looks up in a table that has one key more."""
+    products(lake, BEFORE)
+    bronze = sources(lake, "join" if definition.tables[1:] else "")
+
+    def change(point: str, batch_id: int) -> None:
+        if (point, batch_id) == ("result_committed", len(EVENTS) - 2):
+            products(lake, AFTERWARDS)
+
+    driver = Driver(spark, lake, (definition,), reached=change)
+    assert driver.run_until_caught_up(close=False)[definition.name].error is None
+    return bronze
+
+
+def replay(spark: SparkSession, lake: Lake, definition: Pipeline) -> LookedUp:
+    plan = plan_lookup(lake, definition, Selection())
+    assert plan.nothing_to_do is None
+    done = execute(spark, plan, by="ada", comment="x is milk")
+    target, planned = plan_repair(lake, definition)
+    if not planned.nothing_to_do:
+        repair.execute(spark, target, planned)
+    return done
+
+
+def set_aside(lake: Lake) -> list[int]:
+    """What is in the quarantine, less what was replayed."""
+    rows = lakes.rows(lake, "gold.by_category__quarantine")
+    return sorted(row["v"] for row in rows if row["replayed_batch"] is None)
+
+
+def content(lake: Lake) -> set[tuple[Any, ...]]:
+    """The rows of the result, without when they were written."""
+    left_out = {"revision", "revised_at", "final_after", "_ingest_time"}
+    return {
+        tuple(str(value) for name, value in sorted(row.items()) if name not in left_out)
+        for row in lakes.rows(lake, "gold.by_category")
+    }
+
+
+def windows(lake: Lake) -> dict[tuple[int, str], tuple[int, int]]:
+    """(minute at which the window starts, category) -> total and count."""
+    return {
+        ((lakes.ms(row["window_start"]) - START) // MINUTE, row["category"]): (row["total"], row["n"])
+        for row in lakes.rows(lake, "gold.by_category")
+    }
+
+
+def grid(size: int, every: int, events: Iterable[tuple[float, str | None, int]]) -> dict[tuple[int, str], Any]:
+    """The same in plain Python, for closed windows; the grid begins at 1970, so that one starts at minute 1."""
+    found: dict[tuple[int, str], tuple[int, int]] = {}
+    for minute, product, value in events:
+        category = AFTERWARDS.get(str(product))
+        if value <= 0 or category is None:
+            continue
+        start = (int(minute) - 1) // every * every + 1
+        while start + size > minute:
+            if start + size <= 40:
+                total, count = found.get((start, category), (0, 0))
+                found[start, category] = (total + value, count + 1)
+            start -= every
+    return found
+
+
+def everything() -> list[tuple[float, str | None, int]]:
+    return [event for batch in EVENTS for event in batch]
+
+
+def sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> bool:
+    """Whether an audit finds nothing: the ledger, and all rows recounted."""
+    found = audit.look(lake, definition)
+    planned = audit.plan_recount(lake, definition, None, found)
+    assert not isinstance(planned, audit.Audit)
+    found = audit.recount(spark, *planned, found)
+    assert found.rows
+    assert found.sound, found
+    return True
+
+
+def test_without_windows_each_event_is_in_the_result_once(spark: SparkSession, lake: Lake) -> None:
+    definition = pipeline("stateless")
+    stream(spark, lake, definition)
+    assert set_aside(lake) == [2, 4, 8, 32, 64, 256, 1024, 4096]
+    done = replay(spark, lake, definition)
+    assert (done.replayed, done.kept, done.open) == (6, 2, 0)
+    assert set_aside(lake) == [4, 64]
+    rows = sorted((row["v"], row["category"]) for row in lakes.rows(lake, "gold.by_category"))
+    expected = [(v, AFTERWARDS[str(p)]) for _, p, v in everything() if v > 0 and p in AFTERWARDS]
+    assert rows == sorted(expected)
+    lakes.assert_balanced(lake, definition)
+    assert sound(spark, lake, definition)
+
+
+@pytest.mark.parametrize("kind", ["tumbling", pytest.param("hopping", marks=pytest.mark.long)])
+def test_in_windows_they_are_counted_like_late_events_once_their_windows_are_closed(
+    spark: SparkSession, lake: Lake, kind: str
+) -> None:
+    definition = pipeline(kind)
+    bronze = stream(spark, lake, definition)
+    done = replay(spark, lake, definition)
+    # Of the event at minute 40 the window is open in the stream, which has not counted it.
+    assert (done.replayed, done.kept, done.open) == (5, 2, 1)
+    assert set_aside(lake) == [4, 64, 4096]
+    size, every = (5, 5) if kind == "tumbling" else (10, 5)
+    assert windows(lake) == grid(size, every, everything())
+    lakes.assert_balanced(lake, definition)
+    assert sound(spark, lake, definition)
+
+    close(bronze)
+    lakes.run(spark, lake, definition)
+    assert replay(spark, lake, definition).replayed == 1
+    assert set_aside(lake) == [4, 64]
+    assert windows(lake)[36, "milk"] == (4096, 1)
+    lakes.assert_balanced(lake, definition)
+    assert sound(spark, lake, definition)
+
+
+def test_a_backfill_counts_what_was_replayed_and_as_streamed_does_not(spark: SparkSession, lake: Lake) -> None:
+    definition = pipeline("tumbling")
+    stream(spark, lake, definition)
+    streamed = windows(lake)
+    replay(spark, lake, definition)
+    counted_after_all = windows(lake)
+    assert counted_after_all != streamed
+
+    def backfilled(mode: Any) -> int:
+        target, plan = plan_backfill(lake, definition, EPOCH, lakes.at(START + 1000 * MINUTE), mode=mode, force=True)
+        return sum(done.changed.rows for done in backfill.execute(spark, target, plan))
+
+    assert backfilled("corrected") == 0
+    assert backfilled("as-streamed") > 0
+    assert windows(lake) == streamed
+    lakes.assert_balanced(lake, definition)
+    assert sound(spark, lake, definition)
+    assert backfilled("corrected") > 0
+    assert windows(lake) == counted_after_all
+    lakes.assert_balanced(lake, definition)
+    assert sound(spark, lake, definition)
+
+
+@pytest.mark.parametrize("point", ["mark", "settle"])
+def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    definition = pipeline("tumbling")
+    stream(spark, lake, definition)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    if point == "mark":
+        monkeypatch.setattr("spark_jobs.batch.lookup_again.mark_replayed", dies)
+    else:
+        # The result has the events, and nothing says so yet.
+        monkeypatch.setattr("spark_jobs.batch.planning.settle", dies)
+    with pytest.raises(KeyboardInterrupt):
+        replay(spark, lake, definition)
+    monkeypatch.undo()
+    if point == "settle":
+        # Neither a repair nor an audit in between takes them for wrong.
+        assert sound(spark, lake, definition)
+        target, planned = plan_repair(lake, definition)
+        repair.execute(spark, target, planned)
+    else:
+        replay(spark, lake, definition)
+    assert windows(lake) == grid(5, 5, everything())
+    assert set_aside(lake) == [4, 64, 4096]
+    lakes.assert_balanced(lake, definition)
+    assert sound(spark, lake, definition)
+
+
+def test_two_replays_of_the_same_rows_mark_each_once(spark: SparkSession, lake: Lake) -> None:
+    definition = pipeline("stateless")
+    stream(spark, lake, definition)
+    plan = plan_lookup(lake, definition, Selection())
+    assert [execute(spark, plan, by=name).replayed for name in ("ada", "bob")] == [6, 0]
+    target, planned = plan_repair(lake, definition)
+    repair.execute(spark, target, planned)
+    assert len(lakes.rows(lake, "gold.by_category")) == 12
+    lakes.assert_balanced(lake, definition)
+    assert [row["decided_by"] for row in decisions.decisions_of(lake, definition.name)] == ["bob", "ada"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [*((kind, "append") for kind in ("deduplicate", "session", "join", "ranking")), ("ranking", "update")],
+)
+def test_every_kind_of_step_gives_what_it_would_have_given_with_the_key(
+    spark: SparkSession, lake: Lake, kind: str, mode: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    definition = pipeline(kind, mode=mode)
+    if mode == "update":
+        watermark = Watermark(delay="1 minute", late=Late.UPDATE, grace="1 minute")
+        definition = definition.model_copy(update={"watermark": watermark})
+    close(stream(spark, lake, definition))
+    lakes.run(spark, lake, definition)
+    replay(spark, lake, definition)
+    assert set_aside(lake) == [4, 64]
+    lakes.assert_balanced(lake, definition)
+    assert sound(spark, lake, definition)
+
+    # The same events where the table had the key from the start, and the late ones counted.
+    other = Lake(str(tmp_path_factory.mktemp("other")))
+    products(other, AFTERWARDS)
+    close(sources(other, kind))
+    lakes.run(spark, other, definition)
+    target, planned = plan_repair(other, definition)
+    if not planned.nothing_to_do:
+        repair.execute(spark, target, planned)
+    assert content(lake) == content(other)
+
+
+def test_what_cannot_be_found_yet_is_said_before_anything_is_done(spark: SparkSession, lake: Lake) -> None:
+    definition = pipeline("tumbling")
+    products(lake, BEFORE)
+    sales(lake, *EVENTS)
+    lakes.run(spark, lake, definition)
+    # No batch has taken another version: there is nothing to find.
+    plan = plan_lookup(lake, definition, Selection())
+    assert plan.nothing_to_do is not None
+    products(lake, AFTERWARDS)
+    plan = plan_lookup(lake, definition, Selection())
+    assert plan.nothing_to_do is not None
+    assert plan.newer == {"silver.products": 1}
+    (found,) = counted(lake, definition, Selection())
+    assert (found.reason, found.rows) == ("no such key", 8)
+    with pytest.raises(QuarantineError, match=r"got none.* There is: `no such key`"):
+        plan_lookup(lake, definition, Selection(reasons=("future",)))
+    with pytest.raises(QuarantineError, match="--earlier-epochs is for ingests"):
+        plan_lookup(lake, definition, Selection(earlier_epochs=True))
