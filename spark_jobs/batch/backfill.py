@@ -30,14 +30,16 @@ class Done:
 
     Attributes:
         changed: in the result.
-        settled: late events that are counted from now on.
-        unsettled: late events that are not counted any more.
+        settled: late events, and replayed ones, that are counted from now on.
+        unsettled: likewise, that are not counted any more.
+        replayed: of either, such as were looked up again.
         seconds: that it took.
     """
 
     changed: Changed
     settled: int = 0
     unsettled: int = 0
+    replayed: int = 0
     seconds: float = 0.0
 
 
@@ -117,13 +119,14 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
         return Done(changed, seconds=time.time() - began)
     if counts_late:
         target.settle(marked, changed.version)
-    count = marked.num_rows
-    seconds = time.time() - began
-    return (
-        Done(changed, settled=count, seconds=seconds)
-        if counts_late
-        else Done(changed, unsettled=count, seconds=seconds)
-    )
+    count, replayed, seconds = marked.num_rows, replayed_of(marked), time.time() - began
+    settled, unsettled = (count, 0) if counts_late else (0, count)
+    return Done(changed, settled, unsettled, replayed, seconds)
+
+
+def replayed_of(events: pa.Table) -> int:
+    """How many of the events were looked up again."""
+    return int(events.num_rows - events["replayed_batch"].null_count)
 
 
 def _marked(recompute: Recompute, plan: BackfillPlan, part: Slice, late: LateEvents, chains: Chains | None) -> pa.Table:

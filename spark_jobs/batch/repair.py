@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.backfill import Done, revise_tables
+from spark_jobs.batch.backfill import Done, replayed_of, revise_tables
 from spark_jobs.batch.chains import holding
 from spark_jobs.batch.planning import Read, Target
 from spark_jobs.batch.ranges import Range
@@ -196,7 +196,7 @@ def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
     finally:
         near.unpersist()
     target.settle(ready, changed.version)
-    return Done(changed, settled=ready.num_rows, seconds=time.time() - began)
+    return Done(changed, settled=ready.num_rows, replayed=replayed_of(ready), seconds=time.time() - began)
 
 
 def _where(target: Target, near: DataFrame, ready: pa.Table) -> str:

@@ -42,7 +42,7 @@ def compared_text(plan: BackfillPlan, rows: int, windows: int | None) -> str:
 
 def repair_text(plan: RepairPlan) -> str:
     """A plan in lines."""
-    lines = [f"repair of {plan.pipeline}: {counted(plan.late, 'late event')} not counted in a result yet"]
+    lines = [f"repair of {plan.pipeline}: {counted(plan.late, 'late or replayed event')} not counted in a result yet"]
     if plan.nothing_to_do:
         lines.append(f"nothing to do: {plan.nothing_to_do}")
         return "\n".join(lines)
@@ -81,10 +81,11 @@ def done_text(table: str, done: Done) -> str:
         )
     else:
         what = f"{table}: every row is as it should be, nothing was written"
-    if done.settled:
-        what += f"; {counted(done.settled, 'late event')} settled"
-    if done.unsettled:
-        what += f"; {counted(done.unsettled, 'late event')} not counted any more"
+    for number, outcome in ((done.settled, "settled"), (done.unsettled, "not counted any more")):
+        if number > done.replayed:
+            what += f"; {counted(number - done.replayed, 'late event')} {outcome}"
+        if number and done.replayed:
+            what += f"; {counted(done.replayed, 'replayed event')} {outcome}"
     return f"{what} ({done.seconds:.1f} s)"
 
 
