@@ -131,6 +131,8 @@ def replayed_of(events: pa.Table) -> int:
 
 def _marked(recompute: Recompute, plan: BackfillPlan, part: Slice, late: LateEvents, chains: Chains | None) -> pa.Table:
     """The late events that are counted from now on, or not any more."""
+    if not late.events.num_rows:
+        return late.events
     if chains is not None:
         rows = recompute.late(late, settled=plan.mode == "as-streamed")
         return those_of(late.events, chains.events(recompute.missed(rows)))

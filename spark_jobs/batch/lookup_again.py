@@ -5,7 +5,7 @@ the event counts from then on; a repair counts it like a late event, and says so
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.eras import Span, eras, lookup_frames
+from spark_jobs.batch.eras import Era, Span, eras, lookup_frames, span_of_batches
 from spark_jobs.batch.planning import Target
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.lake import Lake
@@ -40,6 +40,7 @@ class LookupPlan:
         found: what there is of it.
         versions: lookup table -> the version in which events are looked up: that of the stream's newest batch.
         newer: lookup table -> its newest version, of those that have one which no batch has taken yet.
+        uncounted: events that a replay before this one has found, and that no result counts yet.
     """
 
     target: Target
@@ -47,14 +48,24 @@ class LookupPlan:
     found: Waiting
     versions: Mapping[str, int]
     newer: Mapping[str, int]
+    uncounted: int
+
+    @cached_property
+    def eras(self) -> tuple[Era, ...]:
+        """In which versions the stream has looked events up."""
+        return eras(self.target)
+
+    @property
+    def era(self) -> int:
+        """The number of the one that the events are looked up in; further batches may have ended meanwhile."""
+        return _era_of(self.eras, self.target.newest_batch)
 
     @cached_property
     def nothing_to_do(self) -> str | None:
         """Why no event has to be looked up; None: some have."""
         if not self.found.rows:
             return "no event of this kind is in the quarantine"
-        known = eras(self.target)
-        if self.found.first_batch is not None and len(known) > 1 and known[-2].last_batch >= self.found.first_batch:
+        if self.found.first_batch is not None and self.era > _era_of(self.eras, self.found.first_batch):
             return None
         names = " and ".join(self.versions)
         return f"no batch has taken a newer version of {names} since these events were set aside"
@@ -95,13 +106,20 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
     tables = {step.table for step in target.logical.lookups}
     versions = {table: target.newest.reads[table][0] for table in sorted(tables)}
     newest = {table: latest_version(lake, table) for table in versions}
+    beside = target.late()
+    replayed = beside.replayed if beside is not None else None
     return LookupPlan(
         target=target,
         selection=selection,
         found=waiting(lake, definition, target.epoch.number, target.newest_batch, selection),
         versions=versions,
         newer={table: version for table, version in newest.items() if version > versions[table]},
+        uncounted=0 if replayed is None else replayed.num_rows - (pc.sum(replayed["settled"]).as_py() or 0),
     )
+
+
+def _era_of(known: Sequence[Era], batch: int) -> int:
+    return span_of_batches(known, batch, batch).first
 
 
 def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = "") -> LookedUp:
@@ -135,8 +153,7 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
 
 def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
     """The events whose key the tables have: `IDENTITY`, where rows lie that they can change, and `_CLOSED`."""
-    target, known = plan.target, eras(plan.target)
-    last = len(known) - 1
+    target = plan.target
     reader = spark.read.format("delta").option("versionAsOf", plan.found.version)
     rows = reader.load(target.lake.table_path(target.operator.quarantine.name))
     if "replayed_batch" in rows.columns:
@@ -146,8 +163,8 @@ def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
     if plan.selection.reasons:
         rows = rows.where(F.col("reason").isin(list(plan.selection.reasons)))
     rows = rows.drop("reason", "detail")  # a step may add columns of these names
-    looked_up = lookup_frames(spark, target, known, Span(last, last))
-    steps = with_row_steps(rows.withColumn(ERA, F.lit(last)), target.pipeline.row_steps, lookups=looked_up)
+    looked_up = lookup_frames(spark, target, plan.eras, Span(plan.era, plan.era))
+    steps = with_row_steps(rows.withColumn(ERA, F.lit(plan.era)), target.pipeline.row_steps, lookups=looked_up)
     found = steps.where(F.coalesce(F.col(FATE) != QUARANTINED, F.lit(True)))
     first, upto, closed = _changes(target)
     if target.operator.verdict.in_windows:

@@ -112,7 +112,7 @@ def _look_up_again(
 
     plan = plan_lookup(lake, definition, selection)
     out.print(lookup_text(plan), highlight=False, markup=False, soft_wrap=True)
-    if plan.nothing_to_do:
+    if plan.nothing_to_do and not plan.uncounted:
         return None
     if dry_run:
         say("Nothing was written: --dry-run.")

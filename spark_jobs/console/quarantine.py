@@ -65,8 +65,10 @@ def lookup_text(plan: LookupPlan) -> str:
     ]
     if found.unfinished:
         lines.append(f"notice   {_rows(found.unfinished)} of a batch that has not ended are left out")
+    if plan.uncounted:
+        lines.append(f"counts   {_rows(plan.uncounted)} that a replay before this one has found")
     if plan.nothing_to_do:
-        lines.append(f"nothing to do: {plan.nothing_to_do}")
+        lines.append(f"nothing to look up: {plan.nothing_to_do}")
     return "\n".join(lines)
 
 
@@ -110,8 +112,9 @@ def run_lookup(out: Console, err: Console, plan: LookupPlan, *, by: str, comment
     """Looks events up again, then counts those that were found, and all others that wait for a repair."""
     target = plan.target
     with session(target.lake, err) as spark, showing_tasks(spark, err, f"replay of {target.name}"):
-        done = execute(spark, plan, by=by, comment=comment)
-        out.print(looked_up_text(done), highlight=False, markup=False, soft_wrap=True)
+        if not plan.nothing_to_do:
+            done = execute(spark, plan, by=by, comment=comment)
+            out.print(looked_up_text(done), highlight=False, markup=False, soft_wrap=True)
         target, repair = plan_repair(target.lake, target.pipeline)
         if repair.nothing_to_do:
             return BatchReport(pipeline=target.name, table=target.result, version=None)

@@ -261,6 +261,8 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     if point == "settle":
         # Neither a repair nor an audit in between takes them for wrong.
         assert sound(spark, lake, definition)
+        again = plan_lookup(lake, definition, Selection())
+        assert (again.found.rows, again.uncounted) == (3, 5)
         target, planned = plan_repair(lake, definition)
         repair.execute(spark, target, planned)
     else:
@@ -269,6 +271,20 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     assert set_aside(lake) == [4, 64, 4096]
     lakes.assert_balanced(lake, definition)
     assert sound(spark, lake, definition)
+
+
+def test_sessions_that_drop_late_events_are_backfilled_where_nothing_was_replayed(
+    spark: SparkSession, lake: Lake
+) -> None:
+    definition = pipeline("session")
+    definition = definition.model_copy(update={"watermark": Watermark(delay="1 minute", late=Late.DROP)})
+    products(lake, BEFORE)
+    close([sales(lake, *EVENTS[:3])])
+    lakes.run(spark, lake, definition)
+    streamed = windows(lake)
+    target, plan = plan_backfill(lake, definition, EPOCH, lakes.at(START + 1000 * MINUTE), force=True)
+    assert [done.changed.rows for done in backfill.execute(spark, target, plan)] == [0]
+    assert windows(lake) == streamed != {}
 
 
 def test_two_replays_of_the_same_rows_mark_each_once(spark: SparkSession, lake: Lake) -> None:
