@@ -14,12 +14,17 @@ from spark_jobs.batch.planning import BackfillPlan, Slice, Target
 from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.batch.revising import Changed, revise
+from spark_jobs.commits.merging import SupersededError
+from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
 from spark_jobs.lake.settling import LateEvents, those_of
 from spark_jobs.plan.columns import FATE
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spec.durations import duration_ms
+
+_TRIES = 5
+"""So often a slice is computed, while other runs revise the same rows."""
 
 Told = Callable[[Slice, "Done | None"], None]
 
@@ -60,9 +65,55 @@ def execute(spark: SparkSession, target: Target, plan: BackfillPlan, *, tell: To
         if part.nothing_to_do:
             continue
         tell(part, None)
-        done.append(_execute(spark, target, plan, part))
+        done.append(_execute_beside_others(spark, target, plan, part))
         tell(part, done[-1])
     return done
+
+
+def _execute_beside_others(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slice) -> Done:
+    """Where another run has revised the results since the plan was made, it is computed from what is there now."""
+
+    def attempt(number: int) -> Done:
+        if not number:
+            return _execute(spark, target, plan, part)
+        if plan.kind == "bootstrap":
+            target.look()  # it computes from what was there at its cut
+            return _execute(spark, target, plan, part)
+        now = Target(target.lake, target.pipeline, force=target.force)
+        late = now.late()  # before the sources: each late event is in them
+        versions = {
+            "late_version": late.version if late else None,
+            "quarantine_version": late.quarantine_version if late else None,
+        }
+        times = Range(min(each.begin_us for each in plan.slices), max(each.end_us for each in plan.slices))
+        before, after = (duration_ms(each) * 1000 for each in now.operator.reach)
+        reads = now.reads(plan.mode, Range(times.begin_us - before, times.end_us + after))
+        return _execute(spark, now, plan.model_copy(update={**versions, "reads": reads}), part)
+
+    return until_not_superseded(attempt, f"{plan.run} of `{target.name}`", target.result)
+
+
+def until_not_superseded(attempt: Callable[[int], Done], who: str, table: str) -> Done:
+    """Tries until no other run revises the same results meanwhile.
+
+    Args:
+        attempt: one try; it gets its number, from 0.
+        who: tries, for the error.
+        table: the result.
+
+    Raises:
+        ConflictError: if another run was faster each time.
+    """
+    other = ""
+    for number in range(_TRIES):
+        try:
+            return attempt(number)
+        except SupersededError as error:
+            other = error.run
+    raise ConflictError(
+        f"{who}: other runs revised {table} at the same time, {_TRIES} times in a row, the last one {other}. Nothing "
+        "of it was written here. Run the same command again."
+    )
 
 
 def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slice) -> Done:

@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import inf
@@ -11,12 +11,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.batch.planning import BackfillRefusedError, Target
+from spark_jobs.lake.files import refuse_missing
 from spark_jobs.lake.history import commits_between, latest_version, ledger_rows
 from spark_jobs.lake.ledger_table import Actions
 from spark_jobs.lake.offsets import table_read
 from spark_jobs.lake.spark_log import Place, in_snapshot, place
+from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import ERA, INGEST_SEQ, LOOKED_UP
 from spark_jobs.spec import Enrich
+from spark_jobs.spec.errors import TidemarkError
 from spark_jobs.transforms.branches import union
 
 
@@ -69,6 +72,11 @@ class Span:
     first: int
     last: int
 
+    @property
+    def numbers(self) -> range:
+        """Of its eras."""
+        return range(self.first, self.last + 1)
+
     def with_(self, other: "Span") -> "Span":
         """Both, and what lies between them."""
         return Span(min(self.first, other.first), max(self.last, other.last))
@@ -109,6 +117,29 @@ def span_of(target: Target, table: str, known: Sequence[Era], low: int, high: in
     first = bisect_left(before, True, key=lambda era: _end_of(target, table, era).reached >= low)
     last = bisect_left(before, True, key=lambda era: _end_of(target, table, era).below > high)
     return Span(first, max(first, last))
+
+
+def era_of_batch(known: Sequence[Era], batch: int) -> int:
+    """The number of the era that a batch belongs to."""
+    return span_of_batches(known, batch, batch).first
+
+
+def refuse_lost_versions(target: Target, known: Sequence[Era], which: Iterable[int]) -> None:
+    """Looks whether the lookup tables still have the versions of some eras.
+
+    Raises:
+        BackfillRefusedError: if a version, or a data file of one, is gone.
+    """
+    versions = {(table, version) for number in set(which) for table, version in known[number].versions.items()}
+    for table, version in sorted(versions):
+        try:
+            refuse_missing(target.lake, table, open_table(target.lake, table, version=version))
+        except TidemarkError as error:
+            raise BackfillRefusedError(
+                f"pipeline `{target.name}`: version {version} of {table}, in which events beside these were looked up, "
+                f"cannot be read any more: {error} Nothing was replayed. Leave out what is older: --since. `tidemark "
+                f"reset {target.name} --empty-tables` computes everything again."
+            ) from error
 
 
 def span_of_batches(known: Sequence[Era], low: int, high: int) -> Span:
@@ -223,12 +254,14 @@ def _refused(target: Target, table: str, version: int) -> BackfillRefusedError:
     )
 
 
-def lookup_frames(spark: SparkSession, target: Target, known: Sequence[Era], span: Span) -> dict[str, DataFrame]:
-    """Lookup table -> its rows in each era of a span, with `ERA`."""
-    frames = {}
+def lookup_frames(
+    spark: SparkSession, target: Target, known: Sequence[Era], which: Iterable[int]
+) -> dict[str, DataFrame]:
+    """Lookup table -> its rows in each of some eras, which are given by their numbers, with `ERA`."""
+    asked, frames = sorted(which), {}
     for table in {table for era in known for table in era.versions}:
         versions: dict[int, list[int]] = {}
-        for number in range(span.first, span.last + 1):
+        for number in asked:
             versions.setdefault(known[number].versions[table], []).append(number)
         reader, address = spark.read.format("delta"), target.lake.table_path(table)
         columns = sorted(

@@ -5,7 +5,7 @@ the event counts from then on; a repair counts it like a late event, and says so
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.eras import Era, Span, eras, lookup_frames, span_of_batches
+from spark_jobs.batch.eras import Era, era_of_batch, eras, lookup_frames, refuse_lost_versions
 from spark_jobs.batch.planning import Target
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.lake import Lake
@@ -22,12 +22,15 @@ from spark_jobs.lake.decisions import note
 from spark_jobs.lake.history import latest_version
 from spark_jobs.lake.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
 from spark_jobs.lake.settling import IDENTITY, mark_replayed
+from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import ERA, FATE
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
-from spark_jobs.transforms.events import QUARANTINED, with_row_steps
+from spark_jobs.transforms.events import FILTERED, with_row_steps
+from spark_jobs.transforms.late import WHY_SET_ASIDE
 
-_CLOSED, _WINDOWS, _FIRST, _LAST = "__closed", "__windows", "__first_us", "__last_us"
+_CLOSED, _CHANGES, _WINDOWS = "__closed", "__changes", "__windows"
+_FIRST, _LAST = "__first_us", "__last_us"
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,14 @@ class LookupPlan:
     @property
     def era(self) -> int:
         """The number of the one that the events are looked up in; further batches may have ended meanwhile."""
-        return _era_of(self.eras, self.target.newest_batch)
+        return era_of_batch(self.eras, self.target.newest_batch)
 
     @cached_property
     def nothing_to_do(self) -> str | None:
         """Why no event has to be looked up; None: some have."""
         if not self.found.rows:
             return "no event of this kind is in the quarantine"
-        if self.found.first_batch is not None and self.era > _era_of(self.eras, self.found.first_batch):
+        if self.found.first_batch is not None and self.era > era_of_batch(self.eras, self.found.first_batch):
             return None
         names = " and ".join(self.versions)
         return f"no batch has taken a newer version of {names} since these events were set aside"
@@ -103,6 +106,7 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
             "events again. Nothing was replayed."
         )
     target = Target(lake, definition)
+    _refuse_old_table(target)
     tables = {step.table for step in target.logical.lookups}
     versions = {table: target.newest.reads[table][0] for table in sorted(tables)}
     newest = {table: latest_version(lake, table) for table in versions}
@@ -118,8 +122,13 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
     )
 
 
-def _era_of(known: Sequence[Era], batch: int) -> int:
-    return span_of_batches(known, batch, batch).first
+def _refuse_old_table(target: Target) -> None:
+    name = target.operator.quarantine.name
+    if "replayed_batch" not in {field.name for field in open_table(target.lake, name).schema().fields}:
+        raise QuarantineError(
+            f"pipeline `{target.name}`: {name} was made by a version of Tidemark that could not replay it, and lacks "
+            "the columns. Nothing was replayed. Start the pipeline once with this version, which adds them."
+        )
 
 
 def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = "") -> LookedUp:
@@ -146,7 +155,11 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
     )
     found = _looked_up(spark, plan).toArrow()
     is_closed = pc.fill_null(found[_CLOSED], False)
-    replayed = mark_replayed(target.lake, quarantine, _marks(found.filter(is_closed), target.newest_batch))
+    ready = found.filter(is_closed)
+    # The results that they change are computed again, with events beside them that were looked up at the same time.
+    beside = pc.unique(ready.filter(ready[_CHANGES])["_batch_id"]).to_pylist()
+    refuse_lost_versions(target, plan.eras, (era_of_batch(plan.eras, batch) for batch in beside))
+    replayed = mark_replayed(target.lake, quarantine, _marks(target, ready))
     still_open = found.num_rows - (pc.sum(is_closed).as_py() or 0)
     return LookedUp(run, replayed, plan.found.rows - found.num_rows, still_open)
 
@@ -156,20 +169,29 @@ def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
     target = plan.target
     reader = spark.read.format("delta").option("versionAsOf", plan.found.version)
     rows = reader.load(target.lake.table_path(target.operator.quarantine.name))
-    if "replayed_batch" in rows.columns:
-        rows = rows.where(F.col("replayed_batch").isNull())
+    rows = rows.where(F.col("replayed_batch").isNull())
     rows = rows.where(f"_epoch = {target.epoch.number} AND _batch_id <= {target.newest_batch}")
     rows = rows.where(plan.selection.sql("unix_micros"))
     if plan.selection.reasons:
         rows = rows.where(F.col("reason").isin(list(plan.selection.reasons)))
-    rows = rows.drop("reason", "detail")  # a step may add columns of these names
-    looked_up = lookup_frames(spark, target, plan.eras, Span(plan.era, plan.era))
+    rows = rows.drop(*WHY_SET_ASIDE)  # a step may add columns of these names
+    looked_up = lookup_frames(spark, target, plan.eras, [plan.era])
     steps = with_row_steps(rows.withColumn(ERA, F.lit(plan.era)), target.pipeline.row_steps, lookups=looked_up)
-    found = steps.where(F.coalesce(F.col(FATE) != QUARANTINED, F.lit(True)))
+    # Also one that another lookup drops has no key yet.
+    found = steps.where(F.col(FATE).isNull() | (F.col(FATE) == FILTERED))
     first, upto, closed = _changes(target)
+    changes = F.col(FATE).isNull()
     if target.operator.verdict.in_windows:
         found = Recompute(spark, target, (), 0).windows(found, _WINDOWS)
-    return found.select(*IDENTITY, first.alias(_FIRST), upto.alias(_LAST), closed.alias(_CLOSED))
+        # An event without a time, or without a gap, belongs to no window.
+        changes = changes & F.coalesce(F.expr(f"{_WINDOWS}[0].window_end > {_WINDOWS}[0].window_start"), F.lit(False))
+    return found.select(
+        *IDENTITY,
+        F.when(changes, first).alias(_FIRST),
+        F.when(changes, upto).alias(_LAST),
+        (~changes | closed).alias(_CLOSED),
+        changes.alias(_CHANGES),
+    )
 
 
 def _changes(target: Target) -> tuple[Column, Column, Column]:
@@ -189,9 +211,13 @@ def _changes(target: Target) -> tuple[Column, Column, Column]:
     )
 
 
-def _marks(found: pa.Table, batch: int) -> pa.Table:
+def _marks(target: Target, found: pa.Table) -> pa.Table:
+    """What is noted beside the events; of those that change no result there is nothing left to do."""
+    count, version = found.num_rows, latest_version(target.lake, target.result)
     marks = found.select(list(IDENTITY))
-    marks = marks.append_column("replayed_batch", pa.array([batch] * found.num_rows, pa.int64()))
+    marks = marks.append_column("replayed_batch", pa.array([target.newest_batch] * count, pa.int64()))
+    settled = pc.if_else(found[_CHANGES], pa.scalar(None, pa.int64()), pa.scalar(version, pa.int64()))
+    marks = marks.append_column("settled_version", settled)
     for name, instant in (("changes_from", _FIRST), ("changes_upto", _LAST)):
         marks = marks.append_column(name, found[instant].cast(pa.timestamp("us", "UTC")))
     return marks

@@ -16,7 +16,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import refuse_missing
-from spark_jobs.lake.history import info_of, newest_ledger_rows, unsigned_commits
+from spark_jobs.lake.history import info_of, latest_version, newest_ledger_rows, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.revisions import Mode, Revision, decode_revision, revisions
@@ -173,6 +173,7 @@ class Target:
         self.lake, self.pipeline, self.force = lake, definition, force
         self.logical = logical.build(definition)
         self.operator = self._operator()
+        self.look()
         self.epoch = self._epoch()
         self.newest_batch, self.newest = self._newest()
         self._refuse_foreign_changes()
@@ -187,6 +188,11 @@ class Target:
     def result(self) -> str:
         """The result table."""
         return self.logical.result.name
+
+    def look(self) -> None:
+        """Notes the versions of the tables that are revised: whatever is read from now on knows what these hold."""
+        tables = dict.fromkeys((self.operator.groups.name, self.result))
+        self.seen = {name: latest_version(self.lake, name) if exists(self.lake, name) else -1 for name in tables}
 
     def _refuse(
         self, why: str, remedy: str, kind: type[BackfillRefusedError] = BackfillRefusedError

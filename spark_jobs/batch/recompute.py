@@ -14,6 +14,7 @@ from spark_jobs.batch.batches import batches_of
 from spark_jobs.batch.eras import (
     Era,
     Span,
+    era_of_batch,
     eras,
     lookup_frames,
     span_of,
@@ -52,9 +53,11 @@ from spark_jobs.plan.operators.base import Replay
 from spark_jobs.plan.verdicts import MISSED
 from spark_jobs.plan.windows import gap_of_event
 from spark_jobs.spec import Table
+from spark_jobs.spec.durations import duration_ms
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.events import project, with_row_steps
+from spark_jobs.transforms.late import WHY_SET_ASIDE
 from spark_jobs.transforms.results import REVISED, with_revision
 
 FROM, UPTO = "__from", "__upto"
@@ -78,7 +81,7 @@ class Recompute:
         clock_ms: `revised_at` of the rows that are new or differ.
         late_version: of the table of late events, whose rows are left out; None: all events count.
         settled_count: leave out only those that no result counts.
-        replayed: events that are looked up with other batches than their own, as `LateEvents.replayed`; None: none.
+        replayed: events that are looked up as of other batches than their own, as `LateEvents.replayed`; None: none.
     """
 
     spark: SparkSession
@@ -89,6 +92,7 @@ class Recompute:
     settled_count: bool = False
     replayed: pa.Table | None = None
     _spans: list[Span] = field(default_factory=list, init=False, repr=False, compare=False)
+    _further: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @cached_property
     def _eras(self) -> tuple[Era, ...]:
@@ -97,11 +101,14 @@ class Recompute:
 
     @property
     def _lookups(self) -> dict[str, DataFrame]:
-        return lookup_frames(self.spark, self.target, self._eras, self._span) if self._eras else {}
+        if not self._eras:
+            return {}
+        # No other versions of lookup tables are read than those that what was asked for needs.
+        return lookup_frames(self.spark, self.target, self._eras, {*self._span.numbers, *self._further})
 
     @property
     def _span(self) -> Span:
-        """The eras of all that was asked for: no other versions of lookup tables are read."""
+        """The eras in which the stream has read all that was asked for."""
         return reduce(Span.with_, self._spans)
 
     def _span_of(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> Span:
@@ -117,7 +124,6 @@ class Recompute:
         sides = [(side, table) for side in self.target.logical.sides for table in side.tables]
         if self._eras:
             self._spans.extend(self._span_of(*of, read, times) for of, read in zip(sides, self.reads, strict=True))
-            self._spans.extend(self._span_of_replayed)
         return [self._events(side, table, read, times) for (side, table), read in zip(sides, self.reads, strict=True)]
 
     def _events(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> DataFrame:
@@ -133,28 +139,37 @@ class Recompute:
         if side.event_time is not None:
             events = events.where(_in_ranges(F.col(side.event_time), times))
         if self._eras:
-            events = self._looked_up_again(with_era(events, self.target, table.name, self._eras, self._span))
+            events = self._looked_up_again(with_era(events, self.target, table.name, self._eras, self._span), times)
         if self.target.operator.follows_result:
             events = self._in_result(events)
         return events if self.late_version is None else self._as_streamed(events, side, table.name)
 
-    @property
-    def _span_of_replayed(self) -> list[Span]:
-        if self.replayed is None or not self.replayed.num_rows:
-            return []
-        batches = pc.min_max(self.replayed["replayed_batch"])
-        return [span_of_batches(self._eras, batches["min"].as_py(), batches["max"].as_py())]
-
-    def _looked_up_again(self, events: DataFrame) -> DataFrame:
+    def _looked_up_again(self, events: DataFrame, times: Sequence[Range]) -> DataFrame:
         """Events that were replayed, in the era of the batch as which they were looked up again."""
-        if self.replayed is None or not self.replayed.num_rows:
+        replayed = self._replayed_within(times)
+        if not replayed.num_rows:
             return events
-        names = {EVENT_ID: "__that_id", INGEST_SEQ: "__that_seq", "replayed_batch": LOOKED_UP}
-        marks = self.spark.createDataFrame(self.replayed.select(list(names)).rename_columns(list(names.values())))
-        marks = with_era_of_batch(marks, self._eras, self._span).withColumnRenamed(ERA, "__that_era").drop(LOOKED_UP)
+        eras_of = {
+            batch: era_of_batch(self._eras, batch) for batch in pc.unique(replayed["replayed_batch"]).to_pylist()
+        }
+        self._further.update(eras_of.values())
+        numbers = pa.array([eras_of[batch] for batch in replayed["replayed_batch"].to_pylist()], pa.int32())
+        marks = self.spark.createDataFrame(
+            pa.table({"__that_id": replayed[EVENT_ID], "__that_seq": replayed[INGEST_SEQ], "__that_era": numbers})
+        )
         same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
         found = events.join(F.broadcast(marks), same, "left")
         return found.withColumn(ERA, F.coalesce("__that_era", ERA)).drop("__that_id", "__that_seq", "__that_era")
+
+    def _replayed_within(self, times: Sequence[Range]) -> pa.Table:
+        """Those that may lie in ranges of event time."""
+        known = self.replayed
+        if known is None or not known.num_rows:
+            return pa.table({"replayed_batch": []})
+        beyond_us = duration_ms(max(self.target.operator.reach)) * 1000
+        begin_us, end_us = min(each.begin_us for each in times), max(each.end_us for each in times)
+        ends_later = pc.greater_equal(pc.add(known["last_us"], beyond_us), begin_us)
+        return known.filter(pc.and_(pc.less(known["first_us"], end_us), ends_later))
 
     def _in_result(self, events: DataFrame) -> DataFrame:
         """The events with `IN_RESULT`."""
@@ -303,10 +318,11 @@ class Recompute:
             parts.append(late.where(counted).withColumn(LOOKED_UP, F.col("_batch_id")))
         if known.replayed.num_rows and known.quarantine_version is not None:
             replayed = self._of_epoch(operator.quarantine.name, known.quarantine_version)
-            replayed = replayed.where(counted & F.col("replayed_batch").isNotNull()).drop("reason", "detail")
+            replayed = replayed.where(counted & F.col("replayed_batch").isNotNull())
+            replayed = replayed.withColumn(LOOKED_UP, F.col("replayed_batch")).drop(*WHY_SET_ASIDE)
             if operator.verdict.in_windows:
                 replayed = replayed.withColumn("missed_windows", F.expr(f"CAST(NULL AS {MISSED})"))
-            parts.append(replayed.withColumn(LOOKED_UP, F.col("replayed_batch")))
+            parts.append(replayed)
         return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
 
     def _of_epoch(self, table: str, version: int) -> DataFrame:

@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.backfill import Done, replayed_of, revise_tables
+from spark_jobs.batch.backfill import Done, replayed_of, revise_tables, until_not_superseded
 from spark_jobs.batch.chains import holding
 from spark_jobs.batch.planning import Read, Target
 from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import Recompute
+from spark_jobs.batch.revising import Changed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
@@ -155,7 +156,23 @@ def _drawn_together(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int],
 
 
 def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
-    """Executes a repair: the results change in one commit, then the late events are marked."""
+    """Executes a repair: the results change in one commit, then the late events are marked.
+
+    Where another run has revised the results since the plan was made, it is planned again.
+    """
+
+    def attempt(number: int) -> Done:
+        if not number:
+            return _execute(spark, target, plan)
+        now, again = plan_repair(target.lake, target.pipeline, force=target.force)
+        if again.nothing_to_do:
+            return Done(Changed(0, 0, 0, 0, now.seen[now.result]))
+        return _execute(spark, now, again)
+
+    return until_not_superseded(attempt, f"{plan.run} of `{target.name}`", target.result)
+
+
+def _execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
     operator = target.operator
     began = time.time()
     clock_ms = round(began * 1000)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from spark_jobs.batch.planning import Target
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
-from spark_jobs.commits.merging import TRIES, CommitId, SupersededError, is_conflict
+from spark_jobs.commits.merging import TRIES, CommitId, is_conflict, refuse_superseded
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import ConflictError, LedgerError
@@ -25,9 +25,6 @@ from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
 
 _KINDS = ("inserted", "updated", "deleted")
-
-_TRIES = 5
-"""So often a difference is computed, while other runs revise the same table."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,6 @@ def revise(
 ) -> Changed:
     """Commits a difference, in one version of a table; where there is none, nothing.
 
-    Where another run revises the table meanwhile, the difference is computed again.
-
     Args:
         target: the pipeline.
         table: which of its tables.
@@ -69,22 +64,17 @@ def revise(
         entry: of the ledger, for the commit to the table that has all groups; it is completed by what has changed.
 
     Raises:
+        SupersededError: if another run has revised the table since the pipeline was looked at. It may have counted
+            events that this one does not know.
         ConflictError: if another writer was faster each time.
     """
-    other = ""
-    for _ in range(_TRIES):
-        base = latest_version(target.lake, table.name)
-        kept = difference().persist()
-        try:
-            return _commit(target, table, kept, base, revision, entry)
-        except SupersededError as error:
-            other = error.run
-        finally:
-            kept.unpersist()
-    raise ConflictError(
-        f"{revision.run} of `{target.name}`: other runs revised {table.name} at the same time, {_TRIES} times in a "
-        f"row, the last one {other}. Nothing of it was written here. Run the same command again."
-    )
+    base = latest_version(target.lake, table.name)
+    refuse_superseded(target.lake, table.name, target.seen[table.name], base, run=revision.run)
+    kept = difference().persist()
+    try:
+        return _commit(target, table, kept, base, revision, entry)
+    finally:
+        kept.unpersist()
 
 
 def _commit(

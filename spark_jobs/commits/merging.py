@@ -44,17 +44,24 @@ class SupersededError(Exception):
         self.run = run
 
 
-def refuse_superseded(lake: Lake, table: str, base: int, upto: int) -> None:
+def refuse_superseded(lake: Lake, table: str, base: int, upto: int, *, run: str | None = None) -> None:
     """Looks for revisions of a table after the version that it was compared at.
 
     What a stream writes meanwhile is of no matter: only rows that it has closed are revised.
+
+    Args:
+        lake: where.
+        table: such as `gold.top_products`.
+        base: the version.
+        upto: the newest.
+        run: whose revisions are of no matter, either.
 
     Raises:
         SupersededError: if there is one.
     """
     for version in range(base + 1, upto + 1):
         revision = decode_revision(commit_at(lake, table, version) or {})
-        if revision is not None:
+        if revision is not None and revision.run != run:
             raise SupersededError(revision.run)
 
 

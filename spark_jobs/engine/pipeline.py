@@ -46,8 +46,6 @@ from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.late import FEW, Bronze, LateRows, late_schema, quarantine_schema
 from spark_jobs.transforms.results import REVISED, with_revision
 
-"""Why an event is set aside that an `Enrich` finds nothing for."""
-
 
 @dataclass(frozen=True)
 class Start:
@@ -150,7 +148,7 @@ class PipelineQuery(Query[Pipeline]):
         if self.logical.table("late") is not None:
             schemas["late"] = self._late_schema(events)
         if self.logical.table("quarantine") is not None:
-            schemas["quarantine"] = quarantine_schema(events)
+            schemas["quarantine"] = self._quarantine_schema(events)
         if self.logical.table("groups") is not None:
             # All that is in the result but the rank, which only a choice of groups has.
             schemas["groups"] = StructType([field for field in schemas["result"] if field.name != "rank"])
@@ -217,6 +215,16 @@ class PipelineQuery(Query[Pipeline]):
         if self.definition.top_n:
             results = top_n(results, self.definition.top_n, self.branches.operator.event_keys)
         return with_revision(results, self.logical, 0).schema
+
+    def _quarantine_schema(self, events: Sequence[DataFrame]) -> StructType:
+        schema = quarantine_schema(events)
+        if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+            raise SchemaMismatchError(
+                f"pipeline `{self.name}` reads columns {doubled}, and {self.branches.operator.quarantine.name} has "
+                "columns of these names for why an event is there. Nothing was started or written. Give the columns "
+                "other names with `select` on the source."
+            )
+        return schema
 
     def _late_schema(self, events: Sequence[DataFrame]) -> StructType:
         schema = late_schema(events, self.logical, self.branches.verdict)

@@ -16,7 +16,7 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.query import fetch_rows
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical as plan
-from spark_jobs.plan.quarantine import NOT_AGAIN, not_again_sql
+from spark_jobs.plan.quarantine import NO_SUCH_KEY, NOT_AGAIN, not_again_sql
 from spark_jobs.spec import Definition, Files, Ingest
 from spark_jobs.spec.personal import MASK
 
@@ -192,7 +192,9 @@ def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, sel
     opened = _opened(lake, definition, None)
     there = counted(lake, definition, Selection())
     known = {each.reason for each in there}
-    if unknown := [reason for reason in selection.reasons if reason not in known]:
+    # A replay before this one may have found all of these.
+    known_or_gone = {*known, NO_SUCH_KEY}
+    if unknown := [reason for reason in selection.reasons if reason not in known_or_gone]:
         said = ", ".join(f"`{reason}`" for reason in sorted(known)) or "nothing"
         raise QuarantineError(
             f"pipeline `{definition.name}`: expected rows with reason {unknown[0]!r} in its quarantine, got none. "

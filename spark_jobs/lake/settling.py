@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
@@ -176,7 +177,8 @@ def mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
     Args:
         lake: where.
         table: the quarantine.
-        marks: `IDENTITY`, `replayed_batch`, `changes_from` and `changes_upto` of each event.
+        marks: `IDENTITY`, `replayed_batch`, `changes_from`, `changes_upto` and `settled_version` of each event; that
+            of one that changes nothing is settled.
 
     Raises:
         ConflictError: if another writer was faster each time.
@@ -195,11 +197,13 @@ def mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
 @again_at_conflicts
 def _mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
     opened = open_table(lake, table)
-    now = pa.array([datetime.now(UTC)] * marks.num_rows, pa.timestamp("us", tz="UTC"))
-    names = ("replayed_batch", "replayed_at", "changes_from", "changes_upto")
+    now, count, instant = datetime.now(UTC), marks.num_rows, pa.timestamp("us", tz="UTC")
+    settled = pc.if_else(pc.is_valid(marks["settled_version"]), pa.scalar(now, instant), pa.scalar(None, instant))
+    marks = marks.append_column("replayed_at", pa.array([now] * count, instant)).append_column("settled_at", settled)
+    names = ("replayed_batch", "replayed_at", "changes_from", "changes_upto", "settled_version", "settled_at")
     figures = (
         opened.merge(
-            marks.append_column("replayed_at", now),
+            marks,
             " AND ".join(f"t.{name} = s.{name}" for name in IDENTITY),
             source_alias="s",
             target_alias="t",

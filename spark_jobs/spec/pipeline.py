@@ -25,7 +25,7 @@ from spark_jobs.spec.expressions import (
 from spark_jobs.spec.rules import NotNull, RowRule, check_rules
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
-from spark_jobs.spec.steps import RESULT_COLUMNS, Columns, Step, TopN
+from spark_jobs.spec.steps import RESULT_COLUMNS, Columns, Enrich, Step, TopN
 from spark_jobs.spec.watermark import Late, Watermark
 
 
@@ -65,6 +65,11 @@ LATE_COLUMNS = frozenset(
     }
 )
 """What a late row has beside the event."""
+
+QUARANTINE_COLUMNS = frozenset(
+    {"replayed_batch", "replayed_at", "changes_from", "changes_upto", "settled_version", "settled_at"}
+)
+"""What a row that a pipeline sets aside has beside the event, and beside `reason` and `detail`."""
 
 
 class _Definition(Spec):
@@ -369,6 +374,9 @@ class Pipeline(_Definition):
         self._check_named_columns(given)
 
     def _check_late_name(self, name: str) -> None:
+        sets_aside = any(isinstance(step, Enrich) and step.missing == "quarantine" for step in self.row_steps)
+        if sets_aside and name.casefold() in QUARANTINE_COLUMNS:
+            raise ValueError(f"{name!r} is a column that Tidemark adds to quarantined rows: choose another name")
         if self.watermark is not None and self.watermark.late is not Late.DROP and name.casefold() in LATE_COLUMNS:
             raise ValueError(f"{name!r} is a column that Tidemark adds to late rows: choose another name")
 

@@ -148,6 +148,12 @@ QUARANTINE = (
     "changes_from TIMESTAMP, changes_upto TIMESTAMP, settled_version BIGINT, settled_at TIMESTAMP"
 )
 
+WHY_SET_ASIDE = (
+    *("reason", "detail", "replayed_batch", "replayed_at", "changes_from", "changes_upto"),
+    *("settled_version", "settled_at"),
+)
+"""What a row of it has beside the event, and which batch has set it aside."""
+
 
 def quarantine_schema(sources: Sequence[DataFrame]) -> StructType:
     """The columns of a pipeline's `<table>__quarantine`: the event as the pipeline reads it, and why it is there.

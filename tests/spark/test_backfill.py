@@ -621,6 +621,21 @@ def test_of_two_runs_over_the_same_rows_each_changes_what_the_other_has_left(
     lakes.assert_balanced(lake, definition)
 
 
+def test_a_backfill_keeps_what_another_run_has_counted_since_it_was_planned(spark: SparkSession, lake: Lake) -> None:
+    definition = pipeline()
+    bronze = feed(lake, events(7, 6, minutes=20))
+    lakes.run(spark, lake, definition)
+    target, plan = plan_backfill(lake, definition, BEGIN, END)
+    # An event comes late and is repaired; the plan knows an older version of bronze.
+    bronze.append([{"k": "a", "v": 1000, "d": 1.0, "t": lakes.at(START + 11 * MINUTE)}])
+    lakes.run(spark, lake, definition)
+    assert run_repair(spark, lake, definition) is not None
+    backfill.execute(spark, target, plan)
+    assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))
+    assert settled(lake) == {True}
+    lakes.assert_balanced(lake, definition)
+
+
 def test_a_backfill_that_is_interrupted_goes_on_with_the_slices_that_are_left(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

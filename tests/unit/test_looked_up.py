@@ -96,6 +96,7 @@ def test_what_was_replayed_waits_for_a_repair_and_is_set_aside_no_more(lake: Lak
             "replayed_batch": [0, 0],
             "changes_from": pa.array([NOON, NOON], INSTANT),
             "changes_upto": pa.array([NOON, NOON], INSTANT),
+            "settled_version": pa.array([None, None], pa.int64()),
         }
     )
     assert mark_replayed(lake, quarantine, marks) == 2
