@@ -106,24 +106,6 @@ def test_what_is_cancelled_goes_on_where_the_failed_days_are_asked_for_again(her
     assert set(days(here, first, last).values()) == {"success"}
 
 
-def test_a_day_that_fails_leaves_the_others_to_go_on(here: Machine, today: datetime) -> None:
-    first, last = today - 23 * DAY, today - 21 * DAY
-    # Somebody has moved the table, and puts it back once the first day is red.
-    table = here.folder / "lake/gold/top_products"
-    away = table.rename(table.with_suffix(".away"))
-    number = create(here, first, last)
-    found = awaited(here, first, last, lambda found: "failed" in found.values())
-    away.rename(table)
-    assert found[f"{first:%F}"] == "failed"
-    finished(here, number)
-    found = days(here, first, last)
-    assert len(found) == 3
-    assert found[f"{last:%F}"] == "success"
-
-    finished(here, create(here, first, last, reprocess_behavior="failed"))
-    assert set(days(here, first, last).values()) == {"success"}
-
-
 def test_days_of_a_dag_that_is_paused_wait(here: Machine, today: datetime) -> None:
     first, last = today - 20 * DAY, today - 19 * DAY
     here.pause(DAG, paused=True)
