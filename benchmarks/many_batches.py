@@ -74,7 +74,11 @@ def make_tables(lake: Lake) -> None:
     """Tables as a start makes them."""
     for name, schema in SCHEMAS.items():
         statistics = "window_end" if name.startswith("gold") else "clicked_at,_ingest_seq"
-        properties = {"delta.enableExpiredLogCleanup": "false"}
+        # A checkpoint names removed files for a week otherwise; here, for some thousand batches.
+        properties = {
+            "delta.enableExpiredLogCleanup": "false",
+            "delta.deletedFileRetentionDuration": "interval 5 minutes",
+        }
         if "late" not in name:
             properties["delta.dataSkippingStatsColumns"] = statistics
         open_or_create(lake, name, schema, properties)

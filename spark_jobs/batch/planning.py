@@ -269,6 +269,11 @@ class Target:
         """Results of events that bronze does not have any more must not be taken away."""
         starts = starts_of(self.lake, self.epoch)
         for source in self.logical.reads:
+            if not exists(self.lake, source.name):
+                raise self._refuse(
+                    f"table {source.name}, which it reads, is not in the lake {self.lake.uri}",
+                    "Put the table back where it was, then run the same again.",
+                )
             first = starts.versions.get(source.name, 0) if starts else 0
             for version, actions in unsigned_commits(self.lake, source.name):
                 if version <= first:

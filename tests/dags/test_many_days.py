@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from spark_jobs.console.laptop.airflow import AirflowError
 from spark_jobs.lake.tables import exists, open_table, row_count
-from tests.dags.machine import Machine, machine, until
+from tests.dags.machine import Machine, Run, machine, until
 
 pytestmark = pytest.mark.long
 
@@ -72,6 +73,13 @@ def days(here: Machine, first: datetime, last: datetime) -> dict[str, str]:
     return {day: state for day, state in found.items() if f"{first:%F}" <= day <= f"{last:%F}"}
 
 
+def of_day(here: Machine, day: datetime) -> Run:
+    """The newest run of a day."""
+    path = f"dags/{DAG}/dagRuns?run_type=backfill&limit=100&order_by=-run_after"
+    found = next(run for run in here.api.get(path)["dag_runs"] if run["logical_date"].startswith(f"{day:%F}"))
+    return Run(here.api, DAG, found["dag_run_id"], found["state"])
+
+
 def finished(here: Machine, number: int, within_s: float = 600) -> None:
     until(lambda: here.api.get(f"backfills/{number}")["completed_at"], within_s, "the end of the backfill")
 
@@ -127,3 +135,28 @@ def test_the_dags_of_every_day_are_green_with_a_row_for_each_pipeline(here: Mach
     assert run.state == "success", rows
     assert rows
     assert set(rows.values()) == {"success"}
+
+
+def test_a_day_that_fails_leaves_the_others_to_go_on_and_is_run_again_alone(here: Machine, today: datetime) -> None:
+    first, last = today - 23 * DAY, today - 21 * DAY
+    # A driver that streams the table would make its folder anew.
+    here.process("supervisor").stop(within_s=150)
+    bronze = here.folder / "lake/bronze/sales"
+    away = bronze.rename(bronze.with_suffix(".away"))
+    number = create(here, first, last)
+    found = awaited(here, first, last, lambda found: "failed" in found.values())
+    shutil.rmtree(bronze, ignore_errors=True)
+    away.rename(bronze)
+    assert [day for day, state in found.items() if state == "failed"] == [f"{first:%F}"]
+    told = of_day(here, first).log("backfill")
+    assert "table bronze.sales, which it reads, is not in the lake" in told
+    assert "Nothing was read or written" in told
+
+    finished(here, number)
+    found = days(here, first, last)
+    assert len(found) == 3
+    assert found[f"{last:%F}"] == "success"
+
+    again = create(here, first, last, reprocess_behavior="failed")
+    finished(here, again)
+    assert set(days(here, first, last).values()) == {"success"}

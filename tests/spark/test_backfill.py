@@ -373,6 +373,15 @@ def test_results_of_events_that_bronze_has_lost_stay(copy: Lake) -> None:
         plan_backfill(copy, RANKING, BEGIN, END)
 
 
+def test_a_source_that_is_gone_is_named_and_results_stay(copy: Lake) -> None:
+    before = contents(copy)
+    bronze = Path(copy.table_path("bronze.clicks"))
+    bronze.rename(bronze.with_name("moved"))
+    with pytest.raises(BackfillRefusedError, match=r"bronze\.clicks, which it reads, .* Put the table back"):
+        plan_backfill(copy, RANKING, BEGIN, END)
+    assert contents(copy) == before
+
+
 @pytest.mark.parametrize(
     ("begin", "end", "said"),
     [
