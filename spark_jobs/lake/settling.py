@@ -21,6 +21,8 @@ from spark_jobs.lake.tables import again_at_conflicts, open_table
 IDENTITY = ("_epoch", "_batch_id", "_event_id", "_ingest_seq")
 """Tells late events apart."""
 
+_INSTANT = pa.timestamp("us", tz="UTC")
+
 
 @dataclass(frozen=True)
 class LateEvents:
@@ -138,37 +140,10 @@ def settle(lake: Lake, table: str, events: pa.Table, version: int | None) -> Non
     Raises:
         ConflictError: if another writer was faster each time.
     """
-    if not events.num_rows:
-        return
-    try:
-        _mark(lake, table, events, version)
-    except CommitFailedError as error:
-        raise ConflictError(
-            f"table {table}: another writer changed the same files at the same moments, again and again. Its newest "
-            f"commit is by {newest_writer(lake, table)}. {events.num_rows:,} late events of it are not marked yet. "
-            "Run the same command again."
-        ) from error
-
-
-@again_at_conflicts
-def _mark(lake: Lake, table: str, events: pa.Table, version: int | None) -> None:
-    opened = open_table(lake, table)
     count, now = events.num_rows, datetime.now(UTC) if version is not None else None
     marks = events.select(list(IDENTITY)).append_column("settled_version", pa.array([version] * count, pa.int64()))
-    marks = marks.append_column("settled_at", pa.array([now] * count, pa.timestamp("us", tz="UTC")))
-    (
-        opened.merge(
-            marks,
-            " AND ".join(f"t.{name} = s.{name}" for name in IDENTITY),
-            source_alias="s",
-            target_alias="t",
-            commit_properties=CommitProperties(max_commit_retries=0),
-        )
-        .when_matched_update({"settled_version": "s.settled_version", "settled_at": "s.settled_at"})
-        .execute()
-    )
-    opened.update_incremental()
-    force_commit(lake, table, opened.version())
+    marks = marks.append_column("settled_at", pa.array([now] * count, _INSTANT))
+    _mark(lake, table, marks, undone=f"{count:,} late events of it are not marked yet")
 
 
 def mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
@@ -183,24 +158,36 @@ def mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
     Raises:
         ConflictError: if another writer was faster each time.
     """
+    now, settled = pa.scalar(datetime.now(UTC), _INSTANT), pc.is_valid(marks["settled_version"])
+    marks = marks.append_column("replayed_at", pa.repeat(now, marks.num_rows))
+    marks = marks.append_column("settled_at", pc.if_else(settled, now, pa.scalar(None, _INSTANT)))
+    return _mark(lake, table, marks, where="t.replayed_batch IS NULL", undone="Nothing was replayed")
+
+
+def _mark(lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, undone: str) -> int:
+    """Sets all columns of `marks` in the events that it names; in how many.
+
+    Args:
+        lake: where.
+        table: of late events, or a quarantine.
+        marks: `IDENTITY` of each event, and what is to be set.
+        where: of which events only.
+        undone: what a conflict leaves undone.
+    """
     if not marks.num_rows:
         return 0
     try:
-        return _mark_replayed(lake, table, marks)
+        return _update(lake, table, marks, where)
     except CommitFailedError as error:
         raise ConflictError(
             f"table {table}: another writer changed the same files at the same moments, again and again. Its newest "
-            f"commit is by {newest_writer(lake, table)}. Nothing was replayed. Run the same command again."
+            f"commit is by {newest_writer(lake, table)}. {undone}. Run the same command again."
         ) from error
 
 
 @again_at_conflicts
-def _mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
+def _update(lake: Lake, table: str, marks: pa.Table, where: str | None) -> int:
     opened = open_table(lake, table)
-    now, count, instant = datetime.now(UTC), marks.num_rows, pa.timestamp("us", tz="UTC")
-    settled = pc.if_else(pc.is_valid(marks["settled_version"]), pa.scalar(now, instant), pa.scalar(None, instant))
-    marks = marks.append_column("replayed_at", pa.array([now] * count, instant)).append_column("settled_at", settled)
-    names = ("replayed_batch", "replayed_at", "changes_from", "changes_upto", "settled_version", "settled_at")
     figures = (
         opened.merge(
             marks,
@@ -209,7 +196,9 @@ def _mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
             target_alias="t",
             commit_properties=CommitProperties(max_commit_retries=0),
         )
-        .when_matched_update({name: f"s.{name}" for name in names}, predicate="t.replayed_batch IS NULL")
+        .when_matched_update(
+            {name: f"s.{name}" for name in marks.column_names if name not in IDENTITY}, predicate=where
+        )
         .execute()
     )
     opened.update_incremental()
