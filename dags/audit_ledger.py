@@ -2,17 +2,20 @@
 
 from datetime import UTC, datetime
 
-from airflow.sdk import CronTriggerTimetable, dag, task
+from airflow.sdk import CronTriggerTimetable, Param, dag, task
 from tidemark_dags.batch import POOL, Audit, has_run
 from tidemark_dags.forms import left_out
 from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 from spark_jobs.pipelines import registry
 
+DAYS = 14
+"""Late events usually take less; maintenance keeps the versions that events were looked up in for longer."""
+
 DOC = """
 Proves that nothing is missing. Once a day it checks the ledger of each ingest and pipeline against its tables, looks
-for data files that a table's log names and the store does not have, and computes the closed results again from bronze.
-Nothing is written.
+for data files that a table's log names and the store does not have, and computes the closed results of the last
+{days} days again from bronze. Nothing is written. The form takes another number of days, or none for all of them.
 
 - **`find`** lists the ingests and pipelines that have run on this lake.
 - **`audit`** runs once for each of them. Its log has the equations with their figures, and how many rows were
@@ -20,8 +23,8 @@ Nothing is written.
 
 **When it is red** the log of that task names each wrong row by window and key: missing, there twice, with other values,
 or not given by any event. If rows are missing or have wrong values, its last line ends with the command that fixes
-them. It is also red where rows can no longer be recounted, because events were deleted. A duplicate row, a missing file
-or an unbalanced ledger needs a person: docs/audit.md, docs/runbook.md.
+them. It is also red where rows can no longer be recounted, because events were deleted. A missing file or an unbalanced
+ledger needs a person: docs/audit.md, docs/runbook.md.
 
 **When it stays queued**, another backfill, repair, replay, audit or check holds the one slot of the pool `{pool}`
 (Admin → Pools).
@@ -33,7 +36,7 @@ From a terminal: `tidemark audit`.
 @dag(
     dag_display_name="Audit",
     description="Check every ingest, and recount every pipeline from bronze, every day.",
-    doc_md=DOC.format(pool=POOL) + left_out(),
+    doc_md=DOC.format(pool=POOL, days=DAYS) + left_out(),
     schedule=CronTriggerTimetable("30 2 * * *", timezone="UTC"),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
@@ -41,6 +44,15 @@ From a terminal: `tidemark audit`.
     is_paused_upon_creation=False,
     tags=["tidemark", "audit"],
     default_args={"retries": 0},
+    params={
+        "days": Param(
+            DAYS,
+            description_md="Recount the results of so many days before today, and today's; empty: all there are.",
+            type=["null", "integer"],
+            title="Days",
+            minimum=1,
+        )
+    },
 )
 def audit_ledger() -> None:
     """Finds the pipelines, then audits each."""

@@ -3,7 +3,7 @@
 import sys
 from abc import abstractmethod
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -46,13 +46,13 @@ def checked() -> list[str]:
 def has_run(lake: "Lake", pipeline: str) -> bool:
     """Whether a registered pipeline has finished a batch on a lake."""
     from spark_jobs.lake.checkpoints import current_epoch
-    from spark_jobs.lake.history import newest_ledger_rows
+    from spark_jobs.lake.history import newest_batch
     from spark_jobs.lake.tables import exists
 
     table, epoch = registry()[pipeline].sink.table, current_epoch(lake, pipeline)
     if epoch is None or not exists(lake, table):
         return False
-    return bool(newest_ledger_rows(lake, table, pipeline, epoch.number, 1))
+    return newest_batch(lake, table, pipeline, epoch.number) is not None
 
 
 class BatchCommand(BaseOperator):
@@ -263,7 +263,12 @@ class Audit(BatchCommand):
 
     def arguments(self, context: Any) -> Sequence[str]:
         """The command, without `tidemark`."""
-        return ["audit", self.pipeline]
+        days = context["params"]["days"]
+        if days is None:
+            return ["audit", self.pipeline]
+        now = datetime.now(UTC)
+        begin = (now - timedelta(days=days)).replace(hour=0, minute=0, second=0, microsecond=0)
+        return ["audit", self.pipeline, f"--from={begin.isoformat()}", f"--to={now.isoformat(timespec='seconds')}"]
 
 
 class Check(BatchCommand):

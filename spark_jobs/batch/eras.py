@@ -10,7 +10,7 @@ from math import inf
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.planning import BackfillRefusedError, Target
+from spark_jobs.batch.planning import BackfillRefusedError, NotComparableError, Target
 from spark_jobs.lake.files import refuse_missing
 from spark_jobs.lake.history import commits_between, latest_version, ledger_rows
 from spark_jobs.lake.ledger_table import Actions
@@ -124,21 +124,27 @@ def era_of_batch(known: Sequence[Era], batch: int) -> int:
     return span_of_batches(known, batch, batch).first
 
 
-def refuse_lost_versions(target: Target, known: Sequence[Era], which: Iterable[int]) -> None:
+def refuse_lost_versions(target: Target, known: Sequence[Era], which: Iterable[int], remedy: str) -> None:
     """Looks whether the lookup tables still have the versions of some eras.
 
+    Args:
+        target: the pipeline.
+        known: the eras.
+        which: their numbers.
+        remedy: what was not done, and what to do instead.
+
     Raises:
-        BackfillRefusedError: if a version, or a data file of one, is gone.
+        NotComparableError: if a version, or a data file of one, is gone.
     """
     versions = {(table, version) for number in set(which) for table, version in known[number].versions.items()}
     for table, version in sorted(versions):
         try:
             refuse_missing(target.lake, table, open_table(target.lake, table, version=version))
         except TidemarkError as error:
-            raise BackfillRefusedError(
-                f"pipeline `{target.name}`: version {version} of {table}, in which events beside these were looked up, "
-                f"cannot be read any more: {error} Nothing was replayed. Leave out what is older: --since. `tidemark "
-                f"reset {target.name} --empty-tables` computes everything again."
+            raise NotComparableError(
+                f"pipeline `{target.name}`: version {version} of {table}, in which events of the range were looked up, "
+                f"cannot be read any more: {error} {remedy} `tidemark reset {target.name} --empty-tables` computes "
+                "everything again."
             ) from error
 
 

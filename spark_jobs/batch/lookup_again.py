@@ -158,7 +158,8 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
     ready = found.filter(is_closed)
     # The results that they change are computed again, with events beside them that were looked up at the same time.
     beside = pc.unique(ready.filter(ready[_CHANGES])["_batch_id"]).to_pylist()
-    refuse_lost_versions(target, plan.eras, (era_of_batch(plan.eras, batch) for batch in beside))
+    older = (era_of_batch(plan.eras, batch) for batch in beside)
+    refuse_lost_versions(target, plan.eras, older, "Nothing was replayed. Leave out what is older: --since.")
     replayed = mark_replayed(target.lake, quarantine, _marks(target, ready))
     still_open = found.num_rows - (pc.sum(is_closed).as_py() or 0)
     return LookedUp(run, replayed, plan.found.rows - found.num_rows, still_open)

@@ -1,10 +1,10 @@
 """What a backfill or a repair will do, as a value; made from logs and statistics, without a JVM."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -16,8 +16,9 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import refuse_missing
-from spark_jobs.lake.history import info_of, latest_version, newest_ledger_rows, unsigned_commits
+from spark_jobs.lake.history import info_of, latest_version, newest_batch, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.ledger_table import changes_rows, takes_rows_away
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.revisions import Mode, Revision, decode_revision, revisions
 from spark_jobs.lake.settling import LateEvents, late_rows, replayed_rows, settle
@@ -34,12 +35,6 @@ from spark_jobs.spec.errors import TidemarkError
 
 _FIRST_US = us(datetime.min.replace(tzinfo=UTC))
 _BYTES_A_SLICE = 4 * 2**30
-
-# What changes no row of a table, by Delta's names.
-_HARMLESS = (
-    *("CREATE", "SET", "ADD", "OPTIMIZE", "VACUUM", "UPGRADE", "CHANGE", "COMMENT", "REORG", "FSCK"),
-    "UPDATE FIELD METADATA",  # a column is described otherwise
-)
 
 
 class BackfillRefusedError(TidemarkError):
@@ -107,6 +102,7 @@ class BackfillPlan(BaseModel):
         quarantine_version: of the events whose key a lookup did not have; None: they are not kept.
         late: late events in the range, and such as were replayed.
         unsettled: of these, such as no result counts.
+        conflicts: changes of the result by other programs, which `force` replaces.
         kind: what its commits call themselves.
     """
 
@@ -127,6 +123,7 @@ class BackfillPlan(BaseModel):
     quarantine_version: int | None = None
     late: int
     unsettled: int
+    conflicts: tuple[str, ...] = ()
     kind: Literal["backfill", "bootstrap"] = "backfill"
 
     @property
@@ -176,7 +173,7 @@ class Target:
         self.look()
         self.epoch = self._epoch()
         self.newest_batch, self.newest = self._newest()
-        self._refuse_foreign_changes()
+        self.conflicts = tuple(self._foreign_changes())
         self._refuse_lost_events()
 
     @property
@@ -226,7 +223,7 @@ class Target:
         if changed:
             raise self._refuse(
                 f"its definition has changed ({changed}) since epoch {epoch.number} wrote {self.result}",
-                "Put the definition back, or begin a new epoch with it: "
+                f"Put the definition back, or compute the table anew with it: `tidemark rebuild {self.name}`, or "
                 f"`tidemark reset {self.name} --empty-tables`, then start the stream.",
             )
         if not epoch.tables_emptied:
@@ -238,16 +235,15 @@ class Target:
         return epoch
 
     def _newest(self) -> tuple[int, LedgerEntry]:
-        found = newest_ledger_rows(self.lake, self.result, self.name, self.epoch.number, 1)
-        if not found:
+        found = newest_batch(self.lake, self.result, self.name, self.epoch.number)
+        if found is None:
             raise self._refuse(
                 "no batch of it has ended yet", "Wait for its first batch, then run the same again.", NotComparableError
             )
-        return found[-1]
+        return found
 
-    def _refuse_foreign_changes(self) -> None:
-        if self.force:
-            return
+    def _foreign_changes(self) -> Iterator[str]:
+        """What other programs have changed in the result; refused unless their rows may be replaced."""
         for table in self.logical.tables:
             if table.role not in ("result", "groups"):
                 continue
@@ -257,13 +253,15 @@ class Target:
                 if commit.get(EMPTIED) == "reset" or (stamp is not None and stamp.epoch < self.epoch.number):
                     break  # what was before the epoch
                 ours = stamp is not None or decode_revision(commit) is not None or EMPTIED in commit
-                if ours or str(commit.get("operation", "")).upper().startswith(_HARMLESS) or _no_rows(commit, version):
+                if ours or not changes_rows(actions) or _no_rows(commit, version):
                     continue
-                raise self._refuse(
-                    f"another program has changed {table.name} (version {version}, "
-                    f"{commit.get('operation', 'unknown')}): what it wrote would be taken for results",
-                    "To replace its rows by what the events give, say --force.",
-                )
+                change = f"{table.name} (version {version}, {commit.get('operation', 'unknown')})"
+                if not self.force:
+                    raise self._refuse(
+                        f"another program has changed {change}: what it wrote would be taken for results",
+                        "To replace its rows by what the events give, say --force.",
+                    )
+                yield change
 
     def _refuse_lost_events(self) -> None:
         """Results of events that bronze does not have any more must not be taken away."""
@@ -279,13 +277,12 @@ class Target:
                 if version <= first:
                     break
                 commit = info_of(actions)
-                operation = str(commit.get("operation", "")).upper()
-                taken = operation in ("DELETE", "TRUNCATE", "MERGE", "UPDATE", "RESTORE") or commit.get(EMPTIED)
-                if taken and decode(commit) is None:
+                if (takes_rows_away(actions) or commit.get(EMPTIED)) and decode(commit) is None:
                     raise self._refuse(
                         f"rows of its source {source.name} were taken away in version {version} "
                         f"({commit.get('operation', 'reset')}): results of these events would be lost",
-                        "Bring the events back (Delta's RESTORE) before you compute again.",
+                        "Bring the events back (Delta's RESTORE) before you compute again. If they are to stay away: "
+                        f"`tidemark reset {self.name} --empty-tables`, then start the stream.",
                     )
 
     @property
@@ -438,7 +435,8 @@ def plan_backfill(
         mode: `corrected`: late events count; `as-streamed`: the rows that the stream wrote.
         strict: refuse a range that reaches into what is still open, which is otherwise cut.
         force: compute again also where nothing seems to have changed, or another program has changed the table.
-        allow_empty: a range before the first event has nothing to do, instead of being refused.
+        allow_empty: a range before the first event, or all of which is open yet, has nothing to do, instead of being
+            refused.
 
     Raises:
         RangeError: if nothing of the range can be computed.
@@ -455,12 +453,14 @@ def plan_backfill(
     closed = Range(asked.begin_us, min(asked.end_us, open_us)) if open_us > asked.begin_us else None
     if closed is None or closed.end_us < asked.end_us:
         cut = f"results from {shown(max(open_us, asked.begin_us))} on are still open in the stream"
-        if strict or closed is None:
+        if strict or (closed is None and not allow_empty):
             raise RangeError(
                 f"range {asked}: {cut}. Nothing was read or written. "
                 + ("Ask for a range that ends there." if closed else "Wait until the watermark has passed it.")
             )
-        notices.append(f"{cut}: the range ends there")
+        notices.append(f"{cut}: the range ends there" if closed else f"{cut}: the stream writes them itself")
+    if closed is None:
+        return target, _plan(target, mode, asked, notices=tuple(notices))
     before, after = operator.reach
     times = Range(closed.begin_us - duration_ms(before) * 1000, closed.end_us + duration_ms(after) * 1000)
     reads = target.reads(mode, times)
@@ -487,22 +487,33 @@ def plan_backfill(
         )
         for number, part in enumerate(parts)
     ]
-    return target, BackfillPlan(
+    return target, _plan(
+        target,
+        mode,
+        asked,
+        slices=tuple(slices),
+        notices=tuple(notices),
+        reads=reads,
+        late_version=late.version if late else None,
+        quarantine_version=late.quarantine_version if late else None,
+        late=found.num_rows if found is not None else 0,
+        unsettled=found.num_rows - pc.sum(found["settled"]).as_py() if found is not None and found.num_rows else 0,
+    )
+
+
+def _plan(target: Target, mode: Mode, asked: Range, **known: Any) -> BackfillPlan:
+    nothing = {"slices": (), "reads": (), "late_version": None, "late": 0, "unsettled": 0}
+    return BackfillPlan(
         pipeline=target.name,
         table=target.result,
         run=f"backfill-{uuid.uuid4().hex[:12]}",
         mode=mode,
         begin_us=asked.begin_us,
         end_us=asked.end_us,
-        slices=tuple(slices),
-        notices=tuple(notices),
         epoch=target.epoch.number,
         watermark_ms=target.newest.watermark_ms,
-        reads=reads,
-        late_version=late.version if late else None,
-        quarantine_version=late.quarantine_version if late else None,
-        late=found.num_rows if found is not None else 0,
-        unsettled=found.num_rows - pc.sum(found["settled"]).as_py() if found is not None and found.num_rows else 0,
+        conflicts=target.conflicts,
+        **{**nothing, **known},
     )
 
 

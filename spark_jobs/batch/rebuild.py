@@ -4,7 +4,7 @@ Afterwards its stream begins as after a bootstrap: at the cut up to which the re
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 
@@ -130,8 +130,9 @@ class Prospect(Target):
     def _newest(self) -> tuple[int, LedgerEntry]:
         return -1, LedgerEntry(started_ms=0)
 
-    def _refuse_foreign_changes(self) -> None:
-        """All rows are replaced, whoever wrote them."""
+    def _foreign_changes(self) -> Iterator[str]:
+        """None counts: all rows are replaced, whoever wrote them."""
+        return iter(())
 
     def _refuse_lost_events(self) -> None:
         """What bronze does not have any more is among the rows that are gone, and seen before they are."""

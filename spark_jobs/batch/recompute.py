@@ -17,6 +17,7 @@ from spark_jobs.batch.eras import (
     era_of_batch,
     eras,
     lookup_frames,
+    refuse_lost_versions,
     span_of,
     span_of_batches,
     with_era,
@@ -104,7 +105,11 @@ class Recompute:
         if not self._eras:
             return {}
         # No other versions of lookup tables are read than those that what was asked for needs.
-        return lookup_frames(self.spark, self.target, self._eras, {*self._span.numbers, *self._further})
+        which = {*self._span.numbers, *self._further}
+        # Maintenance cuts a log from below: where the oldest is there, so are the others.
+        later = "Nothing was written. Begin the range later: --from."
+        refuse_lost_versions(self.target, self._eras, [min(which)], later)
+        return lookup_frames(self.spark, self.target, self._eras, which)
 
     @property
     def _span(self) -> Span:

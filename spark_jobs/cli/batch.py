@@ -64,7 +64,7 @@ def backfill(
         out.print(compared_text(plan, *rows_to_compare(target, plan)), highlight=False, markup=False, soft_wrap=True)
         say("Nothing was written: --dry-run.")
     elif plan.nothing_to_do:
-        say("Nothing to do. To compute it all the same: --force.")
+        say("Nothing to do." + (" To compute it all the same: --force." if plan.slices else ""))
     else:
         changed = run_backfill(out, err, target, plan)
         if report is not None:

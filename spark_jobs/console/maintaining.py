@@ -43,6 +43,10 @@ def done_text(done: Maintained) -> str:
         parts.append(f"{_counted(done.cut, 'object')} of its log removed")
     if done.removed:
         parts.append(f"{_counted(done.removed, 'data file')} removed ({_size(done.removed_bytes)})")
+    if done.busy:
+        parts.append(
+            f"{_counted(done.busy, 'file')} left for the next time: other writers changed some of them each time"
+        )
     if done.problem:
         parts.append(done.problem)
     return _lines(done.table, parts or ["nothing to do"], done.held_by)

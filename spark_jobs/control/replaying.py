@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from spark_jobs.lake import Lake, decisions
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.history import newest_ledger_rows
+from spark_jobs.lake.history import newest_batch
 from spark_jobs.lake.quarantine import QuarantineError, Selection, described, selected, table_of, waiting
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical
@@ -65,10 +65,10 @@ def look(lake: Lake, pipeline: str, selection: Selection) -> Found:
 
 
 def _look_at_lookups(lake: Lake, definition: Pipeline, epoch: int, selection: Selection) -> Found:
-    newest = newest_ledger_rows(lake, definition.sink.table, definition.name, epoch, 1)
-    if not newest:
+    newest = newest_batch(lake, definition.sink.table, definition.name, epoch)
+    if newest is None:
         raise MissingTableError(f"pipeline `{definition.name}`: no batch of it has ended: there is nothing to replay.")
-    found = waiting(lake, definition, epoch, newest[-1][0], selection)
+    found = waiting(lake, definition, epoch, newest[0], selection)
     tables = ", ".join(dict.fromkeys(step.table for step in logical.build(definition).lookups))
     reasons = {NO_SUCH_KEY: found.rows} if found.rows else {}
     said = f"{definition.name}: {found.rows:,} rows of {table_of(definition)}, version {found.version}"

@@ -255,3 +255,15 @@ def newest_ledger_rows(
             if len(rows) >= batches:
                 break
     return sorted(rows.items())
+
+
+def newest_batch(lake: Lake, table: str, pipeline: str, epoch: int) -> tuple[int, LedgerEntry] | None:
+    """The newest batch of an epoch and its ledger entry, however many other commits came since; None: none ended."""
+    if found := newest_ledger_rows(lake, table, pipeline, epoch, 1):
+        return found[-1]
+
+    def is_it_or_before(stamp: Stamp) -> bool:
+        return stamp.pipeline == pipeline and (stamp.epoch < epoch or stamp.ledger is not None)
+
+    stamp = find_stamp(lake, table, is_it_or_before)
+    return (stamp.batch_id, stamp.ledger) if stamp is not None and stamp.ledger and stamp.epoch == epoch else None

@@ -176,6 +176,11 @@ def changes_rows(actions: Actions) -> bool:
     return any(file and file.get("dataChange", True) for file in files)
 
 
+def takes_rows_away(actions: Actions) -> bool:
+    """Whether a commit takes rows from readers: deletes, updates, overwrites, a table that is replaced."""
+    return any(action["remove"].get("dataChange", True) for action in actions if "remove" in action)
+
+
 def files_of(actions: Actions) -> set[str]:
     """The data files that a commit adds or takes away, relative to the table."""
     found = (action.get("add") or action.get("remove") for action in actions)
@@ -184,7 +189,7 @@ def files_of(actions: Actions) -> set[str]:
 
 def rows_added(actions: Actions) -> list[int | None]:
     """Rows of each data file that a commit brings to readers; None where its statistics do not tell."""
-    if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
+    if takes_rows_away(actions):
         return []  # a commit that takes rows away is no event: streams pass over all of it
     return [_rows_of(action["add"]) for action in actions if "add" in action and action["add"].get("dataChange", True)]
 

@@ -28,6 +28,9 @@ from spark_jobs.spec import Ingest
 # How `deltalake` writes the type of a time.
 _UTC = "'Timestamp(Microsecond, Some(\"UTC\"))'"
 
+_TRIES = 3
+"""A stream changes files while they are read; each time other ones are left."""
+
 _QUIET = timedelta(minutes=10)
 """Files that are younger are left: a stream may be about to write them anew."""
 
@@ -107,7 +110,8 @@ class Maintained(BaseModel):
         removed: data files that were removed.
         removed_bytes: of these.
         held_by: as in the plan.
-        problem: why something of it was left for the next time; None: nothing was.
+        busy: files that other writers changed each time that they were to be drawn together; the next time will do.
+        problem: why something of it was left undone that needs attention; None: nothing was.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -121,6 +125,7 @@ class Maintained(BaseModel):
     removed: int = 0
     removed_bytes: int = 0
     held_by: tuple[str, int] | None = None
+    busy: int = 0
     problem: str | None = None
 
     @property
@@ -259,12 +264,9 @@ class Maintenance:
                 problem=f"{len(gone):,} of its data files are gone: nothing was done to it. "
                 "docs/runbook.md#data-file-missing",
             )
-        problem = None
         to_ledger = compact_ledger(lake, name) if table.in_ledger else 0
         rows = self._expire(table)
-        for group in table.groups():
-            if compact(lake, name, group, _known(opened.schema().to_arrow(), table.order)) is None:
-                problem = "another writer has changed files while they were compacted; they are left for the next time"
+        busy = self._compact(table, _known(opened.schema().to_arrow(), table.order))
         cut = table.cut()
         removed_log = cut_log(lake, name, cut.below) if cut.commits else 0
         unnamed = unnamed_files(lake, name, keep=max(self.pace.in_flight, timedelta(0)), now=self.pace.clock)
@@ -279,8 +281,17 @@ class Maintenance:
             removed=len(unnamed),
             removed_bytes=sum(size for _, size in unnamed),
             held_by=(cut.held_by.reader, cut.held_by.version) if cut.held_by else None,
-            problem=problem,
+            busy=busy,
         )
+
+    def _compact(self, table: _Table, order: Sequence[str]) -> int:
+        """Draws small files together; how many are left because other writers changed some of them each time."""
+        busy: list[tuple[DataFile, ...]] = []
+        for _ in range(_TRIES):
+            busy = [group for group in table.groups() if compact(self.lake, table.name, group, order) is None]
+            if not busy:
+                return 0
+        return sum(map(len, busy))
 
     def _expire(self, table: _Table) -> int:
         expired = table.expired()

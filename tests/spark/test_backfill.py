@@ -18,13 +18,14 @@ from deltalake import write_deltalake
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import backfill, planning, repair
-from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill, rows_to_compare
+from spark_jobs.batch import audit, backfill, planning, repair
+from spark_jobs.batch.planning import BackfillRefusedError, NotComparableError, plan_backfill, rows_to_compare
 from spark_jobs.batch.ranges import RangeError
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.small import SmallCommits
+from spark_jobs.console.batch import backfill_text
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake, settling
 from spark_jobs.lake.errors import ConflictError
@@ -344,7 +345,7 @@ def test_where_another_writer_is_always_faster_both_are_named(
     assert settled(copy) == {False}
 
     with monkeypatch.context() as patched:
-        patched.setattr(settling, "_mark", refused)
+        patched.setattr(settling, "_update", refused)
         with pytest.raises(ConflictError, match=r"gold\.activity__late.*the stream of `activity`.*not marked yet"):
             backfill.execute(spark, target, plan)
     assert contents(copy) != before
@@ -371,6 +372,34 @@ def test_results_of_events_that_bronze_has_lost_stay(copy: Lake) -> None:
     open_table(copy, "bronze.clicks").delete("v = 50")
     with pytest.raises(BackfillRefusedError, match=r"rows of its source bronze\.clicks were taken away in version 6"):
         plan_backfill(copy, RANKING, BEGIN, END)
+
+
+def test_bronze_that_was_overwritten_has_lost_events_too(copy: Lake) -> None:
+    bronze = open_table(copy, "bronze.clicks")
+    write_deltalake(bronze, bronze.to_pyarrow_table().slice(10), mode="overwrite")
+    with pytest.raises(BackfillRefusedError, match=r"rows of its source bronze\.clicks .* version 6 \(WRITE\)"):
+        plan_backfill(copy, RANKING, BEGIN, END)
+
+
+def test_a_result_that_was_replaced_is_no_result_of_the_stream(spark: SparkSession, copy: Lake) -> None:
+    path = f"delta.`{copy.table_path('gold.activity')}`"
+    spark.sql(f"CREATE OR REPLACE TABLE {path} USING delta AS SELECT * FROM {path} WHERE n > 1")
+    with pytest.raises(BackfillRefusedError, match=r"has changed gold\.activity .*REPLACE TABLE.*--force"):
+        plan_backfill(copy, RANKING, BEGIN, END)
+    _, plan = plan_backfill(copy, RANKING, BEGIN, END, force=True)
+    assert "conflict gold.activity" in backfill_text(plan)
+
+
+def test_what_others_commit_to_a_result_does_not_hide_its_batches(copy: Lake) -> None:
+    for number in range(20):
+        open_table(copy, "gold.activity").alter.set_table_properties({"delta.logRetentionDuration": f"{number} days"})
+    assert plan_backfill(copy, RANKING, BEGIN, END)[1].nothing_to_do is None
+
+
+def test_a_day_that_is_open_has_nothing_to_do_where_nobody_asked_for_it_by_its_date(copy: Lake) -> None:
+    _, plan = plan_backfill(copy, RANKING, datetime(2026, 1, 1, 3, tzinfo=UTC), END, allow_empty=True)
+    assert plan.nothing_to_do == "no result of the range is closed yet"
+    assert "are still open in the stream: the stream writes them itself" in backfill_text(plan)
 
 
 def test_a_source_that_is_gone_is_named_and_results_stay(copy: Lake) -> None:
@@ -930,3 +959,14 @@ def test_events_are_looked_up_in_the_versions_that_the_stream_has_taken(
     (same,) = run_backfill(spark, lake, definition, begin=lakes.at(START + 100 * MINUTE), force=True)
     assert same.changed.rows == 0
     assert found() == all_events
+    with pytest.raises(
+        NotComparableError, match=r"version 0 of silver\.categories.* cannot be read any more: .*--from"
+    ):
+        run_backfill(spark, lake, definition, force=True)
+    assert found() == all_events
+    looked = audit.look(lake, definition)
+    planned = audit.plan_recount(lake, definition, None, looked)
+    assert not isinstance(planned, audit.Audit)
+    told = audit.recount(spark, *planned, looked)
+    assert told.sound
+    assert "version 0 of silver.categories" in str(told.left_out)

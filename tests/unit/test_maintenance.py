@@ -7,6 +7,8 @@ import duckdb
 import pytest
 from deltalake import write_deltalake
 
+from spark_jobs.console.maintaining import done_text
+from spark_jobs.lake import maintenance
 from spark_jobs.lake.checkpoints import Starts, begin_epoch, fix_starts
 from spark_jobs.lake.compaction import DataFile, compact, data_files_of, groups_to_compact
 from spark_jobs.lake.history import latest_version, ledger_rows
@@ -46,8 +48,8 @@ def _of(lake, table):
 
 
 def maintain(lake, *, retention=AN_HOUR, pace=HASTY):
-    maintenance = Maintenance(lake, retention, pace)
-    return {table.name: maintenance.execute(table) for table in maintenance.tables()}
+    what = Maintenance(lake, retention, pace)
+    return {table.name: what.execute(table) for table in what.tables()}
 
 
 def parquet_files(lake, table: str = TABLE) -> int:
@@ -98,6 +100,25 @@ class TestATable:
         assert done.problem is not None
         assert "1 of its data files are gone" in done.problem
         assert latest_version(lake, TABLE) == version
+
+    @pytest.mark.parametrize(("merges", "files_left"), [(1, 1), (9, 17)])
+    def test_whose_files_a_stream_merges_into_is_compacted_at_another_try_or_the_next_time(
+        self, lake, monkeypatch, merges, files_left
+    ):
+        batches(lake, 20)
+        merged = []
+
+        def while_a_stream_merges(lake, table, group, order):
+            if len(merged) < merges:
+                merged.append(len(merged))
+                open_table(lake, table).delete(f"n = {len(merged)}")
+            return compact(lake, table, group, order)
+
+        monkeypatch.setattr(maintenance, "compact", while_a_stream_merges)
+        done = maintain(lake)[TABLE]
+        assert (done.files_after, done.problem) == (files_left, None)
+        assert ("other writers changed some" in done_text(done)) == (files_left > 1)
+        assert [row[0] for row in rows(lake)] == [n for n in range(20) if n not in range(1, len(merged) + 1)]
 
     def test_keeps_the_versions_that_a_reader_needs(self, lake):
         batches(lake, 20, table="bronze.sales")
