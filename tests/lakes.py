@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +88,16 @@ class Bronze:
         write_deltalake(
             self.lake.table_uri(self.table), table, mode="append", storage_options=self.lake.storage_options
         )
+
+
+def a_file(folder: Path, definition: Definition) -> str:
+    """A pipeline file with this definition."""
+    path = folder / "definition.py"
+    text = (
+        f"from spark_jobs.spec import definition_from_json\n\nmine = definition_from_json({definition.to_json()!r})\n"
+    )
+    path.write_text(text)
+    return str(path)
 
 
 def one_file_a_batch(pipeline: Pipeline) -> Pipeline:

@@ -7,6 +7,7 @@ looks at the ledger reads that, and the commits since.
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import duckdb
@@ -51,6 +52,9 @@ SCHEMA = pa.schema(
 )
 """Of `ops.ledger`. `rows_added`: that the commit brings to readers of the table, null where statistics do not tell;
 `content`: the actions of the commit, or the sums, as JSON."""
+
+_WHICH = ("version", "kind", "pipeline", "epoch")
+"""Columns that tell which rows are asked for; next to nothing beside `content`."""
 
 Actions = list[dict[str, Any]]
 
@@ -115,24 +119,21 @@ class KeptCommits:
         conditions += [f"epoch = {epoch}"] if epoch is not None else []
         values: dict[str, Any] = {"kinds": list(kinds or (BATCH, SIDE, HEARTBEAT, REVISION, REPLAY, RESET, OTHER))}
         values |= {"pipeline": pipeline} if pipeline is not None else {}
-        most = f" LIMIT {limit}" if limit is not None else ""
-        found = self._query(
-            f"SELECT version, content FROM kept WHERE {' AND '.join(conditions)} ORDER BY version DESC{most}", values
-        )
-        return [(int(version), json.loads(content)) for version, content in found]
+        found = self._contents(" AND ".join(conditions), values, limit)
+        return [(version, json.loads(content)) for version, content in found]
 
     def sums(self, pipeline: str, epoch: int) -> tuple[int, str] | None:
         """The newest sums of an epoch: the version up to which, itself included, and the sums as JSON."""
-        found = self._query(
-            "SELECT version, content FROM kept WHERE kind = $kind AND pipeline = $pipeline AND epoch = $epoch "
-            "ORDER BY version DESC LIMIT 1",
+        found = self._contents(
+            "kind = $kind AND pipeline = $pipeline AND epoch = $epoch",
             {"kind": SUMS, "pipeline": pipeline, "epoch": epoch},
+            1,
         )
-        return (int(found[0][0]), str(found[0][1])) if found else None
+        return found[0] if found else None
 
     def epochs(self) -> list[tuple[str, int]]:
         """Pipelines and epochs of which there are sums."""
-        found = self._query("SELECT DISTINCT pipeline, epoch FROM kept WHERE kind = $kind", {"kind": SUMS})
+        found = self._query("SELECT DISTINCT pipeline, epoch FROM kept WHERE kind = $kind", {"kind": SUMS}, _WHICH)
         return [(str(pipeline), int(epoch)) for pipeline, epoch in found]
 
     def rows_added(self, first: int, below: int) -> tuple[int | None, tuple[int, int] | None]:
@@ -151,19 +152,38 @@ class KeptCommits:
             "max(epoch_ms(committed_at)) FILTER (kind = $reset) "
             f"FROM kept WHERE kind <> $sums AND version >= {first} AND version < {below}",
             {"reset": RESET, "sums": SUMS},
+            (*_WHICH, "committed_at", "rows_added"),
         )
         total, unknown, emptied, at = found[0] if found else (0, 0, None, None)
         return (None if unknown else int(total or 0)), (None if emptied is None else (int(emptied), int(at)))
 
-    def _query(self, sql: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        if self._opened is None:
+    @cached_property
+    def _dataset(self) -> Any:
+        return None if self._opened is None else self._opened.to_pyarrow_dataset()
+
+    def _contents(self, where: str, values: dict[str, Any], limit: int | None) -> list[tuple[int, str]]:
+        """Version and content of rows, the newest first. Contents are large: they are read of these versions alone."""
+        chosen = f"FROM kept WHERE {where} ORDER BY version DESC" + (f" LIMIT {limit}" if limit is not None else "")
+        versions = [int(version) for (version,) in self._query(f"SELECT version {chosen}", values, _WHICH)]
+        if not versions:
+            return []
+        found = self._query(f"SELECT version, content {chosen}", values, (*_WHICH, "content"), versions)
+        return [(int(version), str(content)) for version, content in found]
+
+    def _query(
+        self, sql: str, values: dict[str, Any], columns: Sequence[str], versions: Sequence[int] | None = None
+    ) -> list[tuple[Any, ...]]:
+        if self._dataset is None:
             return []
         import pyarrow.dataset as ds  # imports pandas, which every start of a command would wait for
 
         # Arrow leaves out files by their statistics; DuckDB, whose conditions are of several columns, does the rest.
-        mine = self._opened.to_pyarrow_dataset().scanner(
-            filter=(ds.field("table") == self._table) & (ds.field("table_id") == self._table_id)
-        )
+        asked = (ds.field("table") == self._table) & (ds.field("table_id") == self._table_id)
+        if versions is not None:
+            # Files are left out by the bounds, rows by the list.
+            between = (ds.field("version") >= min(versions)) & (ds.field("version") <= max(versions))
+            asked = asked & between & ds.field("version").isin(versions)
+        mine = self._dataset.scanner(columns=list(columns), filter=asked)
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.register("kept", mine.to_reader())

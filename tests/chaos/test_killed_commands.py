@@ -18,7 +18,6 @@ from spark_jobs.lake.quarantine import Selection
 from spark_jobs.lake.replays import open_replay
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan.tables import aside
-from spark_jobs.spec import Definition
 from tests import lakes
 from tests.chaos import kills
 from tests.spark import test_bootstrap as bootstraps
@@ -26,16 +25,6 @@ from tests.spark import test_replay as replays
 from tests.spark.test_backfill import HOPPING, assert_same, events, feed, pipeline, run_repair, table
 
 DYING_SWAP = str(Path(__file__).with_name("dying_swap.py"))
-
-
-def a_file(folder: Path, definition: Definition) -> str:
-    """A pipeline file with this definition."""
-    path = folder / "definition.py"
-    text = (
-        f"from spark_jobs.spec import definition_from_json\n\nmine = definition_from_json({definition.to_json()!r})\n"
-    )
-    path.write_text(text)
-    return str(path)
 
 
 def commit_file(lake: Lake, table: str, version: int) -> Path:
@@ -57,7 +46,7 @@ def test_a_replay_that_is_killed_on_either_side_of_its_last_commit_to_bronze_mov
     noted = begin(lake, plan_replay(lake, now, Selection()), by="ada", comment="the rules were wrong", slice_rows=100)
     before = open_table(lake, "bronze.events").version()
     # What the command names itself is among what is carried out before: nothing is left of it then.
-    command = [sys.executable, "-m", "spark_jobs", "replay", a_file(tmp_path, now), "--reason", "one_of(store)"]
+    command = [sys.executable, "-m", "spark_jobs", "replay", lakes.a_file(tmp_path, now), "--reason", "one_of(store)"]
     command += ["--lake", lake.uri]
     passes = [number for reason, number in wrong if reason != "unparseable"]
     passes = [
@@ -94,7 +83,7 @@ def test_a_rebuild_that_is_killed_in_the_middle_of_its_swap_is_done_by_the_next(
     lakes.run(spark, lake, before)
     old = table(lake)
     changed = bootstraps.with_aggregate(before, window=HOPPING)
-    arguments = ["rebuild", a_file(tmp_path, changed), "--yes", "--lake", lake.uri]
+    arguments = ["rebuild", lakes.a_file(tmp_path, changed), "--yes", "--lake", lake.uri]
     dying = [sys.executable, DYING_SWAP, *arguments]
 
     def dies_after(step: str) -> None:

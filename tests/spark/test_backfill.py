@@ -17,18 +17,22 @@ import pytest
 from deltalake import write_deltalake
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from spark_jobs.batch import audit, backfill, planning, repair
 from spark_jobs.batch.planning import BackfillRefusedError, NotComparableError, plan_backfill, rows_to_compare
 from spark_jobs.batch.ranges import RangeError
 from spark_jobs.batch.recompute import Recompute
+from spark_jobs.cli import app
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.small import SmallCommits
+from spark_jobs.console import batch as console_batch
 from spark_jobs.console.batch import backfill_text
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake, settling
 from spark_jobs.lake.errors import ConflictError
+from spark_jobs.lake.files import MissingFilesError
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import (
     Aggregate,
@@ -400,6 +404,48 @@ def test_a_day_that_is_open_has_nothing_to_do_where_nobody_asked_for_it_by_its_d
     _, plan = plan_backfill(copy, RANKING, datetime(2026, 1, 1, 3, tzinfo=UTC), END, allow_empty=True)
     assert plan.nothing_to_do == "no result of the range is closed yet"
     assert "are still open in the stream: the stream writes them itself" in backfill_text(plan)
+
+
+def test_the_command_shows_its_plan_and_finds_nothing_to_do_without_spark(
+    streamed: Lake, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = copy_of(streamed, tmp_path / "copy")
+
+    def told(*options: str) -> str:
+        asked = [lakes.a_file(tmp_path, RANKING), f"--from={BEGIN:%Y-%m-%d}", f"--to={END.isoformat()}"]
+        done = CliRunner().invoke(app, ["backfill", *asked, "--lake", lake.uri, *options], env={"COLUMNS": "200"})
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("Spark was started")
+
+    before, unsettled = contents(lake), len(lakes.rows(lake, "gold.activity__late"))
+    with monkeypatch.context() as patched:
+        patched.setattr(console_batch, "session", refused)
+        plan = told("--dry-run")
+    rows = lakes.rows(lake, "gold.activity")
+    windows = {(row["window_start"], row["window_end"]) for row in rows}
+    events_read = len(lakes.rows(lake, "bronze.clicks"))
+    assert f"reads    bronze.clicks, version 5: at most {events_read} rows" in plan
+    assert f"late     {unsettled} late events in the range, {unsettled} not counted in a result yet" in plan
+    closed = [each for each in windows if lakes.ms(each[1]) <= closed_ms(lake, RANKING)]
+    counted = len([row for row in rows if (row["window_start"], row["window_end"]) in closed])
+    assert f"replaces among {counted} rows of {len(closed)} windows in gold.activity those that differ" in plan
+    assert contents(lake) == before
+
+    run_repair(spark, lake, RANKING)
+    monkeypatch.setattr(console_batch, "session", refused)
+    assert "Nothing to do. To compute it all the same: --force." in told()
+
+
+def test_bronze_of_which_data_files_are_gone_is_refused(copy: Lake) -> None:
+    before = contents(copy)
+    lost = Path(open_table(copy, "bronze.clicks").file_uris()[0].removeprefix("file://"))
+    lost.unlink()
+    with pytest.raises(MissingFilesError, match=rf"table bronze\.clicks, version 5: 1 data file is gone: {lost.name}"):
+        plan_backfill(copy, RANKING, BEGIN, END)
+    assert contents(copy) == before
 
 
 def test_a_source_that_is_gone_is_named_and_results_stay(copy: Lake) -> None:
