@@ -47,10 +47,11 @@ From a terminal: `tidemark audit`.
     params={
         "days": Param(
             DAYS,
-            description_md="Recount the results of so many days before today, and today's; empty: all there are.",
+            description_md="Recount the results of so many days up to the newest that is closed; empty: all there are.",
             type=["null", "integer"],
             title="Days",
             minimum=1,
+            maximum=36_500,
         )
     },
 )

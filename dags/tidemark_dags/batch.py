@@ -55,6 +55,17 @@ def has_run(lake: "Lake", pipeline: str) -> bool:
     return newest_batch(lake, table, pipeline, epoch.number) is not None
 
 
+def newest_closed(lake: "Lake", pipeline: str) -> datetime:
+    """Up to where the results of a registered pipeline are closed; now where it has no watermark, or has not run."""
+    from spark_jobs.lake.checkpoints import current_epoch
+    from spark_jobs.lake.history import newest_batch
+
+    now, epoch = datetime.now(UTC), current_epoch(lake, pipeline)
+    found = epoch and newest_batch(lake, registry()[pipeline].sink.table, pipeline, epoch.number)
+    watermark_s = found[1].watermark_ms / 1000 if found else 0
+    return datetime.fromtimestamp(watermark_s, UTC) if 0 < watermark_s < now.timestamp() else now
+
+
 class BatchCommand(BaseOperator):
     """Runs a command that changes results of one pipeline; its output is the task's log.
 
@@ -266,9 +277,11 @@ class Audit(BatchCommand):
         days = context["params"]["days"]
         if days is None:
             return ["audit", self.pipeline]
-        now = datetime.now(UTC)
-        begin = (now - timedelta(days=days)).replace(hour=0, minute=0, second=0, microsecond=0)
-        return ["audit", self.pipeline, f"--from={begin.isoformat()}", f"--to={now.isoformat(timespec='seconds')}"]
+        with reporting_errors():
+            newest = newest_closed(this_lake(), self.pipeline)
+        begin = (newest - timedelta(days=days)).replace(hour=0, minute=0, second=0, microsecond=0)
+        end = datetime.now(UTC).isoformat(timespec="seconds")
+        return ["audit", self.pipeline, f"--from={begin.isoformat()}", f"--to={end}"]
 
 
 class Check(BatchCommand):

@@ -17,7 +17,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.audit import checks
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.files import describe_missing, missing_files
+from spark_jobs.lake.files import MissingFilesError, describe_missing, missing_files
 from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.pipelines import personal_columns
@@ -30,8 +30,8 @@ from spark_jobs.spec.personal import MASK
 _SHOWN = 20
 """So many rows that differ are named."""
 
-_TWICE = "there "
-"""How what is said of a row begins that is there several times."""
+_IS_TWICE = "^there [0-9]+ times$"
+"""What is said of a row that is there several times."""
 
 
 class Problem(BaseModel):
@@ -165,6 +165,8 @@ def recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Audi
         return _recount(spark, target, plan, found)
     except NotComparableError as error:
         return found.model_copy(update={"left_out": str(error)})
+    except (BackfillRefusedError, MissingFilesError, MissingTableError) as error:
+        return found.model_copy(update={"left_out": str(error), "refused": True})
     finally:
         spark.catalog.clearCache()
 
@@ -183,7 +185,7 @@ def _recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Aud
                 problems = problems.join(against_all.select("row"), "row", "left_semi").persist()
                 count = problems.count()
     shown = problems.orderBy("row").limit(_SHOWN).select("shown", "what").collect()
-    only_twice = count > 0 and problems.where(~F.col("what").startswith(_TWICE)).isEmpty()
+    only_twice = count > 0 and problems.where(~F.col("what").rlike(_IS_TWICE)).isEmpty()
     return found.model_copy(
         update={
             "recounted": str(part),
@@ -273,7 +275,7 @@ def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str, on
         twice.select(
             F.concat(F.lit(f"{table}: "), named(keys, text)).alias("row"),
             F.concat(F.lit(f"{table}: "), named(keys, seen)).alias("shown"),
-            F.concat(F.lit(_TWICE), F.col("count").cast("string"), F.lit(" times")).alias("what"),
+            F.concat(F.lit("there "), F.col("count").cast("string"), F.lit(" times")).alias("what"),
         )
     )
 

@@ -15,11 +15,11 @@ from spark_jobs.lake.files import refuse_missing
 from spark_jobs.lake.history import commits_between, latest_version, ledger_rows
 from spark_jobs.lake.ledger_table import Actions
 from spark_jobs.lake.offsets import table_read
+from spark_jobs.lake.retention import first_version
 from spark_jobs.lake.spark_log import Place, in_snapshot, place
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import ERA, INGEST_SEQ, LOOKED_UP
 from spark_jobs.spec import Enrich
-from spark_jobs.spec.errors import TidemarkError
 from spark_jobs.transforms.branches import union
 
 
@@ -134,18 +134,19 @@ def refuse_lost_versions(target: Target, known: Sequence[Era], which: Iterable[i
         remedy: what was not done, and what to do instead.
 
     Raises:
-        NotComparableError: if a version, or a data file of one, is gone.
+        NotComparableError: if maintenance has removed a version.
+        TidemarkError: if a table, or a data file of a version that it has, is gone, or the store does not answer.
     """
     versions = {(table, version) for number in set(which) for table, version in known[number].versions.items()}
     for table, version in sorted(versions):
-        try:
-            refuse_missing(target.lake, table, open_table(target.lake, table, version=version))
-        except TidemarkError as error:
+        # A version that the log has not got any more is checked first: a fault of the store must not pass for it.
+        if version < first_version(target.lake, table):
             raise NotComparableError(
-                f"pipeline `{target.name}`: version {version} of {table}, in which events of the range were looked up, "
-                f"cannot be read any more: {error} {remedy} `tidemark reset {target.name} --empty-tables` computes "
+                f"pipeline `{target.name}`: version {version} of {table}, in which events were looked up, is not kept "
+                f"any more (TIDEMARK_KEEP_LOOKUPS). {remedy} `tidemark reset {target.name} --empty-tables` computes "
                 "everything again."
-            ) from error
+            )
+        refuse_missing(target.lake, table, open_table(target.lake, table, version=version))
 
 
 def span_of_batches(known: Sequence[Era], low: int, high: int) -> Span:

@@ -253,7 +253,7 @@ class Target:
                 if commit.get(EMPTIED) == "reset" or (stamp is not None and stamp.epoch < self.epoch.number):
                     break  # what was before the epoch
                 ours = stamp is not None or decode_revision(commit) is not None or EMPTIED in commit
-                if ours or not changes_rows(actions) or _no_rows(commit, version):
+                if ours or not changes_rows(actions) or (not takes_rows_away(actions) and _no_rows(commit, version)):
                     continue
                 change = f"{table.name} (version {version}, {commit.get('operation', 'unknown')})"
                 if not self.force:
@@ -266,12 +266,13 @@ class Target:
     def _refuse_lost_events(self) -> None:
         """Results of events that bronze does not have any more must not be taken away."""
         starts = starts_of(self.lake, self.epoch)
-        for source in self.logical.reads:
-            if not exists(self.lake, source.name):
+        for table in (*(source.name for source in self.logical.reads), *(step.table for step in self.logical.lookups)):
+            if not exists(self.lake, table):
                 raise self._refuse(
-                    f"table {source.name}, which it reads, is not in the lake {self.lake.uri}",
+                    f"table {table}, which it reads, is not in the lake {self.lake.uri}",
                     "Put the table back where it was, then run the same again.",
                 )
+        for source in self.logical.reads:
             first = starts.versions.get(source.name, 0) if starts else 0
             for version, actions in unsigned_commits(self.lake, source.name):
                 if version <= first:
@@ -281,8 +282,8 @@ class Target:
                     raise self._refuse(
                         f"rows of its source {source.name} were taken away in version {version} "
                         f"({commit.get('operation', 'reset')}): results of these events would be lost",
-                        "Bring the events back (Delta's RESTORE) before you compute again. If they are to stay away: "
-                        f"`tidemark reset {self.name} --empty-tables`, then start the stream.",
+                        f"`tidemark reset {self.name} --empty-tables`, then start the stream: it counts what "
+                        f"{source.name} has then. To keep the results of these events, leave the pipeline as it is.",
                     )
 
     @property

@@ -107,7 +107,7 @@ class Recompute:
         # No other versions of lookup tables are read than those that what was asked for needs.
         which = {*self._span.numbers, *self._further}
         # Maintenance cuts a log from below: where the oldest is there, so are the others.
-        later = "Nothing was written. Begin the range later: --from."
+        later = f"Its results stay. A later range can be computed: `tidemark backfill {self.target.name} --from …`."
         refuse_lost_versions(self.target, self._eras, [min(which)], later)
         return lookup_frames(self.spark, self.target, self._eras, which)
 

@@ -38,7 +38,10 @@ def backfill(
     force: ForceOption = False,
     allow_empty: Annotated[
         bool,
-        typer.Option("--allow-empty", help="Nothing to do in a range before the first event, instead of an error."),
+        typer.Option(
+            "--allow-empty",
+            help="Before the first event, or where all is open yet: nothing to do, instead of an error.",
+        ),
     ] = False,
     report: ReportOption = None,
 ) -> None:
@@ -61,7 +64,9 @@ def backfill(
     )
     out.print(backfill_text(plan), highlight=False, markup=False, soft_wrap=True)
     if dry_run:
-        out.print(compared_text(plan, *rows_to_compare(target, plan)), highlight=False, markup=False, soft_wrap=True)
+        if plan.slices:
+            told = compared_text(plan, *rows_to_compare(target, plan))
+            out.print(told, highlight=False, markup=False, soft_wrap=True)
         say("Nothing was written: --dry-run.")
     elif plan.nothing_to_do:
         say("Nothing to do." + (" To compute it all the same: --force." if plan.slices else ""))

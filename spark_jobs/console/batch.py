@@ -27,11 +27,11 @@ def _backfill_lines(plan: BackfillPlan) -> Iterator[str]:
     yield f"backfill of {plan.pipeline}, {plan.mode}: {shown(plan.begin_us)} to {shown(plan.end_us)} UTC"
     for notice in plan.notices:
         yield f"notice   {notice}"
-    for conflict in plan.conflicts:
-        yield f"conflict {conflict}, by another program: --force replaces its rows by what the events give"
     if not plan.slices:
         yield f"nothing to do: {plan.nothing_to_do}"
         return
+    for conflict in plan.conflicts:
+        yield f"conflict {conflict}, by another program: --force replaces its rows by what the events give"
     yield from reads_text(plan.reads)
     yield f"late     {counted(plan.late, 'late event')} in the range, {plan.unsettled:,} not counted in a result yet"
     for part in plan.slices:

@@ -25,9 +25,11 @@ from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, histo
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
 from spark_jobs.lake.history import actions_at, find_stamp, info_of, latest_version, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry, named
+from spark_jobs.lake.ledger_table import takes_rows_away
 from spark_jobs.lake.offsets import read_by_batch, versions_read
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.spark_log import newest_batch
+from spark_jobs.lake.stamps import decode
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
 from spark_jobs.plan.meanings import column_comments
@@ -258,7 +260,8 @@ class PipelineQuery(Query[Pipeline]):
     def _start(self, table: Table) -> Start:
         """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it.
 
-        Where the log does not go back so far any more, with what the table holds: its files are in order of arrival.
+        Where the log does not go back so far any more, or another program has taken rows away since, with what the
+        table holds: its files are in order of arrival.
         """
         if (noted := self._starts.versions.get(table.name)) is not None:
             return Start(noted, table.name in self._starts.snapshots)
@@ -266,7 +269,9 @@ class PipelineQuery(Query[Pipeline]):
             commits = unsigned_commits(self.lake, table.name)
             emptied = (version for version, actions in commits if info_of(actions).get(EMPTIED) == "reset")
             first = next(emptied, 0)
-            there = actions_at(self.lake, table.name, first) is not None
+            later = (actions for version, actions in commits if version > first)
+            taken = any(takes_rows_away(actions) and decode(info_of(actions)) is None for actions in later)
+            there = not taken and actions_at(self.lake, table.name, first) is not None
             start = Start(first) if there else Start(latest_version(self.lake, table.name), snapshot=True)
             self._planned_starts[table.name] = start
         return self._planned_starts[table.name]

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import MissingTableError, TidemarkError
-from spark_jobs.lake.history import newest_ledger_rows
+from spark_jobs.lake.history import newest_batch, newest_ledger_rows
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.offsets import table_read
 from spark_jobs.lake.replays import open_replay
@@ -67,6 +67,8 @@ def _needed(lake: Lake, name: str, epoch: Epoch, definition: Definition) -> dict
     versions = dict(starts.versions) if starts else {}
     try:
         rows = newest_ledger_rows(lake, definition.sink.table, name, epoch.number, 2)
+        if not rows and (newest := newest_batch(lake, definition.sink.table, name, epoch.number)):
+            rows = [newest]
     except MissingTableError:
         return versions
     if len(rows) > 1:

@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from tidemark_dags.batch import POOL, Backfill, checked, repairable
+from tidemark_dags.batch import POOL, Audit, Backfill, checked, repairable
 
 from infra.airflow import setup_home
 from spark_jobs.console.laptop import airflow
@@ -200,6 +200,25 @@ def test_a_quarantine_is_replayed_in_the_same_pool_after_a_person_has_answered(d
     assert list(dag["params"]) == ["pipeline", "reasons", "since", "until", "comment", "dry_run"]
     setting_aside = [name for name, each in registry().items() if isinstance(each, Ingest) or name == "valid_orders"]
     assert dag["params"]["pipeline"]["enum"] == setting_aside
+
+
+@pytest.mark.parametrize(
+    ("watermark", "first_day"), [(datetime(2026, 3, 20, 7, tzinfo=UTC), "2026-03-06"), (None, None)]
+)
+def test_an_audit_goes_back_from_what_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watermark: datetime | None, first_day: str | None
+) -> None:
+    lake, pipeline = a_lake(tmp_path / "lake"), registry()["top_products"]
+    open_epoch(lake, pipeline)
+    ledger = a_batch(watermark_ms=round(watermark.timestamp() * 1000) if watermark else 0)
+    write(lake, "gold.top_products", {"units": [1]}, stamp=a_stamp(pipeline="top_products", ledger=ledger))
+    monkeypatch.setenv("TIDEMARK_LAKE", lake.uri)
+    task, today = Audit(task_id="audit", pipeline="top_products"), datetime.now(UTC)
+    begin = first_day or f"{today - timedelta(days=14):%F}"
+    command, pipeline_name, first, last = task.arguments({"params": {"days": 14}})
+    assert (command, pipeline_name, first) == ("audit", "top_products", f"--from={begin}T00:00:00+00:00")
+    assert last.startswith(f"--to={today:%F}T")
+    assert task.arguments({"params": {"days": None}}) == ["audit", "top_products"]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill
 from spark_jobs.commits.changes import Append
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
@@ -14,8 +17,22 @@ from spark_jobs.lake.checkpoints import current_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError, LedgerError
 from spark_jobs.lake.offsets import SourceEmptiedError
 from spark_jobs.lake.reset import reset
+from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table
 from tests import lakes
+from tests.spark.test_backfill import (
+    BEGIN,
+    END,
+    TUMBLING,
+    assert_same,
+    by_duckdb,
+    closed_ms,
+    events,
+    feed,
+    pipeline,
+    run_repair,
+    table,
+)
 
 
 def an_ingest(folder: Path) -> Ingest:
@@ -100,6 +117,31 @@ def test_after_a_reset_with_empty_tables_everything_is_computed_once(
     stamp = zombie.stamp("result", 99, 0)
     with pytest.raises(LedgerError, match="skipped as known"):
         zombie.writer("result", "gold.totals").commit(Append(spark.createDataFrame([], "k STRING"), 0, 0), stamp)
+
+
+@pytest.mark.parametrize("overwritten", [False, True])
+def test_after_a_reset_only_events_count_that_bronze_still_has(
+    spark: SparkSession, lake: Lake, overwritten: bool
+) -> None:
+    definition, batches = pipeline(), events(7, 6, minutes=20)
+    feed(lake, batches)
+    lakes.run(spark, lake, definition)
+    bronze = open_table(lake, "bronze.clicks")
+    if overwritten:
+        rows = bronze.to_pyarrow_table()
+        write_deltalake(bronze, rows.filter(pc.not_equal(rows["k"], "a")), mode="overwrite")
+    else:
+        bronze.delete("k = 'a'")
+    with pytest.raises(BackfillRefusedError, match="tidemark reset activity --empty-tables"):
+        plan_backfill(lake, definition, BEGIN, END)
+
+    reset(lake, definition, empty_tables=True)
+    lakes.run(spark, lake, definition)
+    lakes.assert_balanced(lake, definition)
+    run_repair(spark, lake, definition)
+    assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))
+    assert "a" not in {row["k"] for row in lakes.rows(lake, "gold.activity")}
+    plan_backfill(lake, definition, BEGIN, END)
 
 
 def planned_only(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
