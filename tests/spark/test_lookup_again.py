@@ -348,7 +348,13 @@ def test_two_replays_of_the_same_rows_mark_each_once(spark: SparkSession, lake: 
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [*((kind, "append") for kind in ("deduplicate", "session", "join", "ranking")), ("ranking", "update")],
+    [
+        ("deduplicate", "append"),
+        ("session", "append"),
+        ("ranking", "update"),
+        # How sides are joined and rows ranked, the shop's pipelines and the ranking above ask, too.
+        *(pytest.param(kind, "append", marks=pytest.mark.long) for kind in ("join", "ranking")),
+    ],
 )
 def test_every_kind_of_step_gives_what_it_would_have_given_with_the_key(
     spark: SparkSession, lake: Lake, kind: str, mode: str, tmp_path_factory: pytest.TempPathFactory
