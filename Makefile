@@ -8,7 +8,7 @@ MINIO_MODULE := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 
 .DEFAULT_GOAL := help
 BEGAN := $(shell date +%s)
-.PHONY: help setup setup-tests fast-start up down status run test lint format unit verify cases chaos long bench clean
+.PHONY: help setup setup-tests fast-start up down status run test check lint format unit verify cases chaos long mutants bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,10 +52,11 @@ status: .venv/.ready ## what runs, and how the streams fare
 run: setup ## a simulated shop, live for two minutes in the terminal, without Airflow
 	@tidemark demo
 
+# One pool: tests that wait for Airflow or for a driver leave the processors to those that compute (tests/conftest.py).
 test: setup-tests lint ## lint, types and all tests: README's second command
-	@$(PY) -m pytest tests/unit -q -n 2 --dist loadfile
-	@$(PY) -m pytest tests/spark tests/services -q -m "not outside_data and not long" -n 2 --dist loadfile
-	@$(PY) -m pytest tests --ignore tests/unit --ignore tests/spark --ignore tests/services -m "not outside_data and not long"
+	@$(PY) -m pytest tests -q -m "not outside_data and not long" -n 3 --dist loadfile --no-loadscope-reorder
+
+check: lint unit ## what to run before each commit: format, lint, types, layers, unit tests
 
 lint: .venv/.ready ## format, lint, types, layers
 	@ruff format --check --quiet .
@@ -69,7 +70,7 @@ format: .venv/.ready ## format the code
 	@ruff check --fix .
 
 unit: .venv/.ready ## the tests that need no JVM
-	@$(PY) -m pytest tests/unit -n 2 --dist loadfile
+	@$(PY) -m pytest tests/unit -q -n 2 --dist loadfile
 
 verify: setup ## DATA=folder CASES=folder: the tests that read data from outside the repository
 	@TIDEMARK_DATA="$(DATA)" TIDEMARK_CASES="$(CASES)" TIDEMARK_SHUFFLE_PARTITIONS=1 \
@@ -83,6 +84,9 @@ chaos: setup-tests ## N=200 SEED=1 LAKE=folder|minio: kill drivers, compare with
 
 long: setup-tests ## the variants of tests that take minutes
 	@$(PY) -m pytest tests -m long
+
+mutants: setup-tests ## NAMES="…": make small faults, one after the other; each must be found by a test
+	@$(PY) -m tests.mutants $(NAMES)
 
 bench: setup-tests ## the measurements of benchmarks/README.md (half an hour)
 	@$(PY) -m benchmarks.late_split

@@ -39,7 +39,7 @@ from spark_jobs.lake.ledger import Totals
 from spark_jobs.lake.settings import Settings
 from spark_jobs.simulator import Disorder, bulk_sales
 from spark_jobs.spark.session import build_session
-from tests.services.minio import start_minio
+from tests.support.minio import start_minio
 
 CACHE = Path(".cache/bench")
 SETTINGS = Settings(master="local[2]", shuffle_partitions=2, driver_memory="2g")

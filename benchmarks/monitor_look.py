@@ -19,8 +19,8 @@ from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.spec import Pipeline, Sink, Table
-from tests.builders import a_batch, a_pipeline, a_stamp, write
-from tests.deploying import deploy
+from tests.support.builders import a_batch, a_pipeline, a_stamp, write
+from tests.support.deploying import deploy
 
 COMMITS = 120
 LOOK = """

@@ -1,22 +1,51 @@
-"""One Spark session for all tests that need one."""
+"""What tests of all folders are given: one Spark session, one MinIO, one calm run; and the order in which they run."""
 
+import fcntl
+import itertools
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
-from tests.settings import suit_short_lives
+from tests.support.minio import Minio, minio_binary, start_minio
+from tests.support.process import leave_out
+from tests.support.settings import suit_short_lives
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.calm import CalmRun
+    from tests.support.calm import CalmRun
 
 suit_short_lives()
+
+_FIRST = (
+    "tests/dags/test_streams_under_airflow.py",
+    "tests/control/test_supervised.py",
+    "tests/spark/test_shop_pipelines.py",
+    "tests/chaos/test_kills.py",
+    "tests/control/test_zombies.py",
+    "tests/control/test_cluster.py",
+    "tests/control/test_alerts.py",
+)
+"""Files that take longest, or mostly wait: they begin first, and the others fill the processors beside them."""
+_BUCKETS = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files that take longest first and the unit tests last; workers take one file after the other."""
+    places = {file: place for place, file in enumerate(_FIRST)}
+
+    def place(item: pytest.Item) -> int:
+        file = item.nodeid.partition("::")[0]
+        return len(places) + 1 if file.startswith("tests/unit/") else places.get(file, len(places))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -37,11 +66,41 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
 
 @pytest.fixture(scope="session")
-def calm(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "CalmRun":
-    """What nobody disturbed, for all tests that disturb."""
-    from tests.calm import calm_run
+def calm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "CalmRun":
+    """What nobody disturbed, for all tests that disturb; the first worker that needs it makes it for all."""
+    from tests.support.calm import calm_run
 
-    return calm_run(spark, tmp_path_factory.mktemp("calm"))
+    here = tmp_path_factory.getbasetemp()
+    shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
+    with (shared / "calm.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return calm_run(lambda: request.getfixturevalue("spark"), shared / "calm")
+
+
+@pytest.fixture(scope="session")
+def minio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
+    """A MinIO for all tests of this worker; each makes buckets of its own."""
+    if minio_binary() is None:
+        leave_out("no MinIO server in .cache/bin or on PATH: run `make setup-tests`")
+    with start_minio(tmp_path_factory.mktemp("minio")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(minio_server: Minio) -> Iterator[str]:
+    """A bucket of the test's own, with the server's address and keys in the environment."""
+    # A session keeps what it knows of a bucket, so no two of a run have one name.
+    name = f"bucket-{next(_BUCKETS)}"
+    minio_server.create_bucket(name)
+    with patch.dict(os.environ, minio_server.environment()):
+        yield name
+
+
+@pytest.fixture
+def minio(spark: "SparkSession", minio_server: Minio, bucket: str) -> tuple[Minio, str]:
+    """The server, and a bucket on it that the session knows."""
+    minio_server.let_in(spark, bucket)
+    return minio_server, bucket
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def ledger(
         raise MissingTableError(
             f"pipeline `{definition.name}` has not run on {where.uri} yet. Start it: tidemark run {pipeline}"
         )
-    number = epoch or current.number
+    number = current.number if epoch is None else epoch
     if epoch_at(where, definition.name, number) is None:
         raise MissingTableError(
             f"pipeline `{definition.name}`: no epoch {number}; the current one is {current.number}."

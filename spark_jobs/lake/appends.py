@@ -165,17 +165,24 @@ def twin(table: DeltaTable, lake: Lake, name: str) -> DeltaTable:
 
 
 def place_files(source: Path, target: Path, names: list[str]) -> None:
-    """Copies files to another folder and waits until they and their names are on the disk."""
-    for name in names:
-        final = target / name
-        try:
-            with (source / name).open("rb") as written, final.open("xb") as file:
+    """Copies files to another folder and waits until they and their names are on the disk.
+
+    Raises:
+        OSError: if one cannot be copied, or the folder has a file of its name already: that one stays as it is, and
+            none of the others is left there.
+    """
+    placed: list[Path] = []
+    try:
+        for name in names:
+            with (source / name).open("rb") as written, (target / name).open("xb") as file:
+                placed.append(target / name)
                 shutil.copyfileobj(written, file)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:
-            final.unlink(missing_ok=True)  # a full disk must not be filled by one attempt after the other
-            raise
+    except OSError:
+        for path in placed:
+            path.unlink(missing_ok=True)  # a full disk must not be filled by one attempt after the other
+        raise
     force_folder(target)
 
 

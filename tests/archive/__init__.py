@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Aggregate, Deduplicate, Join, Late, Pipeline, Sink, Table, TopN, Tumbling, Watermark, Where
-from tests import lakes
+from tests.support import lakes
 
 NEWEST = 1
 FOLDER = Path(__file__).parent

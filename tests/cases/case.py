@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from spark_jobs.spec import Hopping, Session, Window
-from tests import model
 from tests.cases.differences import BUILT, DIFFERENCES, WINDOWS
 from tests.cases.errors import CaseError
 from tests.cases.reach import Reach, reach
+from tests.support import model
 
 FAR_MS = 1_000_000_000_000  # 2001
 SIDES = ("left", "right")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests import model
 from tests.cases.case import SIDES, Case, Verdict, Written, key_of
 from tests.cases.errors import CaseError
+from tests.support import model
 
 # What an expected row may say beside the place where it is written.
 _OF_DEDUP = frozenset({"key", "value", "ts_ms", "arrival_order"})

@@ -3,9 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from tests import model
 from tests.cases.case import Case, Found, Verdict, key_of
 from tests.cases.rows import by_other_row_rules, judged, verdict_of
+from tests.support import model
 
 
 def by_tidemarks_rules(case: Case) -> tuple[Verdict, model.Outcome | model.Judged]:

@@ -15,12 +15,12 @@ from spark_jobs.lake.ledger import Totals
 from spark_jobs.plan.logical import build
 from spark_jobs.spec import Aggregate, Deduplicate, Join, Pipeline, Sink, Table, Watermark, Where
 from spark_jobs.spec.steps import Step
-from tests import lakes, model
 from tests.cases.case import Case, key_of
 from tests.cases.errors import CaseError
 from tests.cases.expectations import differ, explanation
 from tests.cases.rows import check_rows, wanted_rows
 from tests.cases.rules import by_tidemarks_rules, found_by_model
+from tests.support import lakes, model
 
 MEASURES = {
     "count": "count(*)",

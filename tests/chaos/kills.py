@@ -33,10 +33,10 @@ from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.reset import tables_of
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Definition, Ingest, Pipeline
-from tests import lakes
 from tests.chaos import pipelines
-from tests.services.minio import start_minio
-from tests.settings import suit_short_lives
+from tests.support import lakes
+from tests.support.minio import start_minio
+from tests.support.settings import suit_short_lives
 
 DEFINITIONS = tuple(value for value in vars(pipelines).values() if isinstance(value, Ingest | Pipeline))
 INGESTS = tuple(each for each in DEFINITIONS if isinstance(each, Ingest))

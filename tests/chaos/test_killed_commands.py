@@ -18,11 +18,11 @@ from spark_jobs.lake.quarantine import Selection
 from spark_jobs.lake.replays import open_replay
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan.tables import aside
-from tests import lakes
 from tests.chaos import kills
 from tests.spark import test_bootstrap as bootstraps
 from tests.spark import test_replay as replays
-from tests.spark.test_backfill import HOPPING, assert_same, events, feed, pipeline, run_repair, table
+from tests.support import lakes
+from tests.support.clicks import HOPPING, assert_same, events, feed, pipeline, run_repair, table
 
 DYING_SWAP = str(Path(__file__).with_name("dying_swap.py"))
 
@@ -33,7 +33,7 @@ def commit_file(lake: Lake, table: str, version: int) -> Path:
 
 # In tests/spark a replay dies at each of its steps, within the process of the test.
 @pytest.mark.long
-def test_a_replay_that_is_killed_on_either_side_of_its_last_commit_to_bronze_moves_each_row_once(
+def test_a_replay_killed_around_its_last_commit_moves_each_row_once(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     landing, good, slices = tmp_path / "landing", 40, 10
@@ -75,7 +75,7 @@ def test_a_replay_that_is_killed_on_either_side_of_its_last_commit_to_bronze_mov
 
 
 @pytest.mark.long
-def test_a_rebuild_that_is_killed_in_the_middle_of_its_swap_is_done_by_the_next(
+def test_a_rebuild_killed_in_its_swap_is_finished_by_the_next_one(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     before, batches = pipeline(mode="update", top=True), events(7)

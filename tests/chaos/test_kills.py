@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
 from spark_jobs.pipelines import registry
-from tests import lakes
-from tests.calm import CalmRun
 from tests.chaos import kills
-from tests.services.minio import minio_binary
-from tests.services.process import leave_out
+from tests.support import lakes
+from tests.support.calm import CalmRun
+from tests.support.minio import minio_binary
+from tests.support.process import leave_out
 
 
 def calm_by(batches: Mapping[str, Sequence[int]], calm: CalmRun, spark: SparkSession, lake: Lake) -> dict[str, Any]:

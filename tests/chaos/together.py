@@ -29,7 +29,7 @@ from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import commits_between, info_of, latest_version, ledger_rows
 from spark_jobs.lake.stamps import decode
 from spark_jobs.pipelines import registry
-from tests.services.minio import start_minio
+from tests.support.minio import start_minio
 
 PIPELINES = ("top_products", "top_products_live", "shop_totals")
 REVISED = ("top_products", "top_products_live")

@@ -22,8 +22,8 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import tables_of
 from spark_jobs.spec import Definition, Pipeline
-from tests import deploying, lakes
 from tests.chaos import pipelines
+from tests.support import deploying, lakes
 
 READERS: tuple[Pipeline, ...] = (pipelines.top_products, pipelines.top_products_live, pipelines.shop_totals)
 JOB = READERS[0].job

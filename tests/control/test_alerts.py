@@ -35,12 +35,12 @@ from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.reset import reset
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Alerts, Definition, Sink, Table
-from tests import lakes
-from tests.builders import a_batch, a_pipeline, a_running_total, a_stamp, an_aggregate, an_ingest, write
 from tests.control import streams
 from tests.control.streams import WatchedLauncher
-from tests.deploying import deploy
-from tests.lakes import TIMESTAMP, Bronze
+from tests.support import lakes
+from tests.support.builders import a_batch, a_pipeline, a_running_total, a_stamp, an_aggregate, an_ingest, write
+from tests.support.deploying import deploy
+from tests.support.lakes import TIMESTAMP, Bronze
 
 COLUMNS = {"product_id": pa.string(), "quantity": pa.int64(), "sold_at": TIMESTAMP}
 PATIENCE_S = 240.0
@@ -216,7 +216,7 @@ def totals(name: str, *, job: str = "streams", by: str = "product_id", **limits:
     )
 
 
-def test_old_events_hold_back_the_watermark_and_their_windows_fill_the_state(stage: Stage) -> None:
+def test_old_events_hold_back_the_watermark_and_fill_the_state(stage: Stage) -> None:
     now = datetime.now(UTC)
     table = bronze(stage, "old", sales(300, now - timedelta(days=3), products=300))
     stage.deploy(windows("old", max_state_rows=200))
@@ -283,7 +283,7 @@ def test_a_batch_that_hangs_is_told_while_it_hangs_and_by_what_it_took(stage: St
     stage.stop("held")
 
 
-def test_a_checkpoint_and_a_state_above_their_limits_are_told_until_the_limits_are_raised(stage: Stage) -> None:
+def test_a_checkpoint_above_its_limits_is_told_until_they_are_raised(stage: Stage) -> None:
     table = bronze(stage, "costly", sales(10, datetime.now(UTC)))
     tight = totals("costly", max_checkpoint_bytes=1, max_checkpoint_duration="1 millisecond", max_state_bytes=1)
     kinds = ("checkpoint-size", "checkpoint-duration", "state-bytes")
@@ -307,9 +307,7 @@ def test_a_checkpoint_and_a_state_above_their_limits_are_told_until_the_limits_a
     stage.stop("costly")
 
 
-def test_a_damaged_checkpoint_is_told_with_its_restarts_until_it_is_whole_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_checkpoint_is_told_until_it_is_whole_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     # Each try comes after a pause twice as long as the one before.
     monkeypatch.setattr(steps, "_TRIES_OF_THE_UNKNOWN", 3)
     table = bronze(stage, "damaged", sales(10, datetime.now(UTC)))
@@ -349,7 +347,7 @@ def test_a_pipeline_that_does_not_fit_its_source_is_told_until_it_is_fixed(stage
     stage.stop("unfit")
 
 
-def test_a_ledger_that_does_not_balance_is_told_until_the_results_are_computed_again(stage: Stage) -> None:
+def test_an_unbalanced_ledger_is_told_until_results_are_computed_again(stage: Stage) -> None:
     table = bronze(stage, "forged", sales(10, datetime.now(UTC)))
     wanted = totals("forged")
     stage.deploy(wanted)

@@ -24,13 +24,13 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.plan.equations import FATES
 from spark_jobs.spec import Pipeline
-from tests import lakes
-from tests.calm import FILES, CalmRun
 from tests.chaos import kills
-from tests.compose import services
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, batches, deploy, launching, supervisor, until
-from tests.services.process import free_port, running
+from tests.support import lakes
+from tests.support.calm import FILES, CalmRun
+from tests.support.compose import services
+from tests.support.process import free_port, running
 
 SECRET = "known-to-the-cluster-alone"
 
@@ -176,7 +176,7 @@ def counted(lake: Lake, reader: Pipeline) -> dict[str, int]:
     return {name: sum(row[name] for _, row in lakes.ledger(lake, reader)) for name in figures}
 
 
-def test_tables_are_those_of_an_undisturbed_run_after_the_master_was_restarted_and_a_worker_was_killed(
+def test_a_restarted_master_and_a_killed_worker_change_no_table(
     calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake, logs, readers = Lake(str(tmp_path / "lake")).ensure_exists(), tmp_path / "logs", READERS[:1]

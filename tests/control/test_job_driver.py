@@ -12,10 +12,10 @@ from spark_jobs.control.orders import Desired
 from spark_jobs.job.loop import JobDriver
 from spark_jobs.lake import Lake, halts
 from spark_jobs.spec import Between, Files, Ingest, Sink
-from tests import lakes
-from tests.builders import a_pipeline
 from tests.control import streams
 from tests.control.streams import JOB
+from tests.support import lakes
+from tests.support.builders import a_pipeline
 
 
 def test_orders_that_cannot_be_read_at_first_are_not_taken_for_none(
@@ -38,7 +38,7 @@ def test_orders_that_cannot_be_read_at_first_are_not_taken_for_none(
     assert len(looks) == 2
 
 
-def test_a_halted_pipeline_waits_beside_the_others_and_takes_a_decision_up_by_itself(
+def test_a_halted_pipeline_waits_and_takes_a_decision_up_by_itself(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     def an_ingest(name: str) -> Ingest:

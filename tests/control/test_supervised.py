@@ -17,15 +17,15 @@ from spark_jobs.control.launchers import Launched, LocalProcess
 from spark_jobs.control.monitor import Report, look, mark_reported
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Sink
-from tests.calm import CalmRun
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, batches, beat, deploy, launching, supervisor, until
+from tests.support.calm import CalmRun
 
 TWO = READERS[:2]
 NAMES = sorted(reader.name for reader in TWO)
 
 
-def test_tables_are_those_of_an_undisturbed_run_after_a_driver_and_a_supervisor_were_killed(
+def test_a_killed_driver_and_a_killed_supervisor_change_no_table(
     calm: CalmRun, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake, logs = Lake(str(tmp_path / "lake")).ensure_exists(), tmp_path / "logs"
@@ -91,7 +91,7 @@ def java_of(launched: Launched) -> psutil.Process:
     return java
 
 
-def test_a_broken_pipeline_fails_with_its_error_and_leaves_the_others_alone(
+def test_a_broken_pipeline_fails_with_its_error_and_stops_no_other(
     calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake(str(tmp_path / "lake")).ensure_exists()

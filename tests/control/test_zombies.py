@@ -3,11 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -19,28 +15,20 @@ from spark_jobs.control.launchers import LocalProcess
 from spark_jobs.lake import Lake
 from spark_jobs.lake.reset import reset
 from spark_jobs.spec import Pipeline
-from tests.calm import CalmRun
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, beat, deploy, launching, supervisor, until
-from tests.services.minio import minio_binary, start_minio
-from tests.services.process import leave_out
+from tests.support.calm import CalmRun
 
 ZOMBIE = (sys.executable, str(Path(__file__).with_name("zombie_driver.py")))
 TABLE, VERSION = "gold.top_products", "4"
 
 
-@contextmanager
-def a_lake(kind: str, folder: Path, spark: SparkSession) -> Iterator[Lake]:
-    if kind == "folder":
-        yield Lake(str(folder / "lake")).ensure_exists()
-        return
-    if minio_binary() is None:
-        leave_out("no minio binary: `make setup-tests` builds one where Go is installed")
-    with start_minio(folder / "minio") as minio, patch.dict(os.environ, minio.environment()):
-        bucket = f"zombies-{urlsplit(minio.endpoint).port}"
-        minio.create_bucket(bucket)
-        minio.let_in(spark, bucket)
-        yield Lake(f"s3a://{bucket}/lake")
+def a_lake(kind: str, request: pytest.FixtureRequest) -> Lake:
+    if kind == "minio":
+        _, bucket = request.getfixturevalue("minio")
+        return Lake(f"s3a://{bucket}/lake")
+    lake: Lake = request.getfixturevalue("lake")
+    return lake
 
 
 def is_asleep(pid: int) -> bool:
@@ -59,12 +47,19 @@ ONE, ALL = READERS[:1], READERS
         pytest.param("minio", False, ALL, id="minio-all", marks=pytest.mark.long),
     ],
 )
-def test_a_driver_that_wakes_in_the_middle_of_a_commit_after_it_was_replaced_changes_nothing(
-    kind: str, with_reset: bool, readers: tuple[Pipeline, ...], calm: CalmRun, spark: SparkSession, tmp_path: Path
+def test_a_replaced_driver_that_wakes_within_a_commit_changes_nothing(
+    kind: str,
+    with_reset: bool,
+    readers: tuple[Pipeline, ...],
+    calm: CalmRun,
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    lake = a_lake(kind, request)
     names = [reader.name for reader in readers]
     asleep = WatchedLauncher(LocalProcess(ZOMBIE), {"ZOMBIE_TABLE": TABLE, "ZOMBIE_VERSION": VERSION})
-    with a_lake(kind, tmp_path, spark) as lake, launching(asleep), launching(WatchedLauncher()) as awake:
+    with launching(asleep), launching(WatchedLauncher()) as awake:
         streams.copy_bronze(calm.bronze, lake)
         deploy(lake, readers)
         here = supervisor(lake, tmp_path / "here", asleep, host="here")

@@ -23,7 +23,7 @@ from spark_jobs.control import orders, pulse, terms
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.lake import Lake
 from spark_jobs.simulator import Shop, simulate_files
-from tests.services.process import free_port
+from tests.support.process import free_port
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.halts import Choice
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Ingest
-from tests.builders import a_batch, a_lake, a_stamp, write
-from tests.services.process import REPOSITORY
+from tests.support.builders import a_batch, a_lake, a_stamp, write
+from tests.support.process import REPOSITORY
 
 KEEPING_LATE = [
     "order_payments", "page_sessions", "rolling_sales", "top_products", "top_products_live", "unique_events",
@@ -194,7 +194,7 @@ def test_a_halted_pipeline_goes_on_by_a_form_and_the_answer_of_a_person(describe
     assert dag["params"]["choice"]["enum"] == list(get_args(Choice))
 
 
-def test_a_quarantine_is_replayed_in_the_same_pool_after_a_person_has_answered(described: Any) -> None:
+def test_a_quarantine_is_replayed_in_the_batch_pool_after_an_approval(described: Any) -> None:
     dag = described["dags"]["replay_quarantine"]
     assert dag["pools"] == {"report": "default_pool", "approval": "default_pool", "replay": "tidemark_batch"}
     assert list(dag["params"]) == ["pipeline", "reasons", "since", "until", "comment", "dry_run"]
@@ -225,7 +225,7 @@ def test_an_audit_goes_back_from_what_is_closed(
     ("run_type", "day", "is_computed"),
     [("scheduled", -1, False), ("scheduled", 0, True), ("backfill", -1, True)],
 )
-def test_of_its_own_accord_a_backfill_leaves_alone_the_days_before_its_stream(
+def test_a_scheduled_backfill_leaves_alone_the_days_before_its_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_type: str, day: int, is_computed: bool
 ) -> None:
     lake, pipeline = a_lake(tmp_path / "lake"), registry()["top_products"]
@@ -260,7 +260,7 @@ def test_the_forms_offer_every_registered_pipeline(described: Any) -> None:
         assert described["dags"][name]["params"]["pipelines"]["examples"] == list(registry())
 
 
-def test_a_broken_file_among_the_pipelines_leaves_every_dag_and_is_told_on_its_page_and_in_its_form(
+def test_a_broken_pipeline_file_breaks_no_dag_and_is_told_on_its_page(
     tmp_path: Path,
 ) -> None:
     more = tmp_path / "more"

@@ -131,7 +131,7 @@ def test_an_airflow_that_does_not_answer_is_named_with_what_to_do(
 
 
 @pytest.mark.parametrize("ends", ["standalone", "api-server"])
-def test_where_one_of_airflows_servers_ends_the_other_does_and_the_exit_code_is_told(ends: str, tmp_path: Path) -> None:
+def test_where_one_server_of_airflow_ends_the_other_one_ends_too(ends: str, tmp_path: Path) -> None:
     home, pids = tmp_path / "home", tmp_path / "pids"
     home.mkdir()
     airflow = tmp_path / "airflow"

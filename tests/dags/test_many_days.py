@@ -90,9 +90,7 @@ def awaited(here: Machine, first: datetime, last: datetime, holds: Callable[[dic
     return days(here, first, last)
 
 
-def test_ten_days_are_green_one_after_the_other_and_days_before_the_first_event_too(
-    here: Machine, today: datetime
-) -> None:
+def test_ten_days_are_green_even_those_before_the_first_event(here: Machine, today: datetime) -> None:
     # The newest day has the run of the schedule.
     first, last = today - 11 * DAY, today - 2 * DAY
     finished(here, create(here, first, last))
@@ -101,7 +99,7 @@ def test_ten_days_are_green_one_after_the_other_and_days_before_the_first_event_
     assert set(found.values()) == {"success"}
 
 
-def test_what_is_cancelled_goes_on_where_the_failed_days_are_asked_for_again(here: Machine, today: datetime) -> None:
+def test_a_cancelled_backfill_goes_on_where_failed_days_are_run_again(here: Machine, today: datetime) -> None:
     first, last = today - 17 * DAY, today - 12 * DAY
     number = create(here, first, last)
     awaited(here, first, last, lambda found: "success" in found.values())
@@ -137,7 +135,7 @@ def test_the_dags_of_every_day_are_green_with_a_row_for_each_pipeline(here: Mach
     assert set(rows.values()) == {"success"}
 
 
-def test_a_day_that_fails_leaves_the_others_to_go_on_and_is_run_again_alone(here: Machine, today: datetime) -> None:
+def test_a_day_that_fails_stops_no_other_and_is_run_again_alone(here: Machine, today: datetime) -> None:
     first, last = today - 23 * DAY, today - 21 * DAY
     # A driver that streams the table would make its folder anew.
     here.process("supervisor").stop(within_s=150)

@@ -15,8 +15,8 @@ from spark_jobs.control import monitor
 from spark_jobs.lake import Lake
 from spark_jobs.pipelines import registry
 from tests.dags.receiver import listening
-from tests.deploying import deploy
-from tests.services.process import free_port
+from tests.support.deploying import deploy
+from tests.support.process import free_port
 
 
 def change(pipeline: str) -> dict[str, object]:
@@ -30,9 +30,7 @@ def change(pipeline: str) -> dict[str, object]:
     }
 
 
-def test_a_notifier_that_does_not_answer_keeps_neither_the_others_nor_the_monitor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notifier_that_does_not_answer_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(notifiers, "log", lambda text, level=0: said.append(text))
     monkeypatch.setattr(notifiers, "_ALL_S", 3)
@@ -82,7 +80,7 @@ def test_what_nobody_took_is_to_be_told_again(
     assert notifiers.notify([], {}) == []
 
 
-def test_a_breach_that_nobody_took_is_told_at_the_next_look_and_then_no_more(
+def test_a_breach_that_nobody_took_is_told_once_at_the_next_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifiers, "log", lambda text, level=0: None)

@@ -55,7 +55,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver, mails: Ma
         yield found
 
 
-def test_up_deploys_the_demonstration_through_its_dag_and_says_where_to_look(here: Machine) -> None:
+def test_up_deploys_the_demonstration_through_its_dag(here: Machine) -> None:
     runs = here.api.get("dags/deploy_streams/dagRuns")["dag_runs"]
     assert [run["state"] for run in runs] == ["success"]
     assert set(here.generations()) == DEMO
@@ -82,7 +82,7 @@ def test_a_second_up_changes_nothing_that_runs(here: Machine) -> None:
     assert "running: " in said
 
 
-def test_deploying_what_runs_changes_nothing_and_is_one_run_also_where_its_answer_is_lost(here: Machine) -> None:
+def test_deploying_what_runs_changes_nothing_even_if_its_answer_is_lost(here: Machine) -> None:
     before, runs_before, answers = here.generations(), _deploy_runs(here), []
 
     def lose_the_first(answer: httpx.Response) -> None:
@@ -165,7 +165,7 @@ def test_the_monitor_is_green_with_a_row_named_after_each_pipeline(here: Machine
     assert "running" in run.log("report", "top_products")
 
 
-def test_a_table_that_moved_is_an_asset_event_and_starts_the_dag_that_follows_it(here: Machine) -> None:
+def test_a_table_that_moved_starts_the_dag_that_follows_its_asset(here: Machine) -> None:
     def told() -> str | None:
         runs = here.api.get("dags/top_products_report/dagRuns?state=success")["dag_runs"]
         asset = [run for run in runs if run["run_type"] == "asset_triggered"]
@@ -227,7 +227,7 @@ def test_a_broken_pipeline_is_red_with_its_real_error_and_the_others_go_on(here:
     assert receiver.of("ingest_clicks") == [("/alerts", "not-running", "began")]
 
 
-def test_whoever_is_told_is_told_once_when_it_begins_and_once_when_it_clears(
+def test_receivers_are_told_once_when_a_breach_begins_and_when_it_clears(
     here: Machine, receiver: Receiver, mails: Mailbox
 ) -> None:
     here.run("monitor_streams")
@@ -258,9 +258,7 @@ def test_a_notifier_that_cannot_be_reached_hides_nothing(here: Machine) -> None:
     assert "entry 0 (webhook): 'ALERT ingest_clicks: not-running' could not be delivered" in telling[0]
 
 
-def test_a_lake_that_is_unreachable_is_told_once_and_streams_go_on_when_it_is_back(
-    here: Machine, receiver: Receiver
-) -> None:
+def test_an_unreachable_lake_is_told_once_and_streams_go_on_afterwards(here: Machine, receiver: Receiver) -> None:
     """As when its disk is not mounted: an empty folder is in its place."""
     driver = here.pulse()
     assert driver is not None
@@ -294,7 +292,7 @@ def test_a_lake_that_is_unreachable_is_told_once_and_streams_go_on_when_it_is_ba
     until(lambda: _read(here, "shop_totals") > read, 120, "further events in the ledger")
 
 
-def test_a_backfill_corrects_closed_results_settles_late_events_and_says_what_has_changed(here: Machine) -> None:
+def test_a_backfill_corrects_closed_results_and_settles_late_events(here: Machine) -> None:
     pool = here.api.get("pools/tidemark_batch")
     assert pool["slots"] == 1
     before = _late(here, "settled_version IS NULL")

@@ -20,7 +20,7 @@ from spark_jobs.control import launchers
 from spark_jobs.documentation.pages import bare_index_page
 from spark_jobs.documentation.places import PREFIX, below, index_path, page_path
 from spark_jobs.lake import Lake
-from tests.services.process import free_port, running
+from tests.support.process import free_port, running
 
 PAGE = '<p class="quiet"><a href="../index.html">All tables</a></p> 2 of 4 rows break it'
 SECRET = "nobody is to see this"
@@ -133,7 +133,7 @@ def place(table: str) -> str:
     return below("", page_path(table)).removeprefix("/")
 
 
-def test_a_page_is_shown_to_a_user_by_token_and_by_the_cookie_of_the_browser(server: Server) -> None:
+def test_a_page_is_shown_to_a_user_with_a_token_or_a_cookie(server: Server) -> None:
     path = f"{PREFIX}/{place('gold.top_products')}"
     by_token = server.page(place("gold.top_products"), "reader")
     by_cookie = server.get(path, Cookie=f"_token={server.token('reader')}", Accept="text/html")
@@ -248,7 +248,7 @@ def test_airflow_has_the_pages_in_its_menu(server: Server) -> None:
 
 
 @pytest.mark.parametrize("base", ["https://flow.example/team/", None])
-def test_the_log_of_a_check_and_its_button_have_the_address_under_airflows_own(
+def test_the_links_of_a_check_are_under_the_address_of_airflow(
     base: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)

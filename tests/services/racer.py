@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from infra.setup_jars import Layout, compile_java, find_java, pyspark_jars
-from tests.services.process import REPOSITORY
+from tests.support.process import REPOSITORY
 
 _HEAD_START_MS = 700
 

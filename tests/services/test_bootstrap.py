@@ -11,9 +11,9 @@ from spark_jobs.batch.rebuild import plan_rebuild
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import exists
 from spark_jobs.plan.tables import aside
-from tests.services.minio import Minio
-from tests.spark.test_backfill import HOPPING, MEASURES, assert_same, events, feed, pipeline, run_repair, table
 from tests.spark.test_bootstrap import assert_sound, dies_after, expected, rebuilt, run, with_aggregate
+from tests.support.clicks import HOPPING, MEASURES, assert_same, events, feed, pipeline, run_repair, table
+from tests.support.minio import Minio
 
 
 # In tests/spark the same on a folder.

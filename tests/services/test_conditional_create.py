@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.services.faulty import LossyProxy, start_forgetful_store, start_lossy_proxy
-from tests.services.minio import Minio, minio_binary, start_minio
-from tests.services.process import leave_out
 from tests.services.racer import Racer, race_commits, race_rounds, start_racers
+from tests.support.minio import Minio
 
 LAKE, LOSSY, FORGETFUL, CARELESS = "lake", "lossy", "forgetful", ("careless-create", "careless-all")
 """Buckets, and with them the ways of reaching the store: S3A takes settings for each bucket."""
@@ -55,13 +54,10 @@ class Store:
 
 
 @pytest.fixture(scope="module")
-def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
-    if minio_binary() is None:
-        leave_out("no MinIO server in .cache/bin or on PATH: run `make setup-tests`")
-    with start_minio(tmp_path_factory.mktemp("minio")) as server:
-        for bucket in (LAKE, LOSSY, FORGETFUL, *CARELESS):
-            server.create_bucket(bucket)
-        yield server
+def minio(minio_server: Minio) -> Minio:
+    for bucket in (LAKE, LOSSY, FORGETFUL, *CARELESS):
+        minio_server.create_bucket(bucket)
+    return minio_server
 
 
 @pytest.fixture(scope="module")

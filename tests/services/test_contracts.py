@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Contract, Files, Ingest, Sink
-from tests import lakes
-from tests.services.minio import Minio
 from tests.spark.test_contracts import T, run
+from tests.support import lakes
+from tests.support.minio import Minio
 
 COLUMNS = {"k": "STRING", "v": "INT", "t": "TIMESTAMP"}
 

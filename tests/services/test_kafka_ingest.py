@@ -23,10 +23,10 @@ from spark_jobs.lake.reset import reset
 from spark_jobs.pipelines import registry
 from spark_jobs.simulator import Disorder, Shop, TruthRow, read_truth, simulate_kafka
 from spark_jobs.spec import Ingest, Kafka
-from tests import lakes
-from tests.services.kafka import Kafka as Broker
-from tests.services.kafka import kafka_jars, start_kafka
-from tests.services.process import free_port, leave_out
+from tests.support import lakes
+from tests.support.kafka import Kafka as Broker
+from tests.support.kafka import kafka_jars, start_kafka
+from tests.support.process import free_port, leave_out
 
 TOPIC = "shop.sales"
 PATIENCE_S = 120.0

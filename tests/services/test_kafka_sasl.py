@@ -27,10 +27,10 @@ from spark_jobs.lake.kafka import KafkaSettingsError, check_credentials, client_
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Ingest, Kafka
-from tests import lakes
-from tests.services.kafka import Kafka as Broker
-from tests.services.kafka import kafka_jars, start_sasl_kafka
-from tests.services.process import REPOSITORY, leave_out
+from tests.support import lakes
+from tests.support.kafka import Kafka as Broker
+from tests.support.kafka import kafka_jars, start_sasl_kafka
+from tests.support.process import REPOSITORY, leave_out
 
 ADMIN_PASSWORD = "4d1f-the-administrator"
 STREAMS_PASSWORD = "str$eams: \"quoted\", 'single', back\\slash; and {braces}"
@@ -86,7 +86,7 @@ def files_with(text: str, root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
-def test_what_the_simulator_writes_with_its_credentials_an_ingest_reads_with_its_own(
+def test_an_ingest_reads_with_its_own_credentials_what_the_simulator_wrote(
     spark: SparkSession,
     broker: Broker,
     tmp_path: Path,
@@ -110,7 +110,7 @@ def test_what_the_simulator_writes_with_its_credentials_an_ingest_reads_with_its
     assert "str$eams" not in messages(spark, Kafka("sales"))._jdf.queryExecution().toString()
 
 
-def test_a_wrong_password_is_told_with_what_to_set_and_without_the_password(
+def test_a_wrong_password_is_told_without_it_and_with_what_to_set(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     become(monkeypatch, broker, "streams", "the-wrong-one")

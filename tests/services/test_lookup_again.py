@@ -14,10 +14,10 @@ from spark_jobs.batch.repair import plan_repair
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.quarantine import Selection
-from tests import lakes
-from tests.services.minio import Minio
 from tests.spark.test_enrich import sales
 from tests.spark.test_lookup_again import pipeline, set_aside, sound, windows
+from tests.support import lakes
+from tests.support.minio import Minio
 
 
 def test_events_are_looked_up_again_on_minio(spark: SparkSession, minio: tuple[Minio, str]) -> None:

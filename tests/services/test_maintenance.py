@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import commits_between
@@ -14,40 +12,31 @@ from spark_jobs.lake.maintenance import Maintenance, Pace
 from spark_jobs.lake.retention import first_version
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables import open_table
-from tests import lakes
-from tests.services.minio import minio_binary, start_minio
-from tests.services.process import leave_out
+from tests.support import lakes
+from tests.support.minio import Minio
 
 
-def test_a_table_on_minio_is_compacted_cut_and_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if minio_binary() is None:
-        leave_out("needs MinIO: make setup-tests")
-    with start_minio(tmp_path) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        server.create_bucket("shop")
-        lake = Lake("s3a://shop/lake")
-        bronze = lakes.Bronze(lake, "bronze.clicks", {"k": pa.string(), "t": lakes.TIMESTAMP}, "t")
-        hour = timedelta(hours=1)
-        pace = Pace(
-            now=datetime.now(UTC) + 48 * hour, quiet=timedelta(0), in_flight=hour, fewest_commits=3, fewest_files=2
-        )
-        maintenance = Maintenance(lake, Retention(versions=hour, lookups=hour), pace)
-        for first in (0, 20):
-            for number in range(first, first + 20):
-                bronze.append([{"k": f"u{number}", "t": lakes.at(1_767_225_600_000 + number)}])
-            done = {table.name: maintenance.execute(table) for table in maintenance.tables()}["bronze.clicks"]
-            assert (done.files_after, done.problem) == (1, None)
-        opened = open_table(lake, "bronze.clicks")
-        assert sorted(opened.to_pyarrow_table().column("k").to_pylist()) == sorted(f"u{n}" for n in range(40))
-        assert first_version(lake, "bronze.clicks") == opened.version() - 2
-        # Two of batches before the newest compaction, and its file; the files of the first twenty are gone.
-        files = [
-            key
-            for key in server.keys("shop", "lake/bronze/clicks/")
-            if key.endswith(".parquet") and "_delta_log" not in key
-        ]
-        assert len(files) == 1 + 20 + 1
-        assert [version for version, _ in commits_between(lake, "bronze.clicks", 0, opened.version())] == list(
-            range(opened.version() + 1)
-        )
+def test_a_table_on_minio_is_compacted_cut_and_cleaned(minio_server: Minio, bucket: str) -> None:
+    lake = Lake(f"s3a://{bucket}/lake")
+    bronze = lakes.Bronze(lake, "bronze.clicks", {"k": pa.string(), "t": lakes.TIMESTAMP}, "t")
+    hour = timedelta(hours=1)
+    pace = Pace(now=datetime.now(UTC) + 48 * hour, quiet=timedelta(0), in_flight=hour, fewest_commits=3, fewest_files=2)
+    maintenance = Maintenance(lake, Retention(versions=hour, lookups=hour), pace)
+    for first in (0, 20):
+        for number in range(first, first + 20):
+            bronze.append([{"k": f"u{number}", "t": lakes.at(1_767_225_600_000 + number)}])
+        done = {table.name: maintenance.execute(table) for table in maintenance.tables()}["bronze.clicks"]
+        assert (done.files_after, done.problem) == (1, None)
+    opened = open_table(lake, "bronze.clicks")
+    assert sorted(opened.to_pyarrow_table().column("k").to_pylist()) == sorted(f"u{n}" for n in range(40))
+    assert first_version(lake, "bronze.clicks") == opened.version() - 2
+    # Two of batches before the newest compaction, and its file; the files of the first twenty are gone.
+    files = [
+        key
+        for key in minio_server.keys(bucket, "lake/bronze/clicks/")
+        if key.endswith(".parquet") and "_delta_log" not in key
+    ]
+    assert len(files) == 1 + 20 + 1
+    assert [version for version, _ in commits_between(lake, "bronze.clicks", 0, opened.version())] == list(
+        range(opened.version() + 1)
+    )

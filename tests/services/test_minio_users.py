@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,10 +24,10 @@ from spark_jobs.control.monitor import look, mark_reported
 from spark_jobs.lake import Lake, halts, query
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import LakeUnavailableError
-from tests.builders import a_pipeline, an_ingest
-from tests.deploying import deploy
-from tests.services.minio import Minio, minio_binary, start_minio
-from tests.services.process import REPOSITORY, leave_out
+from tests.support.builders import a_pipeline, an_ingest
+from tests.support.deploying import deploy
+from tests.support.minio import Minio
+from tests.support.process import REPOSITORY
 
 BUCKET, LAKE = "tidemark", "s3a://tidemark/lake"
 PASSWORDS = {user: f"{user}-4f2c91" for user in ("streams", "airflow", "analysts")}
@@ -65,15 +64,12 @@ def environment(minio: Minio, **other: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
-    if minio_binary() is None:
-        leave_out("no MinIO server in .cache/bin or on PATH: run `make setup-tests`")
-    with start_minio(tmp_path_factory.mktemp("minio")) as server:
-        setup_users(environment(server, MINIO_STREAMS_PASSWORD="an-earlier-one"))
-        setup_users(environment(server))  # at every start: it finds all in place, and a password that has changed
-        for key in (*TABLES, *INNER, *OF_STREAMS, *OF_AIRFLOW, *OUTSIDE):
-            server.client().put_object(Bucket=BUCKET, Key=key, Body=b"x")
-        yield server
+def minio(minio_server: Minio) -> Minio:
+    setup_users(environment(minio_server, MINIO_STREAMS_PASSWORD="an-earlier-one"))
+    setup_users(environment(minio_server))  # at every start: it finds all in place, and a password that has changed
+    for key in (*TABLES, *INNER, *OF_STREAMS, *OF_AIRFLOW, *OUTSIDE):
+        minio_server.client().put_object(Bucket=BUCKET, Key=key, Body=b"x")
+    return minio_server
 
 
 def client(minio: Minio, user: str) -> Any:
@@ -114,7 +110,7 @@ def test_streams_do_everything_in_the_lake_and_nothing_outside(minio: Minio) -> 
     assert {key: may(minio, "streams", key) for key in OUTSIDE} == dict.fromkeys(OUTSIDE, "")
 
 
-def test_airflow_reads_the_lake_and_writes_only_orders_and_what_its_monitor_notes(minio: Minio) -> None:
+def test_airflow_writes_only_orders_and_the_notes_of_its_monitor(minio: Minio) -> None:
     """Above all no sign of life, term or lease: a supervisor acts on those on its host."""
     assert {key: may(minio, "airflow", key) for key in (*TABLES, *INNER, *OF_STREAMS, *OF_AIRFLOW, *OUTSIDE)} == {
         **dict.fromkeys((*TABLES, *INNER, *OF_STREAMS), "r"),

@@ -16,9 +16,8 @@ from spark_jobs.cli import app
 from spark_jobs.documentation.reading import read_index, read_page
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError
-from tests import lakes
-from tests.services.minio import minio_binary, start_minio
-from tests.services.process import leave_out
+from tests.support import lakes
+from tests.support.minio import Minio
 from tests.unit.test_quality import sales
 
 DEFINITION = """
@@ -50,73 +49,67 @@ class Links(HTMLParser):
 
 
 def test_a_table_on_minio_is_checked_and_its_page_is_beside_the_lake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, minio_server: Minio, bucket: str
 ) -> None:
-    if minio_binary() is None:
-        leave_out("needs MinIO: make setup-tests")
     file = tmp_path / "mine.py"
     file.write_text(DEFINITION)
-    with start_minio(tmp_path) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        server.create_bucket("shop")
-        lake = Lake("s3a://shop/lake")
+    lake = Lake(f"s3a://{bucket}/lake")
 
-        def append(*rows: tuple[str | None, int | None]) -> None:
-            where, options = lake.table_uri("gold.hourly_sales"), lake.storage_options
-            write_deltalake(where, sales(*rows), mode="append", storage_options=options)
+    def append(*rows: tuple[str | None, int | None]) -> None:
+        where, options = lake.table_uri("gold.hourly_sales"), lake.storage_options
+        write_deltalake(where, sales(*rows), mode="append", storage_options=options)
 
-        def tidemark(*arguments: str) -> tuple[int, str]:
-            done = CliRunner().invoke(app, [*arguments, str(file), "--lake", lake.uri])
-            return done.exit_code, done.output
+    def tidemark(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, [*arguments, str(file), "--lake", lake.uri])
+        return done.exit_code, done.output
 
-        append(("a", 0), ("b", 1), (None, 2), ("d", -1))
-        code, told = tidemark("check")
-        assert code == 1, told
-        assert "BROKEN between(units, 1..): 2 of 4 rows break it" in told
-        assert "warn   not_null(product_id): 1 of 4 rows break it" in told
-        assert "ok     unique(product_id)" in told
-        # The address that it tells is that of an object, and what a browser gets there is a page.
-        assert re.findall(r"report s3a://(\S+)", told) == [f"shop/{PAGE}"]
-        (link,) = re.findall(r"link, for 12 hours: (http\S+)", told)
-        opened = httpx.get(link)
-        assert (opened.status_code, "3 expectations, 2 broken." in opened.text) == (200, True)
-        page = server.client().get_object(Bucket="shop", Key=PAGE)
-        assert page["ContentType"].startswith("text/html")
-        text = page["Body"].read().decode()
-        assert "3 expectations, 2 broken." in text
-        assert "2 of 4 rows break it" in text
-        assert "units = -1" in text
+    append(("a", 0), ("b", 1), (None, 2), ("d", -1))
+    code, told = tidemark("check")
+    assert code == 1, told
+    assert "BROKEN between(units, 1..): 2 of 4 rows break it" in told
+    assert "warn   not_null(product_id): 1 of 4 rows break it" in told
+    assert "ok     unique(product_id)" in told
+    # The address that it tells is that of an object, and what a browser gets there is a page.
+    assert re.findall(r"report s3a://(\S+)", told) == [f"{bucket}/{PAGE}"]
+    (link,) = re.findall(r"link, for 12 hours: (http\S+)", told)
+    opened = httpx.get(link)
+    assert (opened.status_code, "3 expectations, 2 broken." in opened.text) == (200, True)
+    page = minio_server.client().get_object(Bucket=bucket, Key=PAGE)
+    assert page["ContentType"].startswith("text/html")
+    text = page["Body"].read().decode()
+    assert "3 expectations, 2 broken." in text
+    assert "2 of 4 rows break it" in text
+    assert "units = -1" in text
 
-        append(("e", 3))
-        code, told = tidemark("check")
-        assert (code, "ok     between(units, 1..): 0 of 1 rows break it" in told) == (0, True), told
-        kept = sorted(
-            (row["to_version"], row["expectation"], row["severity"], row["success"], row["unexpected_count"])
-            for row in lakes.rows(lake, "ops.quality")
-        )
-        assert kept == [
-            (0, "between(units, 1..)", "fail", False, 2),
-            (0, "not_null(product_id)", "warn", False, 1),
-            (0, "unique(product_id)", "fail", True, 0),
-            (1, "between(units, 1..)", "fail", True, 0),
-            (1, "not_null(product_id)", "warn", True, 0),
-            (1, "unique(product_id)", "fail", True, 0),
-        ]
-        assert "3 expectations, 0 broken." in server.read("shop", PAGE)
+    append(("e", 3))
+    code, told = tidemark("check")
+    assert (code, "ok     between(units, 1..): 0 of 1 rows break it" in told) == (0, True), told
+    kept = sorted(
+        (row["to_version"], row["expectation"], row["severity"], row["success"], row["unexpected_count"])
+        for row in lakes.rows(lake, "ops.quality")
+    )
+    assert kept == [
+        (0, "between(units, 1..)", "fail", False, 2),
+        (0, "not_null(product_id)", "warn", False, 1),
+        (0, "unique(product_id)", "fail", True, 0),
+        (1, "between(units, 1..)", "fail", True, 0),
+        (1, "not_null(product_id)", "warn", True, 0),
+        (1, "unique(product_id)", "fail", True, 0),
+    ]
+    assert "3 expectations, 0 broken." in minio_server.read(bucket, PAGE)
 
-        code, told = tidemark("docs")
-        assert (code, f"s3a://shop/{INDEX}" in told) == (0, True), told
-        list_of_tables = server.read("shop", INDEX)
-        assert "all 3 hold" in list_of_tables
-        for link in Links(list_of_tables).found:
-            back = Links(server.read("shop", normpath(join(dirname(INDEX), link)))).found
-            assert "../index.html" in back
-        assert "gold.hourly_sales/index.html" in Links(list_of_tables).found
+    code, told = tidemark("docs")
+    assert (code, f"s3a://{bucket}/{INDEX}" in told) == (0, True), told
+    list_of_tables = minio_server.read(bucket, INDEX)
+    assert "all 3 hold" in list_of_tables
+    for link in Links(list_of_tables).found:
+        back = Links(minio_server.read(bucket, normpath(join(dirname(INDEX), link)))).found
+        assert "../index.html" in back
+    assert "gold.hourly_sales/index.html" in Links(list_of_tables).found
 
-        # What Airflow shows.
-        assert read_index(lake) == list_of_tables.encode()
-        assert read_page(lake, "gold.hourly_sales") == server.read("shop", PAGE).encode()
-        assert read_page(lake, "gold.none") is None
-        with pytest.raises(LakeUnavailableError, match="NoSuchBucket"):
-            read_page(Lake("s3a://none/lake"), "gold.hourly_sales")
+    # What Airflow shows.
+    assert read_index(lake) == list_of_tables.encode()
+    assert read_page(lake, "gold.hourly_sales") == minio_server.read(bucket, PAGE).encode()
+    assert read_page(lake, "gold.none") is None
+    with pytest.raises(LakeUnavailableError, match="NoSuchBucket"):
+        read_page(Lake("s3a://none/lake"), "gold.hourly_sales")

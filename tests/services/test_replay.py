@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli import app
 from spark_jobs.lake import Lake
-from tests import lakes
-from tests.services.minio import minio_binary, start_minio
-from tests.services.process import REPOSITORY, leave_out
+from tests.support import lakes
+from tests.support.process import REPOSITORY
 
 DEFINITION = """
 from spark_jobs.spec import Files, Ingest, OneOf, Sink
@@ -31,30 +30,24 @@ mine = Ingest(
 
 
 @pytest.mark.long
-def test_a_replay_on_minio_moves_rows_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if minio_binary() is None:
-        leave_out("needs MinIO: make setup-tests")
+def test_a_replay_on_minio_moves_rows_once(tmp_path: Path, bucket: str) -> None:
     landing, file = tmp_path / "landing", tmp_path / "mine.py"
     landing.mkdir()
     rows = [{"id": number, "store": "abc"[number % 3], "t": "2026-01-01T00:00:00Z"} for number in range(30)]
     (landing / "1.json").write_text("\n".join(map(json.dumps, rows)) + "\nnone\n")
-    with start_minio(tmp_path) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        server.create_bucket("shop")
-        lake = Lake("s3a://shop/lake")
+    lake = Lake(f"s3a://{bucket}/lake")
 
-        def tidemark(*arguments: str) -> None:
-            command = [sys.executable, "-m", "spark_jobs", *arguments, "--lake", lake.uri]
-            done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
-            assert done.returncode == 0, done.stderr
+    def tidemark(*arguments: str) -> None:
+        command = [sys.executable, "-m", "spark_jobs", *arguments, "--lake", lake.uri]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
 
-        file.write_text(DEFINITION.format(landing=str(landing), stores=("a", "b")))
-        tidemark("run", str(file), "--until-caught-up")
-        file.write_text(DEFINITION.format(landing=str(landing), stores=("a", "b", "c")))
-        tidemark("replay", str(file))
-        assert sorted(row["id"] for row in lakes.rows(lake, "bronze.mine")) == list(range(30))
-        assert [row["raw"] for row in lakes.rows(lake, "bronze.mine__quarantine")] == ["none"]
-        told = CliRunner().invoke(app, ["ledger", str(file), "--lake", lake.uri])
-        assert told.exit_code == 0
-        assert "rows read again 11 = replayed 10 + set aside as before 1, 10 taken out" in told.stdout
+    file.write_text(DEFINITION.format(landing=str(landing), stores=("a", "b")))
+    tidemark("run", str(file), "--until-caught-up")
+    file.write_text(DEFINITION.format(landing=str(landing), stores=("a", "b", "c")))
+    tidemark("replay", str(file))
+    assert sorted(row["id"] for row in lakes.rows(lake, "bronze.mine")) == list(range(30))
+    assert [row["raw"] for row in lakes.rows(lake, "bronze.mine__quarantine")] == ["none"]
+    told = CliRunner().invoke(app, ["ledger", str(file), "--lake", lake.uri])
+    assert told.exit_code == 0
+    assert "rows read again 11 = replayed 10 + set aside as before 1, 10 taken out" in told.stdout

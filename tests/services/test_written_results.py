@@ -13,14 +13,14 @@ from spark_jobs.engine import pipeline as engine
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spark.data_files import DataFiles
-from tests import lakes
-from tests.services.minio import Minio
 from tests.spark.test_written_results import BATCHES, COLUMNS, DEFINITION, LAST, MINUTE, START
+from tests.support import lakes
+from tests.support.minio import Minio
 
 TABLE, PREFIX = "silver.firsts", "lake/silver/firsts/"
 
 
-def test_a_batch_on_minio_that_dies_before_its_commit_leaves_no_row_and_is_written_again(
+def test_a_batch_on_minio_that_dies_before_its_commit_leaves_no_row(
     spark: SparkSession, minio: tuple[Minio, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, bucket = minio

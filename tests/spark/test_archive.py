@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.spec import definition_from_json
-from tests import archive, lakes
+from tests import archive
+from tests.support import lakes
 
 FORMS = range(1, archive.NEWEST + 1)
 NAMES = [pipeline.name for pipeline in archive.pipelines()]

@@ -17,8 +17,8 @@ from spark_jobs.console.audit import audit_text, summary
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Deduplicate, Pipeline, Session, Sink, Table, Watermark
-from tests import lakes
-from tests.spark.test_backfill import (
+from tests.support import lakes
+from tests.support.clicks import (
     BEGIN,
     END,
     HOPPING,
@@ -61,9 +61,7 @@ def test_what_stream_repair_and_backfill_have_written_is_sound(spark: SparkSessi
     assert found.sound, audit_text(found)
 
 
-def test_rows_that_are_deleted_doubled_changed_or_invented_are_named_with_window_and_key(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_an_audit_names_every_wrong_row_with_its_window_and_key(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline()
     feed(lake, events(7, 6, minutes=20))
     lakes.run(spark, lake, definition)
@@ -117,7 +115,7 @@ def test_rows_that_are_deleted_doubled_changed_or_invented_are_named_with_window
         )
 
 
-def test_what_a_backfill_has_counted_before_the_stream_has_read_it_is_right(spark: SparkSession, lake: Lake) -> None:
+def test_an_audit_accepts_what_a_backfill_counted_before_the_stream(spark: SparkSession, lake: Lake) -> None:
     definition, batches = pipeline(), events(7, 7, minutes=20)
     bronze = feed(lake, batches[:6])
     lakes.run(spark, lake, definition)
@@ -170,9 +168,7 @@ def test_a_range_before_the_first_event_is_not_recounted_and_says_so(lake: Lake,
 
 
 @pytest.mark.long
-def test_sessions_are_recounted_as_the_stream_has_made_them_and_as_a_repair_has(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_sessions_are_recounted_as_the_stream_or_a_repair_made_them(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline(Session("2 minutes"))
     feed(lake, events(3, 7, size=16, minutes=20))
     lakes.run(spark, lake, definition)

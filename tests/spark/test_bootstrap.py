@@ -23,8 +23,8 @@ from spark_jobs.lake.revisions import revisions
 from spark_jobs.lake.tables import exists
 from spark_jobs.plan.tables import aside
 from spark_jobs.spec import Hopping, Pipeline, Session, Tumbling
-from tests import lakes
-from tests.spark.test_backfill import (
+from tests.support import lakes
+from tests.support.clicks import (
     HOPPING,
     MEASURES,
     MINUTE,
@@ -70,7 +70,7 @@ def assert_sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("top", marks=pytest.mark.long), "hopping, updated"])
-def test_a_history_in_batch_and_a_stream_from_its_cut_give_what_all_events_give(
+def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(
     spark: SparkSession, lake: Lake, kind: str
 ) -> None:
     definition, batches = KINDS[kind], events(3)
@@ -132,9 +132,7 @@ def rebuilt(spark: SparkSession, lake: Lake, definition: Pipeline) -> rebuild.Co
     return found
 
 
-def test_a_changed_measure_is_built_aside_compared_and_swapped_also_by_a_second_attempt(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_a_rebuild_for_a_changed_measure_is_finished_by_a_second_attempt(spark: SparkSession, lake: Lake) -> None:
     before, batches = pipeline(), events(7)
     bronze = feed(lake, batches[:3])
     lakes.run(spark, lake, before)
@@ -229,9 +227,7 @@ def with_aggregate(definition: Pipeline, **changes: Any) -> Pipeline:
     return definition.model_copy(update={"steps": tuple(steps)})
 
 
-def test_what_comes_while_the_history_is_read_is_late_where_it_is_and_counted_before_the_cut(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_events_that_come_during_a_bootstrap_are_late_only_beyond_the_cut(spark: SparkSession, lake: Lake) -> None:
     definition, batches = KINDS["hopping, updated"], events(11)
     bronze = feed(lake, batches[:2])
     plan = plan_bootstrap(lake, definition)

@@ -14,9 +14,7 @@ from tests.cases.running import run_case
 
 
 @pytest.mark.outside_data
-def test_the_cases_of_other_engines_end_as_they_say_or_differ_for_a_named_reason(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_cases_of_other_engines_end_as_they_say_or_differ_for_a_reason(spark: SparkSession, tmp_path: Path) -> None:
     folder = os.environ.get("TIDEMARK_CASES")
     if not folder:
         pytest.fail("TIDEMARK_CASES is not set: run `make verify DATA=folder CASES=folder`")

@@ -25,7 +25,7 @@ from spark_jobs.lake.durable import added_files
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spark.frames import size_of
-from tests.builders import a_lake, a_stamp
+from tests.support.builders import a_lake, a_stamp
 
 COLUMNS = StructType(
     [StructField("k", StringType()), StructField("n", LongType()), StructField("revision", LongType())]
@@ -80,7 +80,7 @@ def test_upserts_of_several_pipelines_to_one_table_are_all_kept(lake, spark):
     assert rows == {f"p{number}": (batches - 1, batches) for number in range(writers)}
 
 
-def test_a_large_upsert_is_tried_again_where_another_pipeline_changed_the_table_meanwhile(lake, spark):
+def test_a_large_upsert_is_tried_again_where_the_table_changed_meanwhile(lake, spark):
     writers = 2
     barrier = Barrier(writers, timeout=60)
 
@@ -225,7 +225,7 @@ def test_spark_reads_and_goes_on_with_what_was_appended_without_it(tmp_path, spa
 
 
 @pytest.mark.parametrize("left", ["data file alone", "empty commit"])
-def test_a_small_append_of_which_a_loss_of_power_left_no_commit_is_made_again(lake, left):
+def test_a_small_append_whose_commit_was_lost_with_power_is_made_again(lake, left):
     rows = pa.table({"k": ["a", "b"], "n": [1, 2], "revision": [1, 1]})
     stamp = a_stamp(0, pipeline="p", rows=2)
     change = Append(rows, 2, rows.nbytes)

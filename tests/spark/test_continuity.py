@@ -16,7 +16,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import CheckpointError, LedgerError
 from spark_jobs.lake.reset import reset
 from spark_jobs.spec import Aggregate, Between, Files, Ingest, Pipeline, Sink, Table
-from tests import lakes
+from tests.support import lakes
 
 INGEST_CHECKPOINT = "_checkpoints/ingest_sales/epoch-1"
 
@@ -81,7 +81,7 @@ def landing(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("lost", ["folder", "older copy", "all checkpoints", "bronze"])
-def test_an_ingest_whose_checkpoint_or_bronze_lost_batches_reads_nothing_and_says_so(
+def test_an_ingest_that_lost_batches_reads_nothing_and_says_so(
     spark: SparkSession, lake: Lake, landing: Path, lost: str
 ) -> None:
     definition, checkpoint = an_ingest(landing), Path(lake.uri, INGEST_CHECKPOINT)
@@ -115,7 +115,7 @@ def test_an_ingest_whose_checkpoint_or_bronze_lost_batches_reads_nothing_and_say
     assert kept(lake) == ["a1", "a2", "b3", "c4"]
 
 
-def test_a_batch_that_was_planned_again_is_not_taken_for_the_one_that_the_table_has(
+def test_a_batch_planned_again_is_not_taken_for_the_one_in_the_table(
     spark: SparkSession, lake: Lake, landing: Path
 ) -> None:
     # The older copy of the checkpoint ends just before the batch that the table has: numbers alone tell nothing.
@@ -141,7 +141,7 @@ def test_a_batch_that_was_planned_again_is_not_taken_for_the_one_that_the_table_
 
 
 @pytest.mark.parametrize("archived", [False, True])
-def test_a_replay_that_finds_its_file_moved_writes_nothing_until_it_is_back(
+def test_a_replay_whose_file_has_moved_writes_nothing_until_it_is_back(
     spark: SparkSession, lake: Lake, landing: Path, tmp_path: Path, archived: bool
 ) -> None:
     definition = an_ingest(landing)

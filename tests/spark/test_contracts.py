@@ -29,7 +29,7 @@ from spark_jobs.spec import (
     Tumbling,
     Watermark,
 )
-from tests import lakes
+from tests.support import lakes
 
 T = datetime(2026, 1, 1, tzinfo=UTC)
 COLUMNS = {"k": "STRING", "v": "INT", "tags": "ARRAY<STRING>", "t": "TIMESTAMP"}
@@ -136,9 +136,7 @@ def test_a_column_more_and_a_contract_that_changes_need_no_new_epoch(
     lakes.assert_balanced(lake, TOTALS)
 
 
-def test_columns_are_described_in_delta_and_readers_continue_where_that_changes(
-    spark: SparkSession, lake: Lake, tmp_path: Path
-) -> None:
+def test_a_changed_description_of_a_column_stops_no_reader(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     def comment(table: str, column: str) -> str | None:
         fields = {field.name: field for field in DeltaTable(lake.table_uri(table)).schema().fields}
         found = fields[column].metadata.get("comment")
@@ -166,7 +164,7 @@ def test_a_column_that_is_taken_away_still_needs_one(spark: SparkSession, lake: 
         run(spark, lake, an_ingest(tmp_path / "in", columns=fewer))
 
 
-def test_where_the_contract_says_so_the_pipeline_is_halted_until_a_person_decides(
+def test_a_contract_may_halt_the_pipeline_until_a_person_decides(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     strict = an_ingest(tmp_path / "in", contract=Contract(missing="fail", retyped="fail"), personal=("k",))

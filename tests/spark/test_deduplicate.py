@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.lake import Lake
 from spark_jobs.spark.state import rows_in_state
 from spark_jobs.spec import Aggregate, Deduplicate, Hopping, Pipeline, Sink, Table, Tumbling, Watermark, Where
-from tests import lakes, model
+from tests.support import lakes, model
 
 MINUTE = 60_000
 START = 1_700_000_040_000
@@ -92,9 +92,7 @@ def assert_ends_as_the_rules_say(spark: SparkSession, lake: Lake, batches: Seque
     lakes.assert_balanced(lake, definition)
 
 
-def test_a_second_event_of_a_key_is_removed_until_the_watermark_has_passed_the_first_by_within(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_a_second_event_of_a_key_is_removed_until_the_key_is_forgotten(spark: SparkSession, lake: Lake) -> None:
     batches = [
         [Event("a", 1), Event("b", 1)],
         [Event("a", 5), Event("b", -3, value=-1)],

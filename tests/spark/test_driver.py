@@ -39,7 +39,7 @@ from spark_jobs.spec import (
     Union,
     Watermark,
 )
-from tests import lakes
+from tests.support import lakes
 
 PATIENCE_S = 120.0
 PIPELINE_FILE = """
@@ -111,9 +111,7 @@ def await_that(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def test_a_finite_input_is_closed_once_and_one_pipeline_that_fails_stops_no_other(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_finite_input_is_closed_once_and_a_failed_pipeline_stops_no_other(spark: SparkSession, lake: Lake) -> None:
     land(lake, 0)
     land(lake, 1, minute=5)
     definitions: list[Definition] = [an_ingest(), a_count()]
@@ -156,7 +154,7 @@ def test_an_input_that_was_not_read_to_its_end_is_not_closed(spark: SparkSession
     assert "bronze.events not closed, because ingest_events has not read all" in " ".join(first.warnings)
 
 
-def test_tables_that_are_read_together_are_closed_together_also_an_empty_one(spark: SparkSession, lake: Lake) -> None:
+def test_tables_that_are_read_together_are_closed_together(spark: SparkSession, lake: Lake) -> None:
     columns = {"k": pa.string(), "t": lakes.TIMESTAMP}
     ahead = lakes.Bronze(lake, "bronze.ahead", columns, "t")
     behind = lakes.Bronze(lake, "bronze.behind", columns, "t")
@@ -223,7 +221,7 @@ def test_a_reader_whose_time_is_computed_moves_no_other_one(spark: SparkSession,
     assert sum(row["events"] for row in lakes.rows(lake, "gold.spelled")) == 3
 
 
-def test_a_query_that_has_ended_is_freed_though_spark_was_given_its_batches(spark: SparkSession, lake: Lake) -> None:
+def test_a_query_that_has_ended_is_freed_from_memory(spark: SparkSession, lake: Lake) -> None:
     """A driver that starts queries again, as for each newer version of a lookup, must not run out of memory."""
     land(lake, 0, minute=1)
     query = IngestQuery(spark, lake, an_ingest())
@@ -234,9 +232,7 @@ def test_a_query_that_has_ended_is_freed_though_spark_was_given_its_batches(spar
     assert held() is None
 
 
-def test_a_time_that_is_computed_from_a_number_is_closed_too_and_one_that_cannot_be_is_reported(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_heartbeats_move_times_computed_from_numbers_and_not_from_text(spark: SparkSession, lake: Lake) -> None:
     columns = {"k": pa.string(), "t": lakes.TIMESTAMP, "ms": pa.int64(), "s": pa.float64(), "text": pa.string()}
     events = lakes.Bronze(lake, "bronze.events", columns, "t")
     new_year = 1_767_225_600_000
@@ -338,9 +334,7 @@ def test_closing_the_input_passes_over_a_table_that_is_missing(spark: SparkSessi
     assert set(failures(dict(outcomes))) == {"lost"}
 
 
-def test_idle_heartbeats_close_the_last_window_and_a_stopped_driver_goes_on_later(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_heartbeats_close_the_last_window_and_a_stopped_driver_goes_on(spark: SparkSession, lake: Lake) -> None:
     land(lake, 0)
     stop = threading.Event()
     driver = Driver(spark, lake, [an_ingest(), a_count()])
@@ -422,9 +416,7 @@ class OvertakenIngest(IngestQuery):
         return super().plan()
 
 
-def test_rows_get_numbers_of_their_own_when_another_driver_commits_while_this_one_starts(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_rows_get_unique_numbers_where_another_driver_commits_meanwhile(spark: SparkSession, lake: Lake) -> None:
     land(lake, 0)
 
     OvertakenIngest(spark, lake, an_ingest()).start(until_caught_up=True).awaitTermination()
@@ -433,9 +425,7 @@ def test_rows_get_numbers_of_their_own_when_another_driver_commits_while_this_on
     assert numbers(lake) == list(range(6))
 
 
-def test_what_a_driver_left_that_was_killed_while_it_planned_its_first_batch_stops_no_other(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_a_driver_killed_while_it_planned_its_first_batch_stops_no_other(spark: SparkSession, lake: Lake) -> None:
     land(lake, 0)
     # As the file manager names what it writes until it is whole.
     lake.store.put("_checkpoints/ingest_events/epoch-1/offsets/.0.0c6dbc0b-12a2-4bd5-a1fc-04a4a44a7b44.tmp", b"v1")

@@ -18,8 +18,8 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.ledger import Totals
 from spark_jobs.plan.logical import build
 from spark_jobs.spec import Aggregate, Files, Ingest, Late, Pipeline, Select, Sink, Table, Tumbling, Watermark
-from tests import lakes
-from tests.outside import data_file, run, write_files
+from tests.support import lakes
+from tests.support.outside import data_file, run, write_files
 
 pytestmark = pytest.mark.outside_data
 

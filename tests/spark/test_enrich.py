@@ -16,7 +16,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Aggregate, Enrich, Pipeline, Sink, Table, Tumbling, Watermark, Where
-from tests import lakes
+from tests.support import lakes
 
 MINUTE = 60_000
 START = 1_700_000_040_000
@@ -132,9 +132,7 @@ def test_each_batch_takes_the_newest_version_and_the_ledger_notes_it(spark: Spar
     lakes.assert_balanced(lake, definition)
 
 
-def test_a_batch_that_was_begun_is_finished_with_the_version_that_it_began_with(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_a_batch_is_finished_with_the_lookup_version_that_it_began_with(spark: SparkSession, lake: Lake) -> None:
     products(lake, {"a": "tea"})
     sales(lake, [(1, "a", 1), (2, "x", 2)], [(3, "x", 3)])
     definition = pipeline("quarantine", windowed=False)

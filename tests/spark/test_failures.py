@@ -34,7 +34,7 @@ from spark_jobs.spec import (
     Tumbling,
     Watermark,
 )
-from tests import lakes
+from tests.support import lakes
 
 START = 1_767_225_600_000
 MINUTE = 60_000
@@ -162,7 +162,7 @@ def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(
 
 
 @pytest.mark.parametrize("mode", ["append", "update"])
-def test_a_batch_whose_tasks_were_counted_twice_writes_nothing_and_runs_again(
+def test_a_batch_with_repeated_tasks_writes_nothing_and_runs_again(
     spark: SparkSession, tmp_path: Path, undisturbed: dict[str, Undisturbed], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     calm = undisturbed[mode]

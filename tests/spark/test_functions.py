@@ -57,9 +57,7 @@ def test_every_function_of_spark_that_a_replay_would_not_repeat_is_refused(found
     assert not is_taken("shuffle(a)")
 
 
-def test_names_that_spark_takes_for_functions_without_parentheses_are_refused(
-    spark: SparkSession, found: set[str]
-) -> None:
+def test_functions_that_spark_calls_without_parentheses_are_refused(spark: SparkSession, found: set[str]) -> None:
     nobody, resolved = spark.range(0), set()
     for name in found:
         try:

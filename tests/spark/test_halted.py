@@ -16,7 +16,7 @@ from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery
 from spark_jobs.lake import Lake, audit, halts
 from spark_jobs.lake.halts import HaltedError
 from spark_jobs.spec import Between, Files, Ingest, OneOf, Satisfies, Sink
-from tests import lakes
+from tests.support import lakes
 
 TIME = "2026-01-01T00:00:00Z"
 POINTS = ("materialised", "quarantine_committed", "result_committed", "processed")
@@ -128,7 +128,7 @@ def assert_balanced(lake: Lake, definition: Ingest, *, read: list[int], written:
     assert [text for holds, text in audit.checks(lake, definition, 1, ledger) if not holds] == []
 
 
-def test_a_batch_that_breaks_a_rule_halts_the_pipeline_and_is_tried_again_when_somebody_says_so(
+def test_a_batch_that_breaks_a_rule_halts_the_pipeline_until_a_decision(
     spark: SparkSession, lake: Lake, landing: Path
 ) -> None:
     strict = an_ingest(landing, NO_REFUNDS, IN_BOUNDS)
@@ -172,7 +172,7 @@ def test_a_batch_that_breaks_a_rule_halts_the_pipeline_and_is_tried_again_when_s
 
 
 @pytest.mark.parametrize("choice", ["quarantine", "skip"])
-def test_rows_are_set_aside_for_this_batch_only_and_once_wherever_the_driver_dies(
+def test_a_decision_sets_rows_of_one_batch_aside_once_despite_crashes(
     spark: SparkSession, lake: Lake, landing: Path, choice: halts.Choice
 ) -> None:
     definition = an_ingest(landing, NO_REFUNDS, IN_BOUNDS)
@@ -207,7 +207,7 @@ def test_rows_are_set_aside_for_this_batch_only_and_once_wherever_the_driver_die
         run(spark, lake, definition)
 
 
-def test_a_second_rule_that_is_broken_halts_again_and_the_next_decision_is_about_both(
+def test_a_second_broken_rule_halts_again_for_a_decision_about_both(
     spark: SparkSession, lake: Lake, landing: Path
 ) -> None:
     with pytest.raises(BrokenRuleError):
@@ -232,7 +232,7 @@ def test_a_second_rule_that_is_broken_halts_again_and_the_next_decision_is_about
     assert_balanced(lake, both, read=[3, 7, 1], written=[2, 2, 1])
 
 
-def test_a_header_is_no_row_that_is_skipped_and_a_line_inside_quotes_is_one(
+def test_a_line_inside_quotes_is_a_row_to_skip_and_a_header_is_none(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     landing = tmp_path / "landing"

@@ -39,7 +39,7 @@ from spark_jobs.spec import (
     Tumbling,
     Watermark,
 )
-from tests import lakes
+from tests.support import lakes
 
 T = '"t": "2026-01-01T00:00:00Z"'
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +62,7 @@ def write(path: Path, content: str | bytes, order: int = 0) -> None:
 @pytest.mark.parametrize(
     ("condition", "told"), [("lenght(k) = 3", "lenght"), ("v", "DATATYPE_MISMATCH"), ("nothing > 1", "nothing")]
 )
-def test_a_rule_that_spark_refuses_leaves_no_checkpoint_that_refuses_the_fixed_one(
+def test_a_rule_that_spark_refuses_can_be_fixed_without_a_reset(
     spark: SparkSession, lake: Lake, tmp_path: Path, condition: str, told: str
 ) -> None:
     write(tmp_path / "in/1.json", '{"k": "a", "v": 1, ' + T + "}\n")
@@ -441,7 +441,7 @@ def test_csv_goes_by_its_header(spark: SparkSession, lake: Lake, tmp_path: Path)
     assert_books_balance(lake, definition, read=21 + 15 + 1 + 8 + 3)
 
 
-def test_lines_of_csv_are_set_aside_as_parts_of_a_value_up_to_where_it_ends(
+def test_lines_of_csv_within_a_quoted_value_are_set_aside_up_to_its_end(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     landing = tmp_path / "landing"
@@ -578,7 +578,7 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
     assert_books_balance(lake, definition, read=11 + 2 + 7 + 3)
 
 
-def test_a_line_that_is_too_long_for_memory_sets_its_file_aside_and_the_others_go_on(
+def test_a_line_that_is_too_long_for_memory_sets_aside_only_its_file(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     landing, row = tmp_path / "landing", b'{"k": "a", ' + T.encode() + b"}\n"
@@ -671,7 +671,7 @@ def test_the_ledger_counts_fields_that_no_column_takes_and_what_is_null(
     assert row.unknown_fields == ("K", "value")
 
 
-def test_of_a_large_batch_a_part_is_searched_for_fields_that_no_column_takes(
+def test_a_part_of_a_large_batch_is_searched_for_unknown_fields(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     definition = an_ingest(tmp_path / "in", columns={"k": "STRING", "t": "TIMESTAMP"})
@@ -702,7 +702,7 @@ def test_the_ledger_counts_what_is_null_in_every_format(
 
 
 @pytest.mark.parametrize("file_format", ["json", "csv", "parquet"])
-def test_a_folder_called_like_a_column_and_a_value_gives_its_files_no_column(
+def test_a_folder_called_like_a_column_and_a_value_adds_no_column(
     spark: SparkSession, lake: Lake, tmp_path: Path, file_format: str
 ) -> None:
     """Readers of Parquet take `k=folder` in a path for a column, by themselves."""
@@ -733,7 +733,7 @@ def test_a_folder_called_like_a_column_and_a_value_gives_its_files_no_column(
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
-def test_a_file_that_is_removed_before_it_is_read_is_set_aside_and_the_others_go_on(
+def test_a_file_that_is_removed_before_it_is_read_is_set_aside(
     spark: SparkSession, lake: Lake, tmp_path: Path, file_format: str
 ) -> None:
     landing = tmp_path / "landing"
@@ -901,7 +901,7 @@ def test_a_row_for_which_a_rule_cannot_be_computed_stops_nothing(
     assert_books_balance(lake, definition, read=len(verdicts))
 
 
-def test_a_rule_that_must_hold_halts_the_pipeline_and_nothing_is_written_until_the_input_is_fixed(
+def test_a_rule_that_must_hold_halts_the_pipeline_until_the_input_is_fixed(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     landing = tmp_path / "landing"

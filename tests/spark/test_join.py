@@ -17,7 +17,7 @@ from spark_jobs.engine import pipeline as engine
 from spark_jobs.lake import Lake
 from spark_jobs.spark.state import rows_in_state
 from spark_jobs.spec import Join, Pipeline, Sink, Table, Watermark, Where
-from tests import lakes, model
+from tests.support import lakes, model
 
 MINUTE = 60_000
 START = 1_700_000_040_000
@@ -255,7 +255,7 @@ def test_what_waits_in_state_is_counted_by_side(spark: SparkSession, lake: Lake)
     }
 
 
-def test_a_column_that_both_sides_have_is_refused_before_anything_is_written(spark: SparkSession, lake: Lake) -> None:
+def test_a_column_that_both_sides_have_is_refused(spark: SparkSession, lake: Lake) -> None:
     lakes.Bronze(lake, "bronze.orders", LEFT, "t").append([{"k": "a", "v": 1, "t": lakes.at(START)}])
     doubled = {**RIGHT, "v": pa.int64()}
     lakes.Bronze(lake, "bronze.payments", doubled, "u").append([{"k": "a", "v": 1, "u": lakes.at(START)}])

@@ -24,7 +24,7 @@ from spark_jobs.spec import (
     Where,
     Window,
 )
-from tests import lakes
+from tests.support import lakes
 
 MINUTE = 60_000
 START = 1_767_225_600_000  # 2026-01-01
@@ -51,9 +51,7 @@ def event(minute: float, key: str = "a", value: int = 1) -> dict[str, object]:
     return {"k": key, "v": value, "t": lakes.at(START + int(minute * MINUTE))}
 
 
-def test_an_event_that_comes_after_its_window_closed_is_kept_with_what_it_missed(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_a_late_event_is_kept_with_the_windows_that_it_missed(spark: SparkSession, lake: Lake) -> None:
     definition, bronze = pipeline(Tumbling("5 minutes")), clicks(lake)
     bronze.append([event(1), event(2)])
     bronze.append([event(7)])
@@ -126,7 +124,7 @@ def test_a_folder_called_like_a_column_and_a_value_changes_no_column(
 
 
 @pytest.mark.parametrize("mode", ["append", "update"])
-def test_an_event_without_the_time_that_the_pipeline_goes_by_is_in_no_window_and_in_the_ledger(
+def test_an_event_without_event_time_is_in_no_window_and_in_the_ledger(
     spark: SparkSession, lake: Lake, mode: str
 ) -> None:
     columns = {"k": pa.string(), "v": pa.int64(), "seen": lakes.TIMESTAMP, "t": lakes.TIMESTAMP}
@@ -202,9 +200,7 @@ def test_a_user_that_is_no_column_is_not_the_one_who_runs_the_stream(
         lakes.run(spark, lake, definition.model_copy(update={"steps": (step, *definition.steps)}))
 
 
-def test_a_time_that_poisons_the_watermark_is_made_null_where_the_table_is_read(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_a_time_made_null_by_the_source_does_not_poison_the_watermark(spark: SparkSession, lake: Lake) -> None:
     """As docs/runbook.md says; a `Where` would not help."""
     bronze, century = clicks(lake), 100 * 365 * 24 * 60
     for minute in (1, century, 2, 3, 4):
@@ -278,9 +274,7 @@ def test_a_dropped_late_event_is_counted_and_not_kept(spark: SparkSession, lake:
     lakes.assert_balanced(lake, definition)
 
 
-def test_a_column_of_bronze_with_a_name_of_the_late_table_is_refused_until_it_is_renamed(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_a_column_named_like_one_of_the_late_table_must_be_renamed(spark: SparkSession, lake: Lake) -> None:
     columns = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP, "watermark": pa.string()}
     bronze = lakes.Bronze(lake, "bronze.clicks", columns, "t")
     for minute in (1, 30, 2, 2):

@@ -35,8 +35,8 @@ from spark_jobs.spec import (
     Where,
 )
 from spark_jobs.spec.steps import StepSpec
-from tests import lakes
 from tests.spark.test_enrich import MINUTE, START, products, sales
+from tests.support import lakes
 
 GROUPS = {"total": "sum(v)", "n": "count(*)"}
 AFTER: dict[str, tuple[StepSpec, ...]] = {
@@ -195,9 +195,7 @@ def test_without_windows_each_event_is_in_the_result_once(spark: SparkSession, l
 
 
 @pytest.mark.parametrize("kind", ["tumbling", pytest.param("hopping", marks=pytest.mark.long)])
-def test_in_windows_they_are_counted_like_late_events_once_their_windows_are_closed(
-    spark: SparkSession, lake: Lake, kind: str
-) -> None:
+def test_in_closed_windows_replayed_events_count_like_late_events(spark: SparkSession, lake: Lake, kind: str) -> None:
     definition = pipeline(kind)
     bronze = stream(spark, lake, definition)
     done = replay(spark, lake, definition)
@@ -274,9 +272,7 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     assert sound(spark, lake, definition)
 
 
-def test_sessions_that_drop_late_events_are_backfilled_where_nothing_was_replayed(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_sessions_that_drop_late_events_are_backfilled_without_a_replay(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline("session")
     definition = definition.model_copy(update={"watermark": Watermark(delay="1 minute", late=Late.DROP)})
     products(lake, BEFORE)
@@ -288,9 +284,7 @@ def test_sessions_that_drop_late_events_are_backfilled_where_nothing_was_replaye
     assert windows(lake) == streamed != {}
 
 
-def test_what_was_planned_before_a_replay_does_not_take_away_what_it_has_counted(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_a_backfill_planned_before_a_replay_keeps_what_it_has_counted(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline("tumbling")
     stream(spark, lake, definition)
     target, plan = plan_backfill(lake, definition, EPOCH, lakes.at(START + 1000 * MINUTE), force=True)
@@ -301,9 +295,7 @@ def test_what_was_planned_before_a_replay_does_not_take_away_what_it_has_counted
     assert sound(spark, lake, definition)
 
 
-def test_an_event_leaves_the_quarantine_only_with_all_its_keys_and_also_where_a_condition_removes_it(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_an_event_leaves_the_quarantine_only_with_all_its_keys(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline("stateless")
     taxes = Enrich("silver.taxes", on=("category",), columns={"tax": "tax"}, missing="drop")
     definition = definition.model_copy(update={"steps": (definition.steps[1], taxes, Where("tax < 50"))})

@@ -19,8 +19,8 @@ from spark_jobs.lake.retention import first_version
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Pipeline
-from tests import lakes
-from tests.spark.test_backfill import (
+from tests.support import lakes
+from tests.support.clicks import (
     BEGIN,
     END,
     HOPPING,
@@ -64,7 +64,7 @@ def sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
         pytest.param(pipeline(mode="update", top=True), id="update, top"),
     ],
 )
-def test_a_stream_that_is_maintained_all_the_time_writes_what_it_would_have(
+def test_a_stream_under_constant_maintenance_writes_the_same_rows(
     spark: SparkSession, lake: Lake, tmp_path: Any, kind: Pipeline
 ) -> None:
     batches = events(11, 6, minutes=20)
@@ -95,7 +95,7 @@ def test_a_stream_that_is_maintained_all_the_time_writes_what_it_would_have(
 @pytest.mark.parametrize(
     "files", [pytest.param(1, id="a file a batch"), pytest.param(1000, id="all at once", marks=pytest.mark.long)]
 )
-def test_a_stream_begins_with_what_a_table_holds_where_its_log_has_been_cut(
+def test_a_stream_begins_with_all_rows_of_a_table_whose_log_was_cut(
     spark: SparkSession, lake: Lake, tmp_path: Any, files: int
 ) -> None:
     first, batches = pipeline(), events(12, 6, minutes=20)

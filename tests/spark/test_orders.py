@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Aggregate, Files, Ingest, Pipeline, Sink, Table, TopN, Tumbling, Watermark
-from tests import lakes
-from tests.outside import data_file, run, write_files
+from tests.support import lakes
+from tests.support.outside import data_file, run, write_files
 
 pytestmark = pytest.mark.outside_data
 

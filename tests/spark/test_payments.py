@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from spark_jobs.lake import Lake
 from spark_jobs.lake.ledger import Totals
 from spark_jobs.spec import Files, Ingest, Join, Pipeline, Sink, Table, Watermark
-from tests import lakes, model
-from tests.outside import data_file, run, write_files
+from tests.support import lakes, model
+from tests.support.outside import data_file, run, write_files
 
 pytestmark = pytest.mark.outside_data
 

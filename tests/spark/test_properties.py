@@ -28,7 +28,7 @@ from spark_jobs.spec import (
     Where,
     Window,
 )
-from tests import lakes, model
+from tests.support import lakes, model
 
 START = 1_767_225_600_000  # 2026-01-01
 COLUMNS = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
@@ -371,7 +371,7 @@ EVERY_KIND_LOOKED_UP: tuple[list[model.Batch], dict[str, Shape]] = (
 
 
 @pytest.mark.long
-def test_every_event_of_a_random_stream_that_is_looked_up_ends_where_the_rules_say(
+def test_every_event_of_a_random_lookup_stream_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     reached: Counter[str] = Counter()
@@ -440,9 +440,7 @@ def test_of_several_tables_the_one_furthest_behind_decides_what_is_late(
     assert [kind for kind in ("late", "on_time", "filtered") if not reached[kind]] == []
 
 
-def test_what_ended_by_1970_where_the_watermark_begins_is_late_from_the_first_batch(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_events_of_windows_that_ended_by_1970_are_late_in_the_first_batch(spark: SparkSession, lake: Lake) -> None:
     shape = Shape(Tumbling("2 seconds"), delay_ms=1000)
     write(
         lake,

@@ -108,7 +108,7 @@ def test_a_rule_has_one_verdict_wherever_it_is_asked(
     assert {sample["id"] for sample in samples if "id" in sample} == {MASK}
 
 
-def test_a_changed_rule_goes_on_with_the_checkpoint_and_masks_what_it_sets_aside(
+def test_a_changed_rule_keeps_the_checkpoint_and_masks_what_it_sets_aside(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     before = Ingest(

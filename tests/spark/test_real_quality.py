@@ -27,8 +27,8 @@ from spark_jobs.spec import (
     Sink,
     Unique,
 )
-from tests import lakes
-from tests.outside import data_file
+from tests.support import lakes
+from tests.support.outside import data_file
 
 pytestmark = pytest.mark.outside_data
 

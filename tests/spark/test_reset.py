@@ -19,8 +19,8 @@ from spark_jobs.lake.offsets import SourceEmptiedError
 from spark_jobs.lake.reset import reset
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table
-from tests import lakes
-from tests.spark.test_backfill import (
+from tests.support import lakes
+from tests.support.clicks import (
     BEGIN,
     END,
     TUMBLING,
@@ -154,7 +154,7 @@ def planned_only(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
         lakes.run(spark, lake, definition, reached=killed)
 
 
-def test_a_first_batch_that_was_planned_and_not_written_begins_where_it_was_planned(
+def test_a_first_batch_that_was_only_planned_begins_where_it_was_planned(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     (tmp_path / "landing").mkdir()
@@ -172,9 +172,7 @@ def test_a_first_batch_that_was_planned_and_not_written_begins_where_it_was_plan
     lakes.assert_balanced(lake, totals())
 
 
-def test_a_reader_stops_where_a_reset_emptied_its_source_and_counts_nothing_twice(
-    spark: SparkSession, lake: Lake, tmp_path: Path
-) -> None:
+def test_a_reader_stops_where_a_reset_has_emptied_its_source(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing" / "1.json").write_text('{"k": "a", "v": 1, "t": "2026-01-01T00:00:00Z"}\n' * 4)
     ingest = an_ingest(tmp_path / "landing")

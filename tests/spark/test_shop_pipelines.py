@@ -24,7 +24,7 @@ from spark_jobs.plan.logical import build
 from spark_jobs.plan.operators.base import Replay
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Files, Ingest, Pipeline
-from tests import lakes
+from tests.support import lakes
 
 STREAMS = ("sales", "clicks", "orders", "order_payments", "products", "customers", "readings")
 DISORDER = Disorder(disorder=0.3, late=0.06, duplicates=0.05, malformed=0.01, future=0)
@@ -192,7 +192,7 @@ def computed_again(shop: Lake, tmp_path_factory: pytest.TempPathFactory) -> Lake
 
 
 @pytest.mark.parametrize("name", COMPUTED_AGAIN)
-def test_repairs_and_backfills_count_all_events_and_as_streamed_gives_the_streams_rows_back(
+def test_repairs_and_backfills_of_shop_pipelines_count_all_events(
     spark: SparkSession, computed_again: Lake, name: str
 ) -> None:
     lake, definition = computed_again, _in_batches(registry()[name])

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Aggregate, Pipeline, Select, Session, Sink, Table, TopN, Tumbling, Watermark, Where
-from tests import lakes
+from tests.support import lakes
 
 MINUTE = 60_000
 START = 1_700_000_040_000

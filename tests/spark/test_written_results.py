@@ -23,7 +23,7 @@ from spark_jobs.lake.tables import history, open_table
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spec import Deduplicate, Pipeline, Sink, Table, Watermark, Where
-from tests import lakes
+from tests.support import lakes
 
 START = 1_700_000_040_000
 MINUTE = 60_000
@@ -108,7 +108,7 @@ def recorded(lake: Lake) -> list[Any]:
     return [*sorted(stamps), *((number, row.terms) for number, row in lakes.ledger(lake, DEFINITION))]
 
 
-def test_both_ways_to_compute_a_batch_give_the_same_rows_and_the_same_ledger(
+def test_both_ways_to_compute_a_batch_give_the_same_rows_and_ledger(
     spark: SparkSession, filled: Lake, tmp_path: Path, writes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(filled.uri, tmp_path / "kept")
@@ -124,7 +124,7 @@ def test_both_ways_to_compute_a_batch_give_the_same_rows_and_the_same_ledger(
 
 
 @pytest.mark.parametrize("check", [pytest.param("repeated", marks=pytest.mark.long), "equation"])
-def test_a_batch_that_fails_a_check_leaves_neither_rows_nor_files_and_runs_again(
+def test_a_batch_that_fails_a_check_leaves_nothing_and_runs_again(
     spark: SparkSession, filled: Lake, writes: list[int], monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
     failing = {"repeated": (Observed, "repeated_tasks", 1), "equation": (engine, "read_by_batch", _one_row_more)}

@@ -14,11 +14,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
 from spark_jobs.lake import tables
-from spark_jobs.lake.appends import append, append_rows
+from spark_jobs.lake.appends import append, append_rows, place_files
 from spark_jobs.lake.durable import added_files
 from spark_jobs.lake.history import actions_at, commit_at
 from spark_jobs.lake.tables import open_or_create, open_table
-from tests.builders import a_lake
+from tests.support.builders import a_lake
 
 TABLE = "gold.totals"
 AT = datetime(2026, 1, 1, 12, 30, 15, 123456, UTC)
@@ -93,7 +93,7 @@ def test_columns_that_a_table_of_an_earlier_version_lacks_are_added(lake):
 
 
 @pytest.mark.parametrize("writer", ["append", "append_rows"])
-def test_data_files_and_their_names_are_on_the_disk_before_a_commit_names_them(lake, monkeypatch, writer):
+def test_data_files_are_on_the_disk_before_a_commit_names_them(lake, monkeypatch, writer):
     table, commit = made(lake), commit_file(lake, 1)
     forced, fsync = [], os.fsync
 
@@ -211,6 +211,18 @@ def test_where_the_disk_refuses_nothing_is_committed(lake, monkeypatch, asked):
     assert len(list(Path(lake.table_path(TABLE)).glob("*.parquet"))) == asked - 1
     append(lake, TABLE, table, rows_of(ROWS))
     assert ids(lake) == [1, 2, 3]
+
+
+def test_a_data_file_that_is_there_already_is_neither_replaced_nor_removed(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder, names in ((here, ("first", "second", "third")), (there, ("second",))):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(f"{folder.name}: {name}")
+    with pytest.raises(FileExistsError):
+        place_files(here, there, ["first", "second", "third"])
+    # Of those that it has placed itself nothing is left.
+    assert {path.name: path.read_text() for path in there.iterdir()} == {"second": "there: second"}
 
 
 def test_of_two_that_append_under_one_id_the_second_is_refused(lake):

@@ -29,8 +29,8 @@ from spark_jobs.spec import (
     Watermark,
     Where,
 )
-from tests import lakes
-from tests.builders import a_lake, a_pipeline, a_running_total, a_stamp, an_aggregate, an_ingest, write
+from tests.support import lakes
+from tests.support.builders import a_lake, a_pipeline, a_running_total, a_stamp, an_aggregate, an_ingest, write
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_the_cause_is_told_and_not_what_followed_from_it(left, expected):
     assert cause(**left) == expected
 
 
-def test_an_end_that_nobody_saw_is_not_explained_by_the_last_line_that_happens_to_be_there():
+def test_the_last_line_of_a_log_does_not_explain_an_end_that_nobody_saw():
     assert cause(exit_code=None, lines=("2026-03-01 INFO batch 3",)).startswith("exit code not known")
 
 

@@ -19,7 +19,7 @@ from spark_jobs.lake.checkpoints import (
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.spark_log import newest_batch, query_id
 from spark_jobs.spec import Files, Sink, Table, Watermark
-from tests.builders import a_lake, a_pipeline, an_ingest
+from tests.support.builders import a_lake, a_pipeline, an_ingest
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def test_the_newest_epoch_is_the_current_one_also_with_two_digits(lake):
     assert current_epoch(lake, "hourly_sales").number == 11
 
 
-def test_pipelines_have_their_own_epochs_though_one_name_begins_like_another(lake):
+def test_pipelines_whose_names_begin_alike_have_epochs_of_their_own(lake):
     begin_epoch(lake, a_pipeline(name="sales"), 3)
     open_epoch(lake, a_pipeline(name="sales_daily"))
     assert current_epoch(lake, "sales").number == 3
     assert current_epoch(lake, "sales_daily").number == 1
 
 
-def test_a_definition_that_an_earlier_version_hashed_otherwise_is_still_the_same(lake):
+def test_a_definition_that_was_once_hashed_otherwise_is_still_the_same(lake):
     epoch = open_epoch(lake, a_pipeline())
     path = Path(lake.uri, "_checkpoints", "hourly_sales", "epochs", "000001.json")
     path.write_text(epoch.model_copy(update={"fingerprint": "0" * 16}).model_dump_json())
@@ -85,7 +85,7 @@ def test_rate_limits_and_intervals_may_change(lake):
     assert open_epoch(lake, changed) == first
 
 
-def test_a_changed_definition_is_refused_with_what_changed_and_how_to_reset(lake):
+def test_a_changed_definition_is_refused_with_its_changes_and_how_to_reset(lake):
     open_epoch(lake, a_pipeline())
     changed = a_pipeline(
         watermark=Watermark(delay="1 hour"),
@@ -118,19 +118,19 @@ def test_a_new_epoch_takes_the_new_definition(lake):
         open_epoch(lake, a_pipeline())
 
 
-def test_an_epoch_that_another_driver_began_with_the_same_definition_is_shared(lake):
+def test_an_epoch_that_another_driver_began_with_this_definition_is_shared(lake):
     first = begin_epoch(lake, a_pipeline(), 1)
     assert begin_epoch(lake, a_pipeline(), 1) == first
 
 
-def test_an_epoch_that_another_driver_began_with_another_definition_is_refused(lake):
+def test_an_epoch_that_a_driver_began_with_another_definition_is_refused(lake):
     first = begin_epoch(lake, a_pipeline(), 1)
     with pytest.raises(CheckpointError, match=r"has changed \(sink\)"):
         begin_epoch(lake, a_pipeline(sink=Sink("gold.other")), 1)
     assert current_epoch(lake, "hourly_sales") == first
 
 
-def test_of_many_drivers_that_begin_an_epoch_at_once_one_does_and_all_agree(lake):
+def test_of_many_drivers_that_begin_an_epoch_at_once_only_one_does(lake):
     drivers = 8
     for number in range(1, 4):
         together = Barrier(drivers)
@@ -162,7 +162,7 @@ def test_the_query_id_is_sparks_own(lake):
     assert query_id(lake, epoch.folder) == "5c1f"
 
 
-def test_deleting_a_checkpoint_keeps_the_record_of_its_epoch_and_other_epochs(lake):
+def test_deleting_a_checkpoint_keeps_its_epoch_record_and_other_epochs(lake):
     first, second = begin_epoch(lake, a_pipeline(), 1), begin_epoch(lake, a_pipeline(), 2)
     tenth = begin_epoch(lake, a_pipeline(), 10)
     for epoch in (first, second, tenth):

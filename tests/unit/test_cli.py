@@ -23,12 +23,13 @@ from spark_jobs.control.acknowledgements import acknowledged
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse, beat
 from spark_jobs.lake import Lake
-from spark_jobs.lake.errors import LakeUnavailableError
+from spark_jobs.lake.checkpoints import begin_epoch
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
 from spark_jobs.pipelines import UnknownPipelineError
-from spark_jobs.spec import DefinitionError
+from spark_jobs.spec import DefinitionError, Where
 from spark_jobs.spec.errors import TidemarkError
-from tests.builders import a_lake, a_pipeline
-from tests.deploying import deploy
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
+from tests.support.deploying import deploy
 
 
 def refusal(*arguments: str) -> str:
@@ -64,7 +65,7 @@ def test_help_waits_for_nothing_that_takes_long_to_import() -> None:
     assert HEAVY & set(done.stdout.split()) == set()
 
 
-def test_every_error_that_is_told_has_one_root_and_says_whether_to_try_again() -> None:
+def test_every_error_that_is_told_says_whether_to_try_again() -> None:
     for kind in (DefinitionError, UnknownPipelineError, LakeUnavailableError):
         assert issubclass(kind, TidemarkError)
     for foreign, code in ((OSError("disk"), 75), (BaseError("store"), 75)):
@@ -158,6 +159,49 @@ def test_what_was_acknowledged_is_noted_for_deployed_pipelines_only(deployed: La
     done = CliRunner().invoke(app, ["acknowledge", a_pipeline().name, "--lake", deployed.uri])
     assert done.exit_code == 0
     assert before <= acknowledged(deployed)[a_pipeline().name] <= datetime.now(UTC)
+
+
+class TestLedger:
+    @pytest.fixture
+    def lake(self, tmp_path: Path) -> Lake:
+        return a_lake(tmp_path / "lake")
+
+    @pytest.fixture
+    def large_sales(self, lake: Lake, tmp_path: Path) -> str:
+        """A pipeline of a file of its own, in its second epoch."""
+        large_sales = a_pipeline(watermark=None, event_time=None, steps=(Where("quantity > 9"),))
+        for number in (1, 2):
+            begin_epoch(lake, large_sales, number)
+        file = tmp_path / "mine.py"
+        value = f"definition_from_json({large_sales.to_json()!r})"
+        file.write_text(f"from spark_jobs.spec import definition_from_json\nmine = {value}\n")
+        return str(file)
+
+    def batch(self, lake: Lake, batch_id: int, *, filtered: int) -> None:
+        """A batch that has read ten events and let eight of them through."""
+        ledger = a_batch(10, on_time=8, rows=8, filtered=filtered, pairs=None, pairs_result=None, state_rows=None)
+        write(lake, "gold.hourly_sales", {"n": [*range(8)]}, stamp=a_stamp(batch_id, epoch=2, rows=8, ledger=ledger))
+
+    def test_where_everything_balances_it_ends_with_0(self, lake: Lake, large_sales: str) -> None:
+        self.batch(lake, 0, filtered=2)
+        done = CliRunner().invoke(app, ["ledger", large_sales, "--lake", lake.uri])
+        assert (done.exit_code, "UNBALANCED" in done.output) == (0, False), done.output
+
+    def test_where_one_figure_does_not_balance_it_says_so_and_ends_with_1(self, lake: Lake, large_sales: str) -> None:
+        self.batch(lake, 0, filtered=2)
+        self.batch(lake, 1, filtered=1)
+        done = CliRunner().invoke(app, ["ledger", large_sales, "--lake", lake.uri])
+        assert "UNBALANCED  batch 1: read 10 events, accounts for 9\n" in done.output
+        assert "\nbalanced  rows: 16 written, 16 in gold.hourly_sales\n" in done.output
+        assert done.exit_code == 1
+
+    @pytest.mark.parametrize("epoch", [0, 3])
+    def test_an_epoch_that_never_was_is_not_taken_for_another(self, lake: Lake, large_sales: str, epoch: int) -> None:
+        self.batch(lake, 0, filtered=2)
+        done = CliRunner().invoke(app, ["ledger", large_sales, "--epoch", str(epoch), "--lake", lake.uri])
+        assert isinstance(done.exception, MissingTableError)
+        assert str(done.exception) == f"pipeline `hourly_sales`: no epoch {epoch}; the current one is 2."
+        assert done.output == ""
 
 
 class TestABrokenFileAmongThePipelines:

@@ -10,8 +10,8 @@ import pytest
 from spark_jobs.control import monitor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
-from tests.builders import a_batch, a_lake, a_stamp, an_ingest, write
-from tests.deploying import deploy
+from tests.support.builders import a_batch, a_lake, a_stamp, an_ingest, write
+from tests.support.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -45,7 +45,7 @@ def ingest(tmp_path: Path) -> Ingest:
     return Ingest(a_lake(tmp_path))
 
 
-def test_a_column_that_held_values_and_is_null_now_is_told_until_it_holds_some_again(ingest: Ingest) -> None:
+def test_a_column_that_is_suddenly_null_is_told_until_it_holds_values(ingest: Ingest) -> None:
     ingest.batch(nulls={"quantity": 7})
     assert ingest.wrong() == set()
     for _ in range(12):

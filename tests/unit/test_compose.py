@@ -18,8 +18,8 @@ from infra.setup_jars import SUPPORTED_JAVA
 from spark_jobs.cli import app
 from spark_jobs.lake.settings import KafkaSettings, S3Settings, Settings
 from spark_jobs.simulator.streams import FORMATS
-from tests.compose import Service, compose_file, read_yaml, services, variables
-from tests.services.process import REPOSITORY
+from tests.support.compose import Service, compose_file, read_yaml, services, variables
+from tests.support.process import REPOSITORY
 
 SERVICES = services()
 OURS = {name: service for name, service in SERVICES.items() if service.raw["image"].startswith("tidemark:")}
@@ -38,7 +38,7 @@ def dockerfile(service: Service) -> Path:
     return REPOSITORY / path
 
 
-def test_every_password_comes_from_the_environment_file_and_says_where_to_set_it() -> None:
+def test_every_password_comes_from_the_environment_file_without_a_default() -> None:
     used = variables(TEXT)
     assert {told for name, told in used if told != f"set {name} in .env"} == set()
     assert {name for name, _ in used} == {name for name, _ in NAMES_IN_EXAMPLE}
@@ -200,7 +200,7 @@ def test_every_address_is_a_service_and_a_port_of_its(service: Service) -> None:
         assert host == "localhost" or service.networks & SERVICES[host].networks, f"{service.name} cannot reach {host}"
 
 
-def test_the_cluster_has_a_network_of_its_own_with_what_it_reads_writes_and_is_measured_by() -> None:
+def test_the_cluster_shares_its_network_only_with_the_services_it_needs() -> None:
     cluster = {"spark-master", "spark-worker", "streams"}
     # In one network each: Spark tells others one address of a machine.
     assert {name: SERVICES[name].networks for name in cluster} == {name: {"cluster"} for name in cluster}
@@ -250,7 +250,7 @@ def test_the_parts_of_airflow_share_one_configuration() -> None:
     assert all(part["volumes"] == ["airflow:/var/lib/airflow"] for part in parts)
 
 
-def test_supervisor_and_command_name_one_lake_which_is_that_of_the_policies() -> None:
+def test_supervisor_and_command_name_the_lake_of_the_policies() -> None:
     lakes = {service.raw["environment"].get("TIDEMARK_LAKE") for service in OURS.values()} - {None}
     assert lakes == {SERVICES["streams"].option("--lake")}
     place = next(iter(lakes)).removeprefix("s3a://")

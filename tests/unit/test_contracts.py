@@ -17,7 +17,7 @@ from spark_jobs.control.deployment_text import as_text
 from spark_jobs.lake import Lake
 from spark_jobs.plan.changes import Verdict, changes
 from spark_jobs.spec import Contract, DefinitionError, Files
-from tests.builders import a_lake, an_ingest
+from tests.support.builders import a_lake, an_ingest
 
 COLUMNS = {
     "sale_id": "STRING",

@@ -18,8 +18,8 @@ from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.spec import Alerts, Sink
-from tests.builders import a_lake, a_pipeline, an_aggregate, an_ingest, write
-from tests.deploying import deploy
+from tests.support.builders import a_lake, a_pipeline, an_aggregate, an_ingest, write
+from tests.support.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -135,7 +135,7 @@ def test_a_driver_of_an_older_term_is_told_apart_from_a_lake_that_is_gone(tmp_pa
         Fence(lake, "streams", 1).check()
 
 
-def test_a_lake_that_cannot_be_written_is_told_by_the_monitor_with_the_reason(tmp_path):
+def test_the_monitor_tells_why_a_lake_cannot_be_written(tmp_path):
     lake = a_lake(tmp_path)
     deploy(lake, [a_pipeline()])
     (tmp_path / "_control/_monitor").write_text("no folder")
@@ -159,7 +159,7 @@ def test_a_changed_rate_limit_or_alert_is_a_new_generation(tmp_path):
     assert (ordered.generation, ordered.changed) == (2, True)
 
 
-def test_a_definition_that_does_not_fit_its_checkpoint_is_refused_before_anything_is_ordered(tmp_path):
+def test_nothing_is_ordered_where_a_definition_does_not_fit_its_checkpoint(tmp_path):
     lake = a_lake(tmp_path)
     open_epoch(lake, a_pipeline())
     changed = a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),))
@@ -202,7 +202,7 @@ class Clock:
         return self.now
 
 
-def test_of_two_supervisors_one_is_active_until_it_is_silent_for_the_length_of_the_lease(tmp_path):
+def test_of_two_supervisors_one_is_active_until_its_lease_has_run_out(tmp_path):
     lake, clock = a_lake(tmp_path), Clock()
     first = Lease(lake, host="a", pid=1, clock=clock)
     second = Lease(lake, host="b", pid=2, clock=clock)
@@ -253,12 +253,12 @@ WELL, BROKEN = (False, False), (True, False)
 WELL_MUTED, BROKEN_MUTED = (False, True), (True, True)
 
 
-def test_a_breach_is_told_when_it_begins_and_when_it_clears_and_not_in_between():
+def test_a_breach_is_told_only_when_it_begins_and_when_it_clears():
     recorded, told = history(WELL, BROKEN, BROKEN, WELL, WELL, BROKEN)
     assert recorded == told == [[], [True], [], [False], [], [True]]
 
 
-def test_what_begins_during_a_mute_is_told_when_the_mute_is_over_and_the_breach_is_not():
+def test_a_breach_that_outlasts_a_mute_is_told_when_the_mute_is_over():
     recorded, told = history(BROKEN_MUTED, BROKEN_MUTED, BROKEN, WELL)
     assert recorded == [[True], [], [], [False]]
     assert told == [[], [], [True], [False]]
@@ -330,7 +330,7 @@ def test_a_mute_ends_by_itself_or_when_it_is_taken_back(tmp_path):
     assert mutes.muted(lake, now=NOW + timedelta(hours=1)) == frozenset()
 
 
-def test_a_supervisor_that_is_gone_is_told_within_two_looks_and_one_that_comes_back_with_its_lake_is_not(tmp_path):
+def test_a_supervisor_that_is_gone_is_told_within_two_looks(tmp_path):
     lake, began = a_lake(tmp_path), datetime.now(UTC)
     deploy(lake, [a_pipeline(alerts=Alerts(max_silence=None))])
 

@@ -15,8 +15,8 @@ from spark_jobs.lake import Lake, files
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.reset import reset
 from spark_jobs.lake.tables import open_table
-from tests.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
-from tests.deploying import deploy
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
+from tests.support.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 GOLD = "gold.hourly_sales"
@@ -54,7 +54,7 @@ class Watch:
         self.told += [(c.pipeline, c.began, c.message) for c in seen.changes if c.kind == "data-file-missing"]
 
 
-def test_the_newest_file_is_missed_at_the_next_look_and_told_once_until_it_is_back(lake: Lake) -> None:
+def test_a_missing_newest_file_is_told_once_until_it_is_back(lake: Lake) -> None:
     deploy(lake, [a_pipeline()])
     kept, lost = commit(lake), commit(lake, number=1)
     watch = Watch(lake)
@@ -115,7 +115,7 @@ def test_a_file_that_the_table_does_not_name_any_more_is_none_of_it(lake: Lake) 
     assert watch.told == []
 
 
-def test_bronze_is_looked_after_for_its_ingest_and_for_its_readers_where_none_is_deployed(lake: Lake) -> None:
+def test_bronze_is_watched_for_its_readers_where_no_ingest_is_deployed(lake: Lake) -> None:
     commit(lake, "bronze.sales", by="ingest_sales").unlink()
     deploy(lake, [a_pipeline()])
     watch = Watch(lake)

@@ -33,7 +33,7 @@ from spark_jobs.spec import (
     Where,
     definition_from_json,
 )
-from tests.builders import a_pipeline, a_running_total, an_aggregate, an_ingest
+from tests.support.builders import a_pipeline, a_running_total, an_aggregate, an_ingest
 
 
 class TestWhatIsAccepted:
@@ -259,7 +259,7 @@ class TestChanges:
         after = an_ingest(source=source, columns=dict(reversed(before.columns.items())))
         assert needs_new_epoch(before, after) == ("columns",)
 
-    def test_the_order_of_measures_counts_because_spark_keeps_their_values_by_place(self):
+    def test_the_order_of_measures_counts_as_spark_keeps_values_by_place(self):
         measures = {"units": "sum(quantity)", "most": "max(quantity)"}
         before = a_pipeline(steps=(an_aggregate(measures=measures),))
         after = a_pipeline(steps=(an_aggregate(measures=dict(reversed(measures.items()))),))

@@ -22,8 +22,8 @@ from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.pipelines import registry, with_sources
 from spark_jobs.plan.changes import Change, Verdict
 from spark_jobs.spec import Alerts, Definition, DefinitionError, Sink, Table
-from tests.builders import a_lake, a_pipeline, an_aggregate, an_ingest
-from tests.deploying import deploy
+from tests.support.builders import a_lake, a_pipeline, an_aggregate, an_ingest
+from tests.support.deploying import deploy
 
 SALES = a_pipeline()
 COUNTED_OTHERWISE = a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),))
@@ -79,7 +79,7 @@ class TestWhatBecomesOfAPipeline:
     def test_a_failure_of_an_earlier_generation_does_not_count(self) -> None:
         assert decide(SALES, found(("streams", order()), failed=2)).action is Action.UNCHANGED
 
-    def test_a_setting_that_may_change_under_a_checkpoint_means_a_restart_and_is_named(self) -> None:
+    def test_a_setting_that_may_change_under_a_checkpoint_means_a_restart(self) -> None:
         before = a_pipeline(trigger_interval="30 seconds", alerts=Alerts(max_late_share=0.5))
         change = Change("trigger_interval", Verdict.SAFE, "how often batches start is no part of what they hold")
         alerts = Change("alerts", Verdict.SAFE, "they are looked at from outside")
@@ -357,7 +357,7 @@ class TestTheCommand:
             f"tidemark deploy {files}:a --lake '{lake.uri}'",
         ]
 
-    def test_without_a_name_it_plans_what_is_registered_and_names_what_else_runs(self, tmp_path: Path) -> None:
+    def test_without_a_name_it_plans_all_registered_and_names_what_else_runs(self, tmp_path: Path) -> None:
         lake = a_lake(tmp_path)
         deploy(lake, [a_pipeline(name="elsewhere", sink=Sink("gold.elsewhere"))])
         code, told = self.run("--lake", lake.uri)

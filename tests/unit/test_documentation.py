@@ -20,7 +20,7 @@ from spark_jobs.pipelines import registry
 from spark_jobs.plan.lineage import known_columns, lineage
 from spark_jobs.quality.profiling import profile, rounded, row_proposals, table_proposals
 from spark_jobs.spec import Aggregate, Enrich, Join, NotNull, Select, Table, TopN, Tumbling, Union
-from tests.builders import a_lake, a_pipeline, an_ingest, write
+from tests.support.builders import a_lake, a_pipeline, an_ingest, write
 from tests.unit.test_quality import NOON, TIME, looked, sales
 
 COLUMNS = {"sale_id": "STRING", "product_id": "STRING", "quantity": "INT", "unit_price": "INT", "sold_at": "TIMESTAMP"}

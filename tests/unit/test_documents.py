@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import a_batch, a_lake, a_stamp, write
-from tests.services.process import REPOSITORY
+from tests.support.builders import a_batch, a_lake, a_stamp, write
+from tests.support.process import REPOSITORY
 from tests.unit.test_runbook import anchors
 
 README = REPOSITORY / "README.md"

@@ -9,7 +9,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError
 
 from spark_jobs.lake.durable import create_object, force_commit
-from tests.builders import a_lake, write
+from tests.support.builders import a_lake, write
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ def calls(monkeypatch):
     return found
 
 
-def test_an_object_is_on_the_disk_before_its_name_is_and_its_name_before_anybody_goes_on(tmp_path, calls):
+def test_an_object_is_on_the_disk_before_its_name_is(tmp_path, calls):
     lake, path = a_lake(tmp_path), str(tmp_path / "a/b.json")
     create_object(lake, "a/b.json", b"content")
     assert calls == [("file", path), ("link", path), ("folder", str(tmp_path / "a"))]
     assert Path(path).read_bytes() == b"content"
 
 
-def test_of_two_that_create_an_object_the_second_is_refused_and_leaves_nothing(tmp_path):
+def test_of_two_that_create_an_object_the_second_is_refused(tmp_path):
     lake = a_lake(tmp_path)
     create_object(lake, "a/b.json", b"first")
     with pytest.raises(AlreadyExistsError):

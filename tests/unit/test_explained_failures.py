@@ -15,7 +15,7 @@ from spark_jobs.lake.errors import (
     SourceUnavailableError,
     TidemarkError,
 )
-from tests.builders import an_ingest
+from tests.support.builders import an_ingest
 
 # As Spark 4.2 reported a full disk, shortened.
 FULL_DISK = """An error occurred while calling o552.save.
@@ -113,9 +113,7 @@ def test_another_driver_on_the_checkpoint(lake: Lake, said: str) -> None:
         "inconsistent state",
     ],
 )
-def test_a_checkpoint_that_another_driver_began_meanwhile_is_told_from_one_that_lost_files(
-    lake: Lake, said: str
-) -> None:
+def test_a_checkpoint_of_another_driver_is_told_from_one_that_lost_files(lake: Lake, said: str) -> None:
     epoch = begin_epoch(lake, an_ingest(name="sales"), 1)
     assert isinstance(told(RuntimeError(said), lake), StoppedError)
     lake.store.put(f"{epoch.folder}/offsets/.0.half-written.tmp", b"v1")

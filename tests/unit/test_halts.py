@@ -19,8 +19,8 @@ from spark_jobs.lake.decisions import decisions_of
 from spark_jobs.lake.errors import ConcurrentDriverError
 from spark_jobs.lake.halts import Halt, HaltedError, NotHaltedError
 from spark_jobs.spec import DefinitionError
-from tests.builders import a_batch, a_lake, a_stamp, an_ingest, write
-from tests.deploying import deploy
+from tests.support.builders import a_batch, a_lake, a_stamp, an_ingest, write
+from tests.support.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 INGEST = an_ingest()
@@ -138,7 +138,7 @@ def tidemark(*arguments):
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
 
 
-def test_the_command_decides_for_the_user_of_the_system_or_whoever_is_named(lake, monkeypatch):
+def test_the_command_decides_for_the_system_user_or_whoever_is_named(lake, monkeypatch):
     monkeypatch.setenv("LOGNAME", "grace")
     done = tidemark("resume", NAME, "--quarantine", "--comment", "as agreed", "--lake", lake.uri)
     assert done.exit_code == 0, done.output
@@ -206,7 +206,7 @@ def test_a_deploy_says_that_it_is_halted_and_does_not_wait_for_it(lake):
         await_running(lake, ordered, timeout=timedelta(minutes=1))
 
 
-def test_whoever_has_decided_hears_when_the_batch_is_committed_or_halts_again(lake):
+def test_whoever_decides_hears_whether_the_batch_is_committed_or_halts(lake):
     deploy(lake, [INGEST])
     decided = halts.decide(lake, NAME, "skip", by="ada")
     told, looks = [], []

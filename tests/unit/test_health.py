@@ -10,7 +10,7 @@ from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import End, Status
 from spark_jobs.spec import Alerts
-from tests.builders import a_pipeline
+from tests.support.builders import a_pipeline
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EVER = NOW - timedelta(days=1)
@@ -89,7 +89,7 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("kind", "figures", "alerts"), LIMITS)
-def test_a_figure_above_its_limit_is_a_breach_and_one_without_a_limit_is_none(kind, figures, alerts):
+def test_a_figure_is_a_breach_only_above_a_limit_that_is_set(kind, figures, alerts):
     assert kinds(seen(figures=figures, alerts=alerts)) == [kind]
     unlimited = Alerts(**dict.fromkeys(Alerts.model_fields))
     assert kinds(seen(figures=figures, alerts=unlimited)) == []
@@ -153,7 +153,7 @@ def test_a_pipeline_that_failed_is_told_with_its_error():
     assert breach.since == EVER
 
 
-def test_a_pipeline_that_is_being_tried_again_is_well_only_once_it_has_made_progress():
+def test_a_pipeline_that_is_tried_again_is_well_once_it_has_progressed():
     tried = {"state": "running", "error": "no", "failures": (NOW - timedelta(minutes=1),), "since": NOW}
     assert kinds(seen(pipeline=tried | {"progressed_at": NOW - timedelta(minutes=2)})) == ["not-running"]
     assert kinds(seen(pipeline=tried | {"progressed_at": NOW})) == []
@@ -190,7 +190,7 @@ def test_a_driver_that_is_gone_is_told_with_what_it_said_last():
     assert "java: no heap" in breach.what
 
 
-def test_a_driver_that_is_being_started_again_is_told_only_if_that_takes_long():
+def test_a_restart_of_a_driver_is_told_only_if_it_takes_long():
     def back_off(seconds):
         return {"state": "backing_off", "since": NOW - timedelta(seconds=seconds), "exit_code": -9}
 
@@ -204,7 +204,7 @@ def test_a_driver_without_a_sign_of_life_is_told():
     assert kinds(seen(pulse={"at": NOW - timedelta(seconds=29)})) == []
 
 
-def test_a_driver_whose_spark_hangs_is_told_though_it_gives_signs_of_life_and_no_rate_of_it_is():
+def test_a_driver_whose_spark_hangs_is_told_and_has_no_rate():
     well, hangs = (
         seen(pulse={"spark_silent_s": seconds}, figures={"input_rows_per_s": 73.0}) for seconds in (29.0, 31.0)
     )
@@ -219,7 +219,7 @@ def test_a_driver_whose_spark_hangs_is_told_though_it_gives_signs_of_life_and_no
     assert "events/s" not in summary(hangs)
 
 
-def test_a_supervisor_that_is_gone_is_told_with_the_command_that_starts_one():
+def test_a_supervisor_that_is_gone_is_told_with_how_to_start_one():
     assert kinds(seen(supervised=NOW - timedelta(seconds=60))) == []
     assert kinds(seen(supervised=None)) == []
     (breach,) = examine(seen(supervised=NOW - timedelta(seconds=61)))
@@ -228,7 +228,7 @@ def test_a_supervisor_that_is_gone_is_told_with_the_command_that_starts_one():
     assert "`make up`" in breach.remedy
 
 
-def test_of_a_driver_and_a_supervisor_that_are_both_gone_both_are_told_and_nothing_runs():
+def test_a_driver_and_a_supervisor_that_are_both_gone_are_both_told():
     gone = NOW - timedelta(seconds=61)
     found = seen(supervised=gone, pulse={"at": gone}, figures={"input_rows_per_s": 73.0})
     assert kinds(found) == ["no-supervisor", "not-running"]
@@ -257,7 +257,7 @@ def test_a_pipeline_of_an_older_generation_has_not_started_yet():
     assert kinds(seen(order={"generation": 2})) == ["no-progress"]
 
 
-def test_an_order_that_no_supervisor_has_taken_is_told_as_such_whatever_it_said_before():
+def test_an_order_that_no_supervisor_has_taken_is_told_as_such():
     stopped = {"state": "stopped", "order": 3, "since": EVER}
     later = {"generation": 2, "ordered_at": NOW - timedelta(minutes=3)}
     assert kinds(replace(seen(status=stopped, order=later), newest_order=4)) == ["no-supervisor"]
@@ -288,7 +288,7 @@ def test_restarts_are_told_with_what_the_pipeline_failed_with():
     assert "/logs/streams/000004.log" in breach.remedy
 
 
-def test_restarts_are_told_with_cause_exit_code_and_log_of_the_driver_that_ended():
+def test_restarts_are_told_with_how_the_driver_ended_and_its_log():
     ended = {"ends": FAILURES, "last_end": an_end(FAILURES[2]), "last_lines": ("Connection refused",)}
     (breach,) = examine(seen(status=ended, pulse={"log": "/logs/streams/000004.log"}))
     assert breach.what.endswith(

@@ -9,7 +9,7 @@ from spark_jobs.lake import history
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.formats import FormatError
 from spark_jobs.lake.stamps import Stamp, decode
-from tests.builders import a_batch, a_lake, a_stamp, write
+from tests.support.builders import a_batch, a_lake, a_stamp, write
 
 
 @pytest.fixture

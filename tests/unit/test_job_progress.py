@@ -13,7 +13,7 @@ from spark_jobs.job.loop import Fence, _Running, has_committed
 from spark_jobs.job.process import Heart
 from spark_jobs.job.prometheus import PulseCollector
 from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
-from tests.builders import a_lake, a_pipeline
+from tests.support.builders import a_lake, a_pipeline
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PATIENCE_S = 30
@@ -66,7 +66,7 @@ def test_a_source_that_does_not_answer_holds_up_no_sign_of_life(heart, tmp_path)
     assert told(heart, tmp_path).pipelines["sales"].figures.batch_id is None
 
 
-def test_a_spark_that_does_not_answer_is_told_beside_the_drivers_own_sign_of_life(heart, tmp_path):
+def test_a_sign_of_life_tells_for_how_long_spark_has_not_answered(heart, tmp_path):
     def silent_s():
         assert heart.driver.beaten.acquire(timeout=PATIENCE_S)
         found = told(heart, tmp_path)  # none before the first one is written
@@ -130,7 +130,7 @@ def committed(lake, epoch, *names):
         lake.store.put(f"{epoch.folder}/commits/{name}", b"v1")
 
 
-def test_a_pipeline_has_progressed_when_any_driver_has_finished_a_batch_of_its_epoch(tmp_path):
+def test_a_pipeline_has_progressed_once_a_batch_of_its_epoch_is_finished(tmp_path):
     lake, definition = a_lake(tmp_path), a_pipeline()
     assert not has_committed(lake, definition.name)
     first = open_epoch(lake, definition)

@@ -102,7 +102,7 @@ def test_what_a_person_has_to_mend_is_not_tried_again(error):
 
 
 @pytest.mark.parametrize("error", [LakeUnavailableError("gone"), RepeatedTasksError("a worker was lost")])
-def test_a_lake_that_is_unreachable_and_workers_that_come_and_go_are_awaited_for_ever(error):
+def test_an_unreachable_lake_and_lost_workers_are_awaited_for_ever(error):
     waits, end = pauses(error, progressed=True)
     assert end == "goes on"
     assert waits[:7] == [1, 2, 4, 8, 16, 32, 60]

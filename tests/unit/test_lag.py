@@ -9,7 +9,7 @@ import pytest
 from spark_jobs.job.lag import LagMeter
 from spark_jobs.lake.offsets import table_read
 from spark_jobs.lake.spark_log import next_version
-from tests.builders import a_lake, a_pipeline, an_ingest, write
+from tests.support.builders import a_lake, a_pipeline, an_ingest, write
 
 
 class Clock:
@@ -33,7 +33,7 @@ def test_a_source_is_known_by_the_folder_of_its_table():
     assert table_read("DeltaSource[file:/lake/bronze/more_sales]", a_pipeline()) is None
 
 
-def test_a_reader_is_behind_by_the_rows_of_the_commits_that_it_has_not_read(tmp_path):
+def test_a_reader_is_behind_by_the_rows_of_the_commits_still_unread(tmp_path):
     lake, clock = a_lake(tmp_path), Clock()
     for count in (5, 3, 4):
         write(lake, "bronze.sales", {"quantity": list(range(count))}, mode="append")
@@ -69,7 +69,7 @@ def test_a_source_that_fails_is_asked_no_oftener_than_one_that_answers(tmp_path)
         clock.now -= 9
 
 
-def test_an_ingest_is_behind_by_the_files_that_came_after_the_newest_it_has_planned(tmp_path):
+def test_an_ingest_is_behind_by_the_files_after_the_newest_planned_one(tmp_path):
     lake = a_lake(tmp_path)
     folder = tmp_path / "landing/sales"
     folder.mkdir(parents=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spark_jobs.lake.ledger import Totals
 from spark_jobs.lake.ledger import discrepancies as _discrepancies
 from spark_jobs.plan.logical import build
-from tests.builders import a_batch, a_pipeline, a_running_total
+from tests.support.builders import a_batch, a_pipeline, a_running_total
 
 FATES = ("on_time", "partly_late", "late", "duplicate", "quarantined", "filtered")
 FIGURES = ("read", *FATES, "pairs", "pairs_late", "pairs_result")
@@ -71,7 +71,7 @@ class TestPairs:
             "batch 0: results and late rows hold 1 (event, window) pairs more than were read",
         )
 
-    def test_pairs_that_are_missing_are_told_once_and_again_only_when_more_go_missing(self):
+    def test_missing_pairs_are_told_again_only_when_more_go_missing(self):
         rows = numbered(a_batch(10, pairs_result=12), a_batch(10), a_batch(10, pairs_result=11))
         assert discrepancies(rows) == (
             "batch 0: results and late rows hold 2 (event, window) pairs more than were read",

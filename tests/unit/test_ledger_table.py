@@ -12,7 +12,7 @@ from spark_jobs.lake.ledger_table import KeptCommits
 from spark_jobs.lake.offsets import read_between
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.logical import build
-from tests.builders import a_batch, a_lake, a_pipeline, a_stamp, write
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 
 TABLE, NAME = "gold.hourly_sales", "hourly_sales"
 

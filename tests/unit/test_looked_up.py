@@ -18,7 +18,7 @@ from spark_jobs.lake.settling import mark_replayed
 from spark_jobs.lake.tables import open_table
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Enrich, Pipeline
-from tests.builders import a_batch, a_lake, a_pipeline, a_stamp, write
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 
 NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -67,7 +67,7 @@ def beside(lake: Lake, role: str, more: dict[str, pa.DataType], *rows: dict[str,
 
 
 @pytest.mark.parametrize(("definition", "counted"), [(LOOKS_UP, 1), (a_pipeline(), 2)])
-def test_a_repair_counts_late_events_as_far_as_the_stream_has_ended_its_batches(
+def test_a_repair_counts_the_late_events_of_batches_that_have_ended(
     tmp_path: Path, definition: Pipeline, counted: int
 ) -> None:
     lake = one_batch(a_lake(tmp_path / "lake"), definition)

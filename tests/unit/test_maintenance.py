@@ -8,16 +8,17 @@ import pytest
 from deltalake import write_deltalake
 
 from spark_jobs.console.maintaining import done_text
-from spark_jobs.lake import maintenance
+from spark_jobs.lake import compaction, maintenance
 from spark_jobs.lake.checkpoints import Starts, begin_epoch, fix_starts
 from spark_jobs.lake.compaction import DataFile, compact, data_files_of, groups_to_compact
 from spark_jobs.lake.history import latest_version, ledger_rows
 from spark_jobs.lake.maintenance import Maintenance, Pace
+from spark_jobs.lake.readers import Need, needs
 from spark_jobs.lake.retention import first_version
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables import open_table, row_count
-from spark_jobs.spec import Table
-from tests.builders import a_batch, a_lake, a_pipeline, a_stamp, write
+from spark_jobs.spec import Enrich, Table
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 
 TABLE, NAME = "gold.hourly_sales", "hourly_sales"
 
@@ -102,7 +103,7 @@ class TestATable:
         assert latest_version(lake, TABLE) == version
 
     @pytest.mark.parametrize(("merges", "files_left"), [(1, 1), (9, 17)])
-    def test_whose_files_a_stream_merges_into_is_compacted_at_another_try_or_the_next_time(
+    def test_is_compacted_at_a_later_try_where_a_stream_merges_into_its_files(
         self, lake, monkeypatch, merges, files_left
     ):
         batches(lake, 20)
@@ -119,6 +120,18 @@ class TestATable:
         assert (done.files_after, done.problem) == (files_left, None)
         assert ("other writers changed some" in done_text(done)) == (files_left > 1)
         assert [row[0] for row in rows(lake)] == [n for n in range(20) if n not in range(1, len(merged) + 1)]
+
+    def test_keeps_the_version_that_a_batch_looked_up_many_commits_ago(self, lake):
+        for version in range(9):
+            write(lake, "silver.shops", {"shop": [version], "city": ["Kiel"]})
+        lookup = Enrich("silver.shops", on=("product_id",), columns={"city": "city"})
+        definition = a_pipeline(steps=(lookup, *a_pipeline().steps))
+        fix_starts(lake, begin_epoch(lake, definition, 1), Starts(versions={"bronze.sales": 0}))
+        ledger = a_batch(1, reads={"silver.shops": (2, 3)})
+        write(lake, TABLE, {"n": [0], "name": ["row"]}, stamp=a_stamp(ledger=ledger))
+        for days in range(30):
+            open_table(lake, TABLE).alter.set_table_properties({"delta.logRetentionDuration": f"{days} days"})
+        assert needs(lake)["silver.shops"] == Need(2, NAME)
 
     def test_keeps_the_versions_that_a_reader_needs(self, lake):
         batches(lake, 20, table="bronze.sales")
@@ -146,6 +159,20 @@ class TestCompaction:
         assert compact(lake, TABLE, group, ()) is None
         assert [row[0] for row in rows(lake)] == [0, 2, 3, 4, 5]
         assert parquet_files(lake) == 6
+
+    def test_a_row_that_is_deleted_while_it_works_stays_deleted(self, lake, monkeypatch):
+        batches(lake, 6)
+        group, read = data_files_of(open_table(lake, TABLE))[:3], compaction._rows
+
+        def read_before_another_deletes(*arguments):
+            found = read(*arguments)
+            open_table(lake, TABLE).delete("n = 1")
+            return found
+
+        monkeypatch.setattr(compaction, "_rows", read_before_another_deletes)
+        assert compact(lake, TABLE, group, ()) is None
+        assert [row[0] for row in rows(lake)] == [0, 2, 3, 4, 5]
+        assert parquet_files(lake) == 6  # what it had written itself is gone
 
     def test_rows_are_sorted_by_what_people_ask_for(self, lake):
         for n in (3, 1, 2):

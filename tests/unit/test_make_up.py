@@ -19,8 +19,8 @@ from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control import awaiting, orders, status
 from spark_jobs.lake import Lake
 from spark_jobs.pipelines import resolve
-from tests.builders import a_lake
-from tests.deploying import deploy
+from tests.support.builders import a_lake
+from tests.support.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -59,7 +59,7 @@ def test_what_runs_is_ordered_once(given_up: Lake, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("memory", "restarted"), [("1g", False), ("3g", True)])
-def test_a_supervisor_whose_settings_have_changed_is_started_again_where_a_job_was_given_up(
+def test_changed_settings_restart_the_supervisor_of_a_job_given_up(
     given_up: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: str, restarted: bool
 ) -> None:
     airflow_, supervisor, shop = (
@@ -86,7 +86,7 @@ def test_a_supervisor_whose_settings_have_changed_is_started_again_where_a_job_w
             process.stop(within_s=0)
 
 
-def test_of_two_that_begin_at_once_the_second_is_refused_and_starts_nothing(
+def test_of_two_commands_that_begin_at_once_the_second_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -146,7 +146,7 @@ def test_a_password_that_others_could_read_is_not_kept(tmp_path: Path) -> None:
     assert modes(tmp_path)[tmp_path.name] == "700"
 
 
-def test_what_is_left_of_a_database_that_was_removed_is_no_part_of_the_new_one(tmp_path: Path) -> None:
+def test_what_is_left_of_a_removed_database_is_no_part_of_the_new_one(tmp_path: Path) -> None:
     for name in ("airflow.db-wal", "airflow.db-shm"):
         (tmp_path / name).write_text("of the old one")
     airflow.prepare_home(tmp_path)
@@ -170,7 +170,7 @@ def test_the_password_is_told_to_a_person_and_to_no_log(tmp_path: Path) -> None:
         assert (airflow.password_file(tmp_path).name in out.getvalue()) is not terminal
 
 
-def test_the_log_and_the_files_of_a_private_process_are_for_nobody_else_to_read(tmp_path: Path) -> None:
+def test_nobody_else_can_read_the_log_and_files_of_a_private_process(tmp_path: Path) -> None:
     log = tmp_path / "airflow.log"
     log.write_text("from before")
     log.chmod(0o644)

@@ -107,7 +107,7 @@ def test_a_backlog_that_goes_up_and_down_without_a_trend_is_no_pressure(seed, le
 
 @same_each_time
 @given(seed=SEEDS, before=LEVELS, after=LEVELS)
-def test_more_traffic_than_before_is_no_pressure_as_long_as_the_backlog_does_not_go_on_growing(seed, before, after):
+def test_more_traffic_is_no_pressure_unless_the_backlog_keeps_growing(seed, before, after):
     up_to = noise(seed)
     backlog = [level + up_to() for level in (before, after) for _ in range(200)]
     assert max(looks(backlog)) <= TOLD_AFTER_S
@@ -124,7 +124,7 @@ def test_what_arrives_between_two_triggers_is_no_pressure(seconds, rate):
 
 @same_each_time
 @given(growth=st.integers(80, 1000), seed=SEEDS)
-def test_a_backlog_that_grows_by_more_than_it_goes_up_and_down_presses_since_it_began_to(growth, seed):
+def test_a_backlog_that_outgrows_its_fluctuation_is_pressure(growth, seed):
     up_to = noise(seed)
     steady = [600 + up_to() for _ in range(60)]
     growing = [600 + growth * look + up_to() for look in range(1, 361)]

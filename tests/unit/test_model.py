@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.model import (
+from tests.support.model import (
     Event,
     Heartbeat,
     Hopping,
@@ -84,7 +84,7 @@ class TestWatermark:
         assert outcome.emitted == [Row("k", 0, 5, 1, 1)]
         assert outcome.verdicts == {"a": "on_time"}
 
-    def test_what_the_filter_removes_moves_it_unless_the_engine_filters_below_it(self):
+    def test_filtered_events_move_it_unless_the_engine_filters_below_it(self):
         batches = [[event("a", 100, passes_where=False)]]
         assert run(batches, tumbling(5), delay_ms=10).watermark_ms == 90
         assert run(batches, tumbling(5), delay_ms=10, filtered_rows_move_watermark=False).watermark_ms == 0
@@ -113,7 +113,7 @@ class TestLateness:
         outcome = run([[event("a", 100)], [event("b", 60)]], tumbling(60), delay_ms=10)
         assert outcome.verdicts["b"] == "on_time"
 
-    def test_rows_are_judged_by_the_watermark_before_and_windows_closed_by_the_one_of_the_batch(self):
+    def test_a_batch_judges_rows_by_the_watermark_before_and_closes_by_its_own(self):
         """Without batches of no data the row at 3 still counts in batch 1, which closes its window."""
         outcome = run([[event("a", 100)], [event("b", 3)]], tumbling(5), delay_ms=10, no_data_batches=False)
         assert outcome.verdicts["b"] == "on_time"
@@ -279,7 +279,7 @@ def test_with_everything_in_one_batch_nothing_is_late(batches, window, delay):
 
 
 class TestFirstEvents:
-    def test_a_key_is_remembered_until_the_watermark_has_passed_its_first_event_by_within(self):
+    def test_a_key_is_forgotten_once_the_watermark_has_passed_it_by_within(self):
         batches = [[event("a", 10)], [event("b", 11)], [event("other", 22, key="x")], [event("c", 21)]]
         # With delay 2 the last batch has W = 20: `a` is remembered until 20.
         found = first_events(batches, delay_ms=2, within_ms=10)

@@ -29,7 +29,7 @@ def of_session() -> str | None:
 
 @pytest.mark.parametrize(("by", "nice"), [("7", 7), ("0", 0)])
 @pytest.mark.parametrize("leads", [True, False])
-def test_priority_is_lowered_and_that_of_other_programs_of_the_terminal_is_not(by: str, nice: int, leads: bool) -> None:
+def test_priority_is_lowered_for_no_other_program_of_the_terminal(by: str, nice: int, leads: bool) -> None:
     here, before = os.nice(0), of_session()
     done = subprocess.run(
         [sys.executable, "-c", ASIDE],

@@ -13,8 +13,8 @@ import pytest
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.job.prometheus import PulseCollector
 from spark_jobs.spec import Alerts
-from tests.compose import read_yaml
-from tests.services.process import REPOSITORY
+from tests.support.compose import read_yaml
+from tests.support.process import REPOSITORY
 
 RULES: list[dict[str, Any]] = [
     rule for group in read_yaml(REPOSITORY / "infra/prometheus/rules.yml")["groups"] for rule in group["rules"]

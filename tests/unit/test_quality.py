@@ -46,8 +46,8 @@ from spark_jobs.spec import (
     Volume,
 )
 from spark_jobs.spec.personal import MASK
-from tests.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
-from tests.deploying import deploy
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
+from tests.support.deploying import deploy
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")

@@ -31,7 +31,7 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.quarantine import INSIDE_QUOTES, REPEATED_HEADER
 from spark_jobs.spec import Enrich, Files, Kafka
 from spark_jobs.spec.personal import MASK
-from tests.builders import a_lake, a_pipeline, a_stamp, an_ingest, write
+from tests.support.builders import a_lake, a_pipeline, a_stamp, an_ingest, write
 
 NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
 SCHEMA = pa.schema(
@@ -110,7 +110,7 @@ def test_samples_are_the_newest_of_each_reason_without_personal_values(lake: Lak
     ("raw", "shown"),
     [("a;1;2026", f"{MASK};1;2026"), ('"a;b";1;2026', f"{MASK};1;2026"), ("a;1", MASK), ("", MASK)],
 )
-def test_a_line_of_csv_is_masked_by_place_and_as_a_whole_where_the_places_do_not_fit(raw: str, shown: str) -> None:
+def test_a_line_of_csv_is_masked_as_a_whole_where_its_places_do_not_fit(raw: str, shown: str) -> None:
     ingest = an_ingest(source=Files("in", format="csv", delimiter=";"), personal=("sale_id",))
     assert masked(ingest, raw) == shown
 
@@ -195,7 +195,7 @@ def test_a_replay_is_noted_before_it_is_done_and_no_other_begins_meanwhile(lake:
     assert begin(lake, plan, by="bob").by == "bob"
 
 
-def test_the_command_of_a_replay_that_died_ends_it_though_no_row_of_its_reason_is_left(lake: Lake) -> None:
+def test_a_replay_that_died_is_ended_by_its_command_with_no_rows_left(lake: Lake) -> None:
     has_run(lake, an_ingest())
     a_quarantine(lake, set_aside("future"), set_aside("one_of(x)"))
     named = Selection(reasons=("future",))

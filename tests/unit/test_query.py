@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from spark_jobs.cli import app
 from spark_jobs.lake import query, watermarks
 from spark_jobs.lake.query import QueryError
-from tests.builders import a_lake, write
+from tests.support.builders import a_lake, write
 
 NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
 
@@ -193,7 +193,7 @@ class TestFiles:
         assert isinstance(refused.exception, QueryError)
         assert "4f2c91" in CliRunner().invoke(app, [*asked, "--allow-files"]).output
 
-    def test_what_does_not_fit_in_memory_is_still_computed_and_leaves_nothing_behind(self, lake, tmp_path, monkeypatch):
+    def test_what_does_not_fit_in_memory_is_computed_and_leaves_no_file(self, lake, tmp_path, monkeypatch):
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
         (tmp_path / "scratch").mkdir()
         connect = duckdb.connect

@@ -59,7 +59,7 @@ def test_a_driver_that_died_is_started_again_after_a_pause_that_doubles():
     assert pauses == [1, 2, 4, 8]
 
 
-def test_a_driver_that_dies_too_often_is_given_up_until_something_is_ordered():
+def test_a_driver_that_dies_too_often_is_given_up_until_the_next_order():
     ends = tuple(NOW - timedelta(seconds=second) for second in range(BUDGET - 1))
     action, failed = decide(seen(exit_code=1, last_lines=("no heap",)), status("running", ends=ends))
     assert (action, failed.state, failed.exit_code, failed.last_lines) == (None, "failed", 1, ("no heap",))

@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs.spec import Alerts, Ingest, Pipeline
 from spark_jobs.spec.durations import format_duration
-from tests.services.process import REPOSITORY
+from tests.support.process import REPOSITORY
 
 SECTIONS = dict(
     re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (REPOSITORY / "docs/pipelines.md").read_text(), re.MULTILINE | re.DOTALL)

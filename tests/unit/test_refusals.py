@@ -31,7 +31,7 @@ from spark_jobs.spec import (
     Watermark,
     Where,
 )
-from tests.builders import a_pipeline, a_running_total, an_aggregate, an_ingest
+from tests.support.builders import a_pipeline, a_running_total, an_aggregate, an_ingest
 
 CASES = []
 

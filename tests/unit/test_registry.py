@@ -184,7 +184,7 @@ def test_a_value_with_two_names_is_one_definition(a_file):
     assert len(load_file(a_file(a_total() + "again = totals"))) == 1
 
 
-def test_a_registered_definition_that_a_file_imports_is_not_started_with_it(a_file):
+def test_a_registered_definition_is_not_started_by_a_file_that_imports_it(a_file):
     path = a_file("from spark_jobs.pipelines.sales import ingest_sales\n" + a_total())
     assert [definition.name for definition in load_file(path)] == ["totals"]
 
@@ -223,7 +223,7 @@ def test_a_file_may_not_write_to_the_table_of_a_registered_pipeline(a_file, besi
         resolve([*beside, str(path)])
 
 
-def test_of_two_ingests_that_could_fill_a_table_the_one_that_was_named_does():
+def test_of_two_ingests_that_could_fill_a_table_the_named_one_does():
     mine = registry()["ingest_sales"].model_copy(update={"name": "my_ingest"})
     names = [each.name for each in with_sources([mine, registry()["top_products"]])]
     assert names == ["my_ingest", "top_products"]

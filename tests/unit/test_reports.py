@@ -14,7 +14,7 @@ from spark_jobs.lake.history import EpochLedger
 from spark_jobs.lake.inventory import TableSummary
 from spark_jobs.plan.equations import BY_FATE
 from spark_jobs.plan.logical import build
-from tests.builders import a_batch, a_lake, a_pipeline, write
+from tests.support.builders import a_batch, a_lake, a_pipeline, write
 
 NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
 

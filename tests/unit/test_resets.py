@@ -10,8 +10,8 @@ from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.reset import reset
 from spark_jobs.lake.tables import open_table, row_count
 from spark_jobs.spec import Sink
-from tests.builders import a_lake, a_pipeline, a_stamp, write
-from tests.deploying import deploy
+from tests.support.builders import a_lake, a_pipeline, a_stamp, write
+from tests.support.deploying import deploy
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 LAST = 2**63 - 1
@@ -37,7 +37,7 @@ def rows(lake, table):
     return row_count(open_table(lake, table))
 
 
-def test_a_reset_that_is_interrupted_leaves_an_epoch_that_can_commit_nothing_and_can_be_repeated(lake, monkeypatch):
+def test_an_interrupted_reset_lets_nothing_commit_and_can_be_repeated(lake, monkeypatch):
     a_result(lake, "gold.hourly_sales")
     with monkeypatch.context() as patch:
         patch.setattr(module, "begin_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("no space")))

@@ -9,8 +9,8 @@ import re
 import pytest
 
 from spark_jobs.control import health
-from tests.compose import read_yaml
-from tests.services.process import REPOSITORY
+from tests.support.compose import read_yaml
+from tests.support.process import REPOSITORY
 
 RUNBOOK = REPOSITORY / "docs/runbook.md"
 KIND = re.compile(r"[a-z]+(-[a-z]+)+")

@@ -286,7 +286,7 @@ class TestJoin:
         params = {"before_ms": None, "after_ms": None}
         assert row_case("join", [left(1), right(2)], [], params=params).refused
 
-    def test_one_bound_runs_within_the_time_of_the_case_and_the_rest_is_filtered(self) -> None:
+    def test_a_join_with_one_bound_runs_within_the_time_span_of_the_case(self) -> None:
         params = {"condition": "left.ts < right.ts - 5"}
         found = row_case("join", [left(1), right(6), right(7), right(90)], [], params=params | {"grace_ms": 500})
         assert (found.refused, found.narrower, found.within_ms, found.before_ms) == (False, True, 90, 0)
@@ -328,7 +328,7 @@ class TestJoin:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("kind", ["dedup", "join"])
-def test_without_a_difference_the_other_rules_of_rows_are_those_of_the_model(kind: str, seed: int) -> None:
+def test_without_a_difference_other_rules_of_rows_are_those_of_the_model(kind: str, seed: int) -> None:
     chance = random.Random(seed)
     events = [
         {"key": chance.choice(["a", "b", None]), "ts_ms": chance.randrange(60), "batch": number // 3}

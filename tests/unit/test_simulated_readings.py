@@ -85,7 +85,7 @@ def test_spikes_are_single_readings_beyond_all_that_is_usual(machines):
     assert spikes == pytest.approx(expected, abs=4.5 * math.sqrt(expected))
 
 
-def test_machines_that_wear_are_off_for_many_readings_and_the_others_for_none(machines):
+def test_only_machines_that_wear_are_off_for_many_readings(machines):
     """Against the running mean and variance of each machine, as one would watch them; spikes are left out."""
     worn: Counter[str] = Counter()
     for machine, readings in machines.items():

@@ -24,7 +24,7 @@ def given(tmp_path, **settings):
     return spark_settings(Lake(str(tmp_path)), Settings(**settings))
 
 
-def test_further_options_of_java_reach_the_driver_and_on_a_cluster_its_executors(tmp_path):
+def test_java_options_reach_the_driver_and_on_a_cluster_its_executors(tmp_path):
     alone = given(tmp_path, master="local[2]", java_options="-XX:+UseZGC")
     assert alone["spark.driver.extraJavaOptions"].endswith(" -XX:+UseZGC")
     assert EXECUTORS not in alone
@@ -35,7 +35,7 @@ def test_without_further_options_executors_get_none(tmp_path):
     assert EXECUTORS not in given(tmp_path, master=CLUSTER, java_options="")
 
 
-def test_jars_are_on_the_class_path_of_a_driver_alone_and_are_sent_to_executors(tmp_path, jars):
+def test_jars_are_on_the_class_path_of_a_driver_and_sent_to_executors(tmp_path, jars):
     jar = str(jars / "delta.jar")
     assert given(tmp_path, master="local[2]")["spark.driver.extraClassPath"] == jar
     assert given(tmp_path, master=CLUSTER)["spark.jars"] == jar
@@ -47,7 +47,7 @@ def test_missing_jars_are_told_with_what_to_run(tmp_path, jars):
         given(tmp_path)
 
 
-def test_the_secret_of_a_cluster_is_in_the_environment_and_not_among_what_stands_on_the_command_line(tmp_path):
+def test_the_secret_of_a_cluster_is_never_on_the_command_line(tmp_path):
     settings = Settings(master=CLUSTER, spark_secret="known to few")
     options = spark_settings(Lake(str(tmp_path)), settings)
     assert options["spark.authenticate"] == "true"

@@ -16,8 +16,8 @@ from spark_jobs.control.reconcile import DRAIN, HUNG_S
 from spark_jobs.control.supervisor import Supervisor
 from spark_jobs.control.terms import FencedError
 from spark_jobs.job.loop import Fence
-from tests.builders import a_lake, a_pipeline
-from tests.deploying import deploy
+from tests.support.builders import a_lake, a_pipeline
+from tests.support.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 JOB = "streams"
@@ -57,7 +57,7 @@ def test_a_driver_on_another_host_that_does_not_end_is_fenced(tmp_path):
     assert len([line for line in said if "its driver on there is asked to stop" in line]) == 1
 
 
-def test_a_job_whose_records_cannot_be_read_keeps_no_other_one_from_its_driver(tmp_path):
+def test_a_job_with_unreadable_records_keeps_no_other_job_from_its_driver(tmp_path):
     lake, said = a_lake(tmp_path), []
     for job in ("a_job", "b_job"):
         deploy(lake, [a_pipeline(name=f"in_{job}", job=job)])
@@ -120,7 +120,7 @@ def test_a_process_that_a_forged_pulse_names_is_left_alone(tmp_path):
             assert process.status() == psutil.STATUS_SLEEPING, arguments
 
 
-def test_a_driver_that_gives_no_sign_of_life_is_killed_by_a_supervisor_that_did_not_start_it(tmp_path):
+def test_a_supervisor_kills_a_silent_driver_that_it_did_not_start(tmp_path):
     lake, passed = a_lake(tmp_path / "lake"), [0.0]
     with a_process(*driver_arguments(JOB, 1, lake.uri)) as process:
         own = {"pid": process.pid, "pid_born": birth(process)}
@@ -131,7 +131,7 @@ def test_a_driver_that_gives_no_sign_of_life_is_killed_by_a_supervisor_that_did_
         assert process.wait(timeout=60) == -9
 
 
-def test_a_driver_whose_spark_hangs_is_killed_though_it_gives_signs_of_life(tmp_path):
+def test_a_driver_with_signs_of_life_is_killed_where_its_spark_hangs(tmp_path):
     lake, said = a_lake(tmp_path / "lake"), []
     with a_process(*driver_arguments(JOB, 1, lake.uri)) as process:
         own = {"pid": process.pid, "pid_born": birth(process)}

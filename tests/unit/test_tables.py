@@ -16,7 +16,7 @@ from spark_jobs.lake.appends import append_rows
 from spark_jobs.lake.checkpoints import open_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
 from spark_jobs.lake.inventory import summaries
-from tests.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ class TestContent:
         write(lake, "gold.a", {"n": [2, 3]})
         assert tables.row_count(tables.open_table(lake, "gold.a", version=0)) == 1
 
-    def test_the_newest_time_is_the_greatest_of_all_files_cut_off_to_the_millisecond(self, lake):
+    def test_the_newest_time_is_the_greatest_of_all_files_in_milliseconds(self, lake):
         write(lake, "bronze.a", {"at": times(at(5), at(9, microsecond=1999), None)})
         write(lake, "bronze.a", {"at": times(at(7))})
         write(lake, "bronze.a", {"at": times(None)})
@@ -336,9 +336,7 @@ class TestRowsByValue:
         assert len(tables.files_holding(table, "seq", range(-100, 100))) == 3
 
     @pytest.mark.parametrize("first_is_sparks", [True, False])
-    def test_times_are_the_same_whoever_wrote_the_file_and_wherever_the_machine_is(
-        self, lake, monkeypatch, first_is_sparks
-    ):
+    def test_times_depend_neither_on_the_writer_nor_on_the_time_zone(self, lake, monkeypatch, first_is_sparks):
         monkeypatch.setenv("TZ", "America/New_York")
         time.tzset()
         try:

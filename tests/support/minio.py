@@ -16,7 +16,7 @@ import boto3
 from botocore.config import Config
 from pyspark.sql import SparkSession
 
-from tests.services.process import REPOSITORY, ServiceError, free_port, running
+from tests.support.process import REPOSITORY, ServiceError, free_port, running
 
 REGION = "us-east-1"
 

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from infra.setup_jars import find_java
-from tests.services.process import REPOSITORY, ServiceError, free_port, running
+from tests.support.process import REPOSITORY, ServiceError, free_port, running
 
 _ANSWER_S = 15.0
 

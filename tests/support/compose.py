@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tests.services.process import REPOSITORY
+from tests.support.process import REPOSITORY
 
 _VARIABLE = re.compile(r"(?<!\$)\$\{(?P<name>\w+):\?(?P<told>[^}]*)\}")
 
