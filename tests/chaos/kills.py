@@ -38,14 +38,40 @@ from tests.support import lakes
 from tests.support.minio import start_minio
 from tests.support.settings import suit_short_lives
 
-DEFINITIONS = tuple(value for value in vars(pipelines).values() if isinstance(value, Ingest | Pipeline))
-INGESTS = tuple(each for each in DEFINITIONS if isinstance(each, Ingest))
-READERS = tuple(each for each in DEFINITIONS if isinstance(each, Pipeline))
 _ROWS_OF_STREAM = {"sales": 1, "orders": 5}
 """Stream -> that its files have the rows of a file of sales, divided by this: so both have as many files."""
 _PRODUCTS = 80
 """So many of the shop's hundred products have a category; sales of the others are set aside."""
 PIPELINES_FILE = str(Path(pipelines.__file__))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a driver runs that is killed.
+
+    Attributes:
+        definitions: of `tests/chaos/pipelines.py`.
+    """
+
+    definitions: tuple[Definition, ...]
+
+    @classmethod
+    def of(cls, *names: str) -> Work:
+        """Those of these names."""
+        return cls(tuple(getattr(pipelines, name) for name in names))
+
+    @property
+    def ingests(self) -> tuple[Ingest, ...]:
+        """What fills the bronze tables."""
+        return tuple(each for each in self.definitions if isinstance(each, Ingest))
+
+    @property
+    def readers(self) -> tuple[Pipeline, ...]:
+        """What reads them."""
+        return tuple(each for each in self.definitions if isinstance(each, Pipeline))
+
+
+ALL = Work(tuple(value for value in vars(pipelines).values() if isinstance(value, Ingest | Pipeline)))
 # A driver that makes no progress for so long has not survived its predecessor's death.
 _STUCK_S = 180.0
 
@@ -91,9 +117,10 @@ def simulate(landing: Path, *, files: int, rows_per_file: int) -> None:
             os.utime(path, (1_767_225_600 + number, 1_767_225_600 + number))
 
 
-def command(lake: Lake) -> list[str]:
-    """A driver that does all the work there is, first the ingest, then the pipelines, and then ends."""
-    program = [sys.executable, "-m", "spark_jobs.cli", "run", PIPELINES_FILE]
+def command(lake: Lake, work: Work = ALL) -> list[str]:
+    """A driver that does all the work there is, first the ingests, then the pipelines, and then ends."""
+    chosen = [f"{PIPELINES_FILE}:{each.name}" for each in work.definitions]
+    program = [sys.executable, "-m", "spark_jobs.cli", "run", *chosen]
     return [*program, "--lake", lake.uri, "--until-caught-up", "--close"]
 
 
@@ -110,9 +137,9 @@ def run_calm(lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
     return contents(lake)
 
 
-def batches_of_ingests(lake: Lake) -> dict[str, list[int]]:
+def batches_of_ingests(lake: Lake, work: Work = ALL) -> dict[str, list[int]]:
     """How many files each batch of each ingest has read."""
-    return {each.name: _batches_of(lake, each) for each in INGESTS}
+    return {each.name: _batches_of(lake, each) for each in work.ingests}
 
 
 def _batches_of(lake: Lake, ingest: Ingest) -> list[int]:
@@ -125,7 +152,7 @@ def arrive_by(
 ) -> None:
     """Lets files of an input arrive in a lake, so many at a time, and has them ingested each time."""
     _put_lookup(lake)
-    for ingest in INGESTS:
+    for ingest in (each for each in ALL.ingests if each.name in batches):
         files = iter(_input_of(ingest, landing))
         for count in batches[ingest.name]:
             _put(lake, ingest, [next(files) for _ in range(count)])
@@ -146,10 +173,10 @@ def run_calm_by(
     return run_calm(lake, environment)
 
 
-def contents(lake: Lake) -> dict[str, Any]:
+def contents(lake: Lake, work: Work = ALL) -> dict[str, Any]:
     """The rows of every table that the pipelines write, less what a repeated run may change."""
     found = {}
-    for definition in DEFINITIONS:
+    for definition in work.definitions:
         for table in tables_of(definition):
             # A row's file lies in its own lake; its place in the file is the same everywhere.
             rows = [_with_place(row) for row in lakes.rows(lake, table)]
@@ -157,10 +184,10 @@ def contents(lake: Lake) -> dict[str, Any]:
     return found
 
 
-def unbalanced(lake: Lake) -> list[str]:
+def unbalanced(lake: Lake, work: Work = ALL) -> list[str]:
     """What the ledgers and the tables do not agree on, in words."""
     found = []
-    for definition in DEFINITIONS:
+    for definition in work.definitions:
         rows = lakes.ledger(lake, definition)
         epoch = current_epoch(lake, definition.name)
         checks = audit.checks(lake, definition, epoch.number if epoch else 0, rows)
@@ -181,12 +208,13 @@ def run_killed(
     *,
     seed: int,
     most_kills: int,
+    work: Work = ALL,
     calm_by: CalmBy | None = None,
 ) -> Round:
     """Kills the driver again and again, each time a random moment after it has begun to commit.
 
-    A quarter of the kills comes as soon as anything is committed, which is the ingest's until it is done; the others
-    come when the pipelines commit, all of which run at once.
+    A quarter of the kills comes as soon as anything is committed, which is the ingest's until it is done; the others,
+    and a single one, come when the pipelines commit, all of which run at once.
 
     Args:
         lake: with its input in place.
@@ -194,11 +222,13 @@ def run_killed(
         expected: the tables of a calm run.
         seed: of the moments.
         most_kills: in this round.
+        work: what the driver runs.
         calm_by: where given, tables are held against a calm run of the same batches if a kill has changed their cut.
     """
     chance, result, began = random.Random(seed), Round(seed), time.monotonic()
-    program = command(lake)
-    for watched, most in ((DEFINITIONS, max(1, most_kills // 4)), (READERS, most_kills)):
+    program = command(lake, work)
+    early = most_kills // 4 if most_kills > 1 else 0
+    for watched, most in ((work.definitions, early), (work.readers, most_kills)):
         for moment in _kill_again_and_again(program, lake, environment, chance, watched, most - result.kills):
             result.moments.append(moment)
             result.kills += 1
@@ -207,11 +237,11 @@ def run_killed(
         said = f"{run.stdout[-500:]} {run.stderr[-1500:]}"
         result.differing.append(f"a run that was not killed failed with {run.returncode}: {said}")
         return result
-    found, batches = contents(lake), batches_of_ingests(lake)
+    found, batches = contents(lake, work), batches_of_ingests(lake, work)
     if calm_by is not None and {files for each in batches.values() for files in each} != {1}:
         result.own_batches, expected = batches, calm_by(batches)
     result.differing += [table for table in expected if found[table] != expected[table]]
-    result.differing += unbalanced(lake)
+    result.differing += unbalanced(lake, work)
     result.seconds = time.monotonic() - began
     return result
 
@@ -245,7 +275,7 @@ def _kill_again_and_again(
                 _refuse_failure(driver)
                 return
             progress = _progress(lake)
-            phase = "pipelines" if any(progress[reader.name] for reader in READERS) else "ingest"
+            phase = "pipelines" if any(progress[reader.name] for reader in ALL.readers) else "ingest"
             moment = f"{phase}: {_newest(lake)}"
             _kill(driver)
             _change_lookup(lake)
@@ -313,7 +343,7 @@ def _progress(lake: Lake) -> dict[str, int]:
     marks = ("/_delta_log/", "/offsets/", "/commits/")
     paths = [str(item["path"]) for item in lake.store.list().collect()]
     marked = [path for path in paths if any(mark in path for mark in marks)]
-    return {each.name: sum(path.startswith(_places(each)) for path in marked) for each in DEFINITIONS}
+    return {each.name: sum(path.startswith(_places(each)) for path in marked) for each in ALL.definitions}
 
 
 def _places(definition: Definition) -> tuple[str, ...]:
@@ -357,10 +387,10 @@ def lakes_of(kind: str, root: Path) -> Iterator[tuple[Any, dict[str, str]]]:
             yield lambda name: Lake(f"s3a://chaos/{name}"), environment
 
 
-def put_input(lake: Lake, landing: Path) -> None:
+def put_input(lake: Lake, landing: Path, work: Work = ALL) -> None:
     """Copies the input into a lake, in order, each file a moment after the one before: a source reads them so."""
     _put_lookup(lake)
-    for ingest in INGESTS:
+    for ingest in work.ingests:
         _put(lake, ingest, _input_of(ingest, landing))
 
 

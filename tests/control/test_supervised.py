@@ -25,6 +25,11 @@ TWO = READERS[:2]
 NAMES = sorted(reader.name for reader in TWO)
 
 
+def java_of(launched: Launched) -> psutil.Process:
+    (java,) = [p for p in psutil.Process(launched.process.pid).children(recursive=True) if p.name() == "java"]
+    return java
+
+
 def test_a_killed_driver_and_a_killed_supervisor_change_no_table(
     calm: CalmRun, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -86,11 +91,6 @@ def reports(lake: Lake) -> dict[str, Report]:
     return {report.pipeline: report for report in look(lake, now=datetime.now(UTC)).reports}
 
 
-def java_of(launched: Launched) -> psutil.Process:
-    (java,) = [p for p in psutil.Process(launched.process.pid).children(recursive=True) if p.name() == "java"]
-    return java
-
-
 def test_a_broken_pipeline_fails_with_its_error_and_stops_no_other(
     calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,15 +105,6 @@ def test_a_broken_pipeline_fails_with_its_error_and_stops_no_other(
         with pytest.raises(DeployError, match=r"broken: failed: .*shipped_at"):
             await_running(lake, deploy(lake, [broken]), timeout=streams.PATIENCE, sleep=once_more)
 
-        # Spark is gone, and no pipeline is there to notice: the driver does not live on without it.
-        first = launcher.launched[0]
-        java_of(first).kill()
-        until(lambda: terms.records(lake, JOB).newest_number() == 2, watching)
-        assert "Spark has ended in this driver" in first.log.read_text()
-        end = job_now(lake, JOB).status.last_end
-        assert (end.term, end.exit_code, end.log) == (1, 1, str(first.log))
-        assert "its JVM was ended by signal 9" in end.cause
-
         good = deploy(lake, [totals])
         await_running(lake, good, timeout=streams.PATIENCE, sleep=once_more)
         assert failed_generations(lake) == {"broken": 1}
@@ -125,21 +116,31 @@ def test_a_broken_pipeline_fails_with_its_error_and_stops_no_other(
             patch.setattr(health, "STALE", timedelta(seconds=4))
             patch.setattr(reconcile, "HUNG_S", 8.0)
             patch.setattr(control_supervisor, "HUNG_S", 8.0)
-            java_of(launcher.launched[1]).suspend()
+            java_of(launcher.launched[0]).suspend()
             until(lambda: not (report := reports(lake)[totals.name]).healthy and "Spark has not" in report.breaches[0])
-            assert beat(lake).term == 2
+            assert beat(lake).term == 1
             assert "events/s" not in reports(lake)[totals.name].summary
-            until(lambda: launcher.launched[1].exit_code() == -signal.SIGKILL, watching)
-        until(lambda: terms.records(lake, JOB).newest_number() == 3, watching)
+            until(lambda: launcher.launched[0].exit_code() == -signal.SIGKILL, watching)
+        until(lambda: terms.records(lake, JOB).newest_number() == 2, watching)
         end = job_now(lake, JOB).status.last_end
-        assert (end.term, end.exit_code, end.log) == (2, -signal.SIGKILL, str(launcher.launched[1].log))
+        assert (end.term, end.exit_code, end.log) == (1, -signal.SIGKILL, str(launcher.launched[0].log))
         assert "its supervisor ended it: Spark has not answered" in end.cause
 
         # Fixed under the same name, it runs in the same driver.
         fixed = broken.model_copy(update={"event_time": "sold_at"})
         await_running(lake, deploy(lake, [fixed]), timeout=streams.PATIENCE, sleep=once_more)
-        assert terms.records(lake, JOB).newest_number() == 3
+        assert terms.records(lake, JOB).newest_number() == 2
         until(lambda: reports(lake)[totals.name].healthy, watching)
+
+        # Spark is gone: the driver does not live on without it, and the supervisor knows why.
+        second = launcher.launched[1]
+        java_of(second).kill()
+        until(lambda: second.exit_code() == 1)
+        assert "Spark has ended in this driver" in second.log.read_text()
+        until(lambda: job_now(lake, JOB).status.last_end.term == 2, watching)
+        end = job_now(lake, JOB).status.last_end
+        assert (end.exit_code, end.log) == (1, str(second.log))
+        assert "its JVM was ended by signal 9" in end.cause
 
 
 def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_path: Path) -> None:

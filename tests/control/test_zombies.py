@@ -42,7 +42,9 @@ ONE, ALL = READERS[:1], READERS
     ("kind", "with_reset", "readers"),
     [
         pytest.param("folder", False, ONE, id="folder", marks=pytest.mark.long),
-        pytest.param("minio", True, ONE, id="minio-reset"),
+        # What the tables do of a reset: tests/spark/test_reset.py.
+        pytest.param("minio", False, ONE, id="minio"),
+        pytest.param("minio", True, ONE, id="minio-reset", marks=pytest.mark.long),
         pytest.param("folder", True, ALL, id="folder-reset-all", marks=pytest.mark.long),
         pytest.param("minio", False, ALL, id="minio-all", marks=pytest.mark.long),
     ],

@@ -51,6 +51,10 @@ class Machine:
         self.pause_what_comes_by_the_clock()
         return out.getvalue()
 
+    def close_shop(self) -> None:
+        """No more events come: streams that have nothing to do leave the processors to the tests beside these."""
+        self.process("shop").stop(within_s=10)
+
     def down(self) -> str:
         """Runs `make down`; what it says."""
         out = StringIO()

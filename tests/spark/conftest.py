@@ -19,7 +19,7 @@ from tests.support.clicks import (
 
 @pytest.fixture(scope="session")
 def streamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake with a live ranking over hopping windows; copied, never changed."""
+    """A lake with a live ranking; copied, never changed."""
     lake = Lake(str(tmp_path_factory.mktemp("streamed"))).ensure_exists()
     feed(lake, events(11, 6, minutes=20))
     lakes.run(spark, lake, RANKING)

@@ -20,10 +20,12 @@ from spark_jobs.spec import Deduplicate, Pipeline, Session, Sink, Table, Waterma
 from tests.support import lakes
 from tests.support.clicks import (
     BEGIN,
+    COLUMNS,
     END,
     HOPPING,
     MINUTE,
     START,
+    copy_of,
     events,
     feed,
     pipeline,
@@ -36,6 +38,20 @@ def audited(spark: SparkSession, lake: Lake, definition: Pipeline) -> Audit:
     found = look(lake, definition)
     planned = plan_recount(lake, definition, None, found)
     return planned if isinstance(planned, Audit) else recount(spark, *planned, found)
+
+
+@pytest.fixture(scope="module")
+def once(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake with the stream of `pipeline()` over six batches; copied, never changed."""
+    lake = Lake(str(tmp_path_factory.mktemp("audited"))).ensure_exists()
+    feed(lake, events(7, 6, minutes=20))
+    lakes.run(spark, lake, pipeline())
+    return lake
+
+
+@pytest.fixture
+def streamed(once: Lake, tmp_path: Path) -> Lake:
+    return copy_of(once, tmp_path / "streamed")
 
 
 @pytest.mark.parametrize(
@@ -61,10 +77,8 @@ def test_what_stream_repair_and_backfill_have_written_is_sound(spark: SparkSessi
     assert found.sound, audit_text(found)
 
 
-def test_an_audit_names_every_wrong_row_with_its_window_and_key(spark: SparkSession, lake: Lake) -> None:
-    definition = pipeline()
-    feed(lake, events(7, 6, minutes=20))
-    lakes.run(spark, lake, definition)
+def test_an_audit_names_every_wrong_row_with_its_window_and_key(spark: SparkSession, streamed: Lake) -> None:
+    lake, definition = streamed, pipeline()
     rows = sorted(lakes.rows(lake, "gold.activity"), key=lambda row: (row["window_start"], str(row["k"])))
     deleted, doubled, changed = (row for row in rows[4:7])
     table = open_table(lake, "gold.activity")
@@ -115,10 +129,9 @@ def test_an_audit_names_every_wrong_row_with_its_window_and_key(spark: SparkSess
         )
 
 
-def test_an_audit_accepts_what_a_backfill_counted_before_the_stream(spark: SparkSession, lake: Lake) -> None:
-    definition, batches = pipeline(), events(7, 7, minutes=20)
-    bronze = feed(lake, batches[:6])
-    lakes.run(spark, lake, definition)
+def test_an_audit_accepts_what_a_backfill_counted_before_the_stream(spark: SparkSession, streamed: Lake) -> None:
+    lake, definition, batches = streamed, pipeline(), events(7, 7, minutes=20)
+    bronze = lakes.Bronze(lake, "bronze.clicks", COLUMNS, "t", sum(map(len, batches[:6])))
     bronze.append(batches[6])
     before = lakes.comparable(lakes.rows(lake, "gold.activity"), without=("mean",))
     target, plan = plan_backfill(lake, definition, BEGIN, END, force=True)
@@ -128,10 +141,8 @@ def test_an_audit_accepts_what_a_backfill_counted_before_the_stream(spark: Spark
     assert found.sound, audit_text(found)
 
 
-def test_data_files_that_are_gone_are_named_table_by_table(spark: SparkSession, lake: Lake) -> None:
-    definition = pipeline()
-    feed(lake, events(7, 6, minutes=20))
-    lakes.run(spark, lake, definition)
+def test_data_files_that_are_gone_are_named_table_by_table(spark: SparkSession, streamed: Lake) -> None:
+    lake, definition = streamed, pipeline()
     gone = {}
     for table in ("gold.activity", "bronze.clicks"):
         path = Path(open_table(lake, table).file_uris()[0].removeprefix("file://"))
@@ -144,20 +155,16 @@ def test_data_files_that_are_gone_are_named_table_by_table(spark: SparkSession, 
         assert any(f"table {table}," in said and name in said for said in found.missing)
 
 
-def test_rows_that_can_no_longer_be_recounted_are_not_sound(lake: Lake, spark: SparkSession) -> None:
-    definition = pipeline()
-    feed(lake, events(7, 6, minutes=20))
-    lakes.run(spark, lake, definition)
+def test_rows_that_can_no_longer_be_recounted_are_not_sound(streamed: Lake, spark: SparkSession) -> None:
+    lake, definition = streamed, pipeline()
     open_table(lake, "bronze.clicks").delete("v = 50")
     found = audited(spark, lake, definition)
     assert not found.sound
     assert "rows of its source bronze.clicks were taken away in version 6" in summary(found)
 
 
-def test_a_range_before_the_first_event_is_not_recounted_and_says_so(lake: Lake, spark: SparkSession) -> None:
-    definition = pipeline()
-    feed(lake, events(7, 6, minutes=20))
-    lakes.run(spark, lake, definition)
+def test_a_range_before_the_first_event_is_not_recounted_and_says_so(streamed: Lake, spark: SparkSession) -> None:
+    lake, definition = streamed, pipeline()
     from spark_jobs.batch.ranges import Range
 
     asked = Range.between(datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2, tzinfo=UTC))

@@ -85,9 +85,10 @@ def test_repair_and_backfill_count_every_event_unless_as_streamed(spark: SparkSe
     lakes.assert_balanced(lake, definition)
 
 
+@pytest.mark.long  # Slices that follow one another are parts, too: the last test of this file.
 def test_any_split_of_a_range_gives_the_same_tables(spark: SparkSession, streamed: Lake, tmp_path: Path) -> None:
     chance, found = random.Random(3), []
-    for number, cuts in enumerate((0, 1, 4)):
+    for number, cuts in enumerate((0, 3)):
         shutil.copytree(streamed.uri, tmp_path / str(number))
         lake = Lake(str(tmp_path / str(number))).ensure_exists()
         edges = [START - 60 * MINUTE, *sorted(START + chance.randrange(90 * MINUTE) for _ in range(cuts)), None]
@@ -132,7 +133,8 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     lakes.assert_balanced(lakes_of["cut"], RANKING)
 
 
-@pytest.mark.parametrize("point", [pytest.param("before the groups", marks=pytest.mark.long), "before the result"])
+@pytest.mark.long  # A repair is cut off above, by the same steps.
+@pytest.mark.parametrize("point", ["before the groups", "before the result"])
 def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
     spark: SparkSession, copy: Lake, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -190,11 +192,11 @@ def test_where_another_writer_is_always_faster_both_are_named(
 
 
 def test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest(spark: SparkSession, lake: Lake) -> None:
-    definition, batches = KINDS["hopping"], events(5, 8, minutes=20)
-    bronze = feed(lake, batches[:5])
+    definition, batches = KINDS["hopping"], events(5, 6, minutes=20)
+    bronze = feed(lake, batches[:4])
     lakes.run(spark, lake, definition)
     first = run_repair(spark, lake, definition)
-    for batch in batches[5:]:
+    for batch in batches[4:]:
         bronze.append(batch)
     lakes.run(spark, lake, definition)
     lakes.assert_balanced(lake, definition)
@@ -213,7 +215,7 @@ def test_of_two_runs_over_the_same_rows_the_second_has_nothing_to_change(
     spark: SparkSession, lake: Lake, large: bool
 ) -> None:
     definition = pipeline()
-    feed(lake, events(7, 6, minutes=20))
+    feed(lake, events(7, 4, minutes=20))
     lakes.run(spark, lake, definition)
     target, plan = plan_backfill(lake, definition, BEGIN, END)
     backend = LargeCommits if large else SmallCommits
@@ -238,7 +240,7 @@ def test_of_two_runs_over_the_same_rows_the_second_has_nothing_to_change(
 
 def test_a_backfill_keeps_what_another_run_has_counted_meanwhile(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline()
-    bronze = feed(lake, events(7, 6, minutes=20))
+    bronze = feed(lake, events(7, 4, minutes=20))
     lakes.run(spark, lake, definition)
     target, plan = plan_backfill(lake, definition, BEGIN, END)
     # An event comes late and is repaired; the plan knows an older version of bronze.
@@ -258,12 +260,12 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
     feed(lake, events(7, 6, minutes=20))
     lakes.run(spark, lake, definition)
     _, whole = plan_backfill(lake, definition, BEGIN, END)
-    monkeypatch.setattr(planning, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 12)
+    monkeypatch.setattr(planning, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 6)
     target, plan = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))
-    assert len(plan.slices) > 5
+    assert len(plan.slices) > 3
 
     def stop(part: planning.Slice, done: backfill.Done | None) -> None:
-        if done is not None and part.number == 3:
+        if done is not None and part.number == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -273,7 +275,7 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
     left = [part.number for part in rest.slices if not part.nothing_to_do]
     assert left
     # An event with windows in two slices is left to the next run over both.
-    assert len([number for number in left if number < 4]) <= 1
+    assert len([number for number in left if number < 3]) <= 1
 
     run_backfill(spark, lake, definition)
     assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))

@@ -172,7 +172,7 @@ def test_a_range_without_events_between_others_has_nothing_to_do(copy: Lake) -> 
 
 
 def test_a_range_that_reaches_into_what_is_open_is_cut_or_refused(copy: Lake) -> None:
-    open_ms = closed_ms(copy, RANKING) - 15 * MINUTE
+    open_ms = closed_ms(copy, RANKING) - 10 * MINUTE
     first_open = lakes.at(open_ms // (10 * MINUTE) * 10 * MINUTE + 10 * MINUTE)
     _, plan = plan_backfill(copy, RANKING, BEGIN, END)
     assert lakes.at(plan.slices[-1].end_us // 1000) == first_open

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -80,54 +81,78 @@ def landing(tmp_path: Path) -> Path:
     return tmp_path / "landing"
 
 
+@dataclass(frozen=True)
+class Ingested:
+    """An ingest that has read two of three files.
+
+    Attributes:
+        definition: of it.
+        lake: its lake.
+        older: a copy of its checkpoint that knows the first file only.
+    """
+
+    definition: Ingest
+    lake: Path
+    older: Path
+
+
+@pytest.fixture(scope="module")
+def ingested(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ingested:
+    folder = tmp_path_factory.mktemp("ingested")
+    found = Ingested(an_ingest(folder / "landing"), folder / "lake", folder / "older")
+    lake = Lake(str(found.lake)).ensure_exists()
+    land(folder / "landing", "a", 1, 2)
+    ingest(spark, lake, found.definition)
+    shutil.copytree(found.lake / INGEST_CHECKPOINT, found.older)
+    land(folder / "landing", "b", 3)
+    ingest(spark, lake, found.definition)
+    land(folder / "landing", "c", 4)
+    return found
+
+
+@pytest.fixture
+def copied(ingested: Ingested, tmp_path: Path) -> Lake:
+    """A copy of its lake."""
+    shutil.copytree(ingested.lake, tmp_path / "copied")
+    return Lake(str(tmp_path / "copied"))
+
+
 @pytest.mark.parametrize("lost", ["folder", "older copy", "all checkpoints", "bronze"])
 def test_an_ingest_that_lost_batches_reads_nothing_and_says_so(
-    spark: SparkSession, lake: Lake, landing: Path, lost: str
+    spark: SparkSession, ingested: Ingested, copied: Lake, lost: str
 ) -> None:
-    definition, checkpoint = an_ingest(landing), Path(lake.uri, INGEST_CHECKPOINT)
-    land(landing, "a", 1, 2)
-    ingest(spark, lake, definition)
-    shutil.copytree(checkpoint, landing.parent / "copy")
-    land(landing, "b", 3)
-    ingest(spark, lake, definition)
-    land(landing, "c", 4)
+    checkpoint = Path(copied.uri, INGEST_CHECKPOINT)
     match lost:
         case "folder":
             shutil.rmtree(checkpoint)
         case "older copy":
             shutil.rmtree(checkpoint)
-            shutil.copytree(landing.parent / "copy", checkpoint)
+            shutil.copytree(ingested.older, checkpoint)
         case "all checkpoints":
             shutil.rmtree(checkpoint.parent)
         case "bronze":
-            newest = max(Path(lake.uri, "bronze/sales/_delta_log").glob("*.json"))
+            newest = max(Path(copied.uri, "bronze/sales/_delta_log").glob("*.json"))
             newest.unlink()
-    before = kept(lake)
+    before = kept(copied)
 
     for _ in range(2):
         with pytest.raises(CheckpointError, match=r"`ingest_sales`: .*Nothing was started or written.*tidemark reset"):
-            ingest(spark, lake, definition)
-    assert kept(lake) == before
+            ingest(spark, copied, ingested.definition)
+    assert kept(copied) == before
 
     # What it tells the operator to run brings all of it back.
-    reset(lake, definition, empty_tables=True)
-    ingest(spark, lake, definition)
-    assert kept(lake) == ["a1", "a2", "b3", "c4"]
+    reset(copied, ingested.definition, empty_tables=True)
+    ingest(spark, copied, ingested.definition)
+    assert kept(copied) == ["a1", "a2", "b3", "c4"]
 
 
 def test_a_batch_planned_again_is_not_taken_for_the_one_in_the_table(
-    spark: SparkSession, lake: Lake, landing: Path
+    spark: SparkSession, ingested: Ingested, copied: Lake
 ) -> None:
     # The older copy of the checkpoint ends just before the batch that the table has: numbers alone tell nothing.
-    definition, checkpoint = an_ingest(landing), Path(lake.uri, INGEST_CHECKPOINT)
-    land(landing, "a", 1, 2)
-    ingest(spark, lake, definition)
-    shutil.copytree(checkpoint, landing.parent / "copy")
-    land(landing, "b", 3)
-    ingest(spark, lake, definition)
-    land(landing, "c", 4)
+    checkpoint = Path(copied.uri, INGEST_CHECKPOINT)
     shutil.rmtree(checkpoint)
-    shutil.copytree(landing.parent / "copy", checkpoint)
+    shutil.copytree(ingested.older, checkpoint)
     # A driver has planned batch 1 on it already.
     shutil.copy(checkpoint / "offsets/0", checkpoint / "offsets/1")
     version, metadata, offset = (checkpoint / "offsets/1").read_text().split("\n")
@@ -136,8 +161,8 @@ def test_a_batch_planned_again_is_not_taken_for_the_one_in_the_table(
     (checkpoint / "offsets/1").write_text("\n".join((version, json.dumps(clock), offset)))
 
     with pytest.raises(CheckpointError, match=r"another batch 1 of `ingest_sales`.*planned at .* instead of"):
-        ingest(spark, lake, definition)
-    assert kept(lake) == ["a1", "a2", "b3"]
+        ingest(spark, copied, ingested.definition)
+    assert kept(copied) == ["a1", "a2", "b3"]
 
 
 @pytest.mark.parametrize("archived", [False, True])

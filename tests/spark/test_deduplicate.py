@@ -117,7 +117,7 @@ EVENTS = st.builds(
 )
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
 @given(batches=st.lists(st.lists(EVENTS, min_size=1, max_size=8), min_size=2, max_size=6))
 def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, batches: list[list[Event]]
@@ -126,8 +126,13 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     assert_ends_as_the_rules_say(spark, lake, batches)
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
-@pytest.mark.parametrize("window", [Tumbling("5 minutes"), Hopping("10 minutes", "5 minutes")])
+@pytest.mark.parametrize(
+    ("window", "mode"),
+    [
+        pytest.param(Tumbling("5 minutes"), "update", id="tumbling"),
+        pytest.param(Hopping("10 minutes", "5 minutes"), "append", id="hopping"),
+    ],
+)
 def test_before_windows_each_key_is_counted_once(
     spark: SparkSession, lake: Lake, window: Tumbling | Hopping, mode: str
 ) -> None:
@@ -158,7 +163,15 @@ def test_a_running_total_counts_each_key_once_while_it_is_remembered(spark: Spar
     lakes.assert_balanced(lake, definition)
 
 
-@pytest.mark.parametrize("point", ["materialised", "late_committed", "result_committed"])
+# At random points real drivers die in tests/chaos/test_kills.py.
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("materialised", marks=pytest.mark.long),
+        "late_committed",
+        pytest.param("result_committed", marks=pytest.mark.long),
+    ],
+)
 def test_a_batch_that_is_cut_off_ends_as_if_it_had_not_been(
     spark: SparkSession, lake: Lake, tmp_path: Path, point: str
 ) -> None:

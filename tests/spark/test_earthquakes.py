@@ -24,9 +24,9 @@ from tests.support.outside import data_file, run, write_files
 pytestmark = pytest.mark.outside_data
 
 DAY = timedelta(days=1)
-ROWS_PER_FILE = 300
+ROWS_PER_FILE = 600
 QUAKES = 8_826
-LATE = {"0 seconds": 4_039, "1 hour": 4_020, "1 day": 3_708, "10 days": 596}
+LATE = {"0 seconds": 3_487, "1 hour": 3_469, "1 day": 3_235, "10 days": 469}
 DELAYS = {"0 seconds": timedelta(0), "1 hour": timedelta(hours=1), "1 day": DAY, "10 days": 10 * DAY}
 
 # The same text runs in the stream and in DuckDB.
@@ -185,7 +185,7 @@ def test_the_ledger_of_every_pipeline_balances(earthquakes: Earthquakes) -> None
         lakes.assert_balanced(earthquakes.lake, pipeline)
 
 
-@pytest.mark.parametrize("delay", DELAYS)
+@pytest.mark.parametrize("delay", ["0 seconds", "10 days"])
 def test_on_time_counts_and_a_repair_give_the_counts_of_all_earthquakes(
     spark: SparkSession, earthquakes: Earthquakes, tmp_path: Path, delay: str
 ) -> None:

@@ -1,4 +1,7 @@
-"""A failure at each point of a batch, once and twice in a row: afterwards the tables equal those of a run without."""
+"""A failure at a point of a batch, once and twice in a row: afterwards the tables equal those of a run without.
+
+Each point with each mode is `long`: tests/chaos/test_kills.py kills drivers at random points on both kinds of lake.
+"""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -134,13 +137,13 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     ("mode", "point", "times"),
     [
         pytest.param("append", "planned", 1, marks=pytest.mark.long),
-        ("append", "materialised", 1),
+        pytest.param("append", "materialised", 1, marks=pytest.mark.long),
         ("append", "late_committed", 2),
-        ("append", "result_committed", 1),
+        pytest.param("append", "result_committed", 1, marks=pytest.mark.long),
         pytest.param("append", "processed", 2, marks=pytest.mark.long),
         pytest.param("update", "late_committed", 1, marks=pytest.mark.long),
         ("update", "groups_committed", 2),
-        ("update", "result_committed", 2),
+        ("update", "result_committed", 1),
         pytest.param("update", "processed", 1, marks=pytest.mark.long),
     ],
 )
@@ -161,7 +164,7 @@ def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(
     lakes.assert_balanced(lake, definition)
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.long), "update"])
 def test_a_batch_with_repeated_tasks_writes_nothing_and_runs_again(
     spark: SparkSession, tmp_path: Path, undisturbed: dict[str, Undisturbed], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
@@ -184,7 +187,8 @@ def test_a_batch_with_repeated_tasks_writes_nothing_and_runs_again(
     ("bound", "modules", "by_spark"),
     [
         # Each of them taken to be exceeded.
-        ("FEW_WINDOWS", (merging, pipeline), False),
+        # tests/spark/test_commits.py asks it of the windows alone.
+        pytest.param("FEW_WINDOWS", (merging, pipeline), False, marks=pytest.mark.long),
         ("_FEW_BYTES", (changes,), True),
     ],
 )
@@ -241,7 +245,12 @@ def ingested(spark: SparkSession, landing: Path, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize(
-    ("point", "times"), [("materialised", 1), ("quarantine_committed", 2), ("result_committed", 2)]
+    ("point", "times"),
+    [
+        pytest.param("materialised", 1, marks=pytest.mark.long),
+        ("quarantine_committed", 2),
+        pytest.param("result_committed", 2, marks=pytest.mark.long),
+    ],
 )
 def test_an_ingest_that_fails_goes_on_as_if_it_had_not(
     spark: SparkSession, lake: Lake, landing: Path, ingested: dict[str, Any], point: str, times: int

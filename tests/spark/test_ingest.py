@@ -59,17 +59,16 @@ def write(path: Path, content: str | bytes, order: int = 0) -> None:
     os.utime(path, (1_700_000_000 + order, 1_700_000_000 + order))
 
 
-@pytest.mark.parametrize(
-    ("condition", "told"), [("lenght(k) = 3", "lenght"), ("v", "DATATYPE_MISMATCH"), ("nothing > 1", "nothing")]
-)
 def test_a_rule_that_spark_refuses_can_be_fixed_without_a_reset(
-    spark: SparkSession, lake: Lake, tmp_path: Path, condition: str, told: str
+    spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     write(tmp_path / "in/1.json", '{"k": "a", "v": 1, ' + T + "}\n")
-    typo = an_ingest(tmp_path / "in").model_copy(update={"rules": (Satisfies("typo", condition),)})
-    with pytest.raises(SchemaMismatchError, match=told):
-        run(spark, lake, typo)
-    run(spark, lake, typo.model_copy(update={"rules": (Satisfies("typo", "length(k) = 1"),)}))
+    right = an_ingest(tmp_path / "in", rules=(Satisfies("typo", "length(k) = 1"),))
+    for condition, told in (("lenght(k) = 3", "lenght"), ("v", "DATATYPE_MISMATCH"), ("nothing > 1", "nothing")):
+        typo = right.model_copy(update={"rules": (Satisfies("typo", condition),)})
+        with pytest.raises(SchemaMismatchError, match=told):
+            run(spark, lake, typo)
+    run(spark, lake, right)
     assert len(bronze(lake)) == 1
 
 

@@ -180,7 +180,7 @@ EVENTS = st.builds(
 SIDES = st.lists(EVENTS, min_size=1, max_size=6)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
 @given(batches=st.lists(st.tuples(SIDES, SIDES), min_size=2, max_size=5), how=st.sampled_from(["inner", "full"]))
 def test_every_event_of_random_streams_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, batches: list[Batch], how: str

@@ -74,7 +74,7 @@ def test_a_late_event_is_kept_with_the_windows_that_it_missed(spark: SparkSessio
     lakes.assert_balanced(lake, definition)
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("in_memory", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_event_late_for_some_of_its_windows_is_counted_in_the_others(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, in_memory: bool
 ) -> None:
@@ -94,7 +94,7 @@ def test_an_event_late_for_some_of_its_windows_is_counted_in_the_others(
     lakes.assert_balanced(lake, definition)
 
 
-@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("few", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_folder_called_like_a_column_and_a_value_changes_no_column(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
 ) -> None:
@@ -123,7 +123,7 @@ def test_a_folder_called_like_a_column_and_a_value_changes_no_column(
     assert not {"region"} & {*late[0], *results[0]}
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.long), "update"])
 def test_an_event_without_event_time_is_in_no_window_and_in_the_ledger(
     spark: SparkSession, lake: Lake, mode: str
 ) -> None:
@@ -221,7 +221,7 @@ def test_a_time_made_null_by_the_source_does_not_poison_the_watermark(spark: Spa
     lakes.assert_balanced(lake, fixed)
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=pytest.mark.long)])
 def test_what_a_where_removes_stops_no_select_after_it(spark: SparkSession, lake: Lake, mode: str) -> None:
     bronze = clicks(lake)
     bronze.append([event(1, "7"), event(2, "none")])

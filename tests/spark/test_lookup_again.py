@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +38,7 @@ from spark_jobs.spec import (
     Where,
 )
 from spark_jobs.spec.steps import StepSpec
-from tests.spark.test_enrich import MINUTE, START, products, sales
+from tests.spark.test_enrich import COLUMNS, MINUTE, START, products, sales
 from tests.support import lakes
 
 GROUPS = {"total": "sum(v)", "n": "count(*)"}
@@ -116,6 +119,33 @@ def stream(spark: SparkSession, lake: Lake, definition: Pipeline) -> list[lakes.
     return bronze
 
 
+Streamed = Callable[[str], Lake]
+
+
+@pytest.fixture(scope="module")
+def once(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lake]:
+    """The stream of a kind of pipeline over all events, computed once; copied, never changed."""
+
+    @cache
+    def made(kind: str) -> Lake:
+        lake = Lake(str(tmp_path_factory.mktemp(kind))).ensure_exists()
+        stream(spark, lake, pipeline(kind))
+        return lake
+
+    return made
+
+
+@pytest.fixture
+def streamed(once: Callable[[str], Lake], tmp_path: Path) -> Streamed:
+    """Gives a lake of the test's own in which the stream of a kind of pipeline has read all events."""
+
+    def copied(kind: str) -> Lake:
+        shutil.copytree(once(kind).uri, tmp_path / "streamed")
+        return Lake(str(tmp_path / "streamed"))
+
+    return copied
+
+
 def replay(spark: SparkSession, lake: Lake, definition: Pipeline) -> LookedUp:
     plan = plan_lookup(lake, definition, Selection())
     assert plan.nothing_to_do is None
@@ -180,9 +210,8 @@ def sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> bool:
     return True
 
 
-def test_without_windows_each_event_is_in_the_result_once(spark: SparkSession, lake: Lake) -> None:
-    definition = pipeline("stateless")
-    stream(spark, lake, definition)
+def test_without_windows_each_event_is_in_the_result_once(spark: SparkSession, streamed: Streamed) -> None:
+    lake, definition = streamed("stateless"), pipeline("stateless")
     assert set_aside(lake) == [2, 4, 8, 32, 64, 256, 1024, 4096]
     done = replay(spark, lake, definition)
     assert (done.replayed, done.kept, done.open) == (6, 2, 0)
@@ -195,9 +224,10 @@ def test_without_windows_each_event_is_in_the_result_once(spark: SparkSession, l
 
 
 @pytest.mark.parametrize("kind", ["tumbling", pytest.param("hopping", marks=pytest.mark.long)])
-def test_in_closed_windows_replayed_events_count_like_late_events(spark: SparkSession, lake: Lake, kind: str) -> None:
-    definition = pipeline(kind)
-    bronze = stream(spark, lake, definition)
+def test_in_closed_windows_replayed_events_count_like_late_events(
+    spark: SparkSession, streamed: Streamed, kind: str
+) -> None:
+    lake, definition = streamed(kind), pipeline(kind)
     done = replay(spark, lake, definition)
     # Of the event at minute 40 the window is open in the stream, which has not counted it.
     assert (done.replayed, done.kept, done.open) == (5, 2, 1)
@@ -207,7 +237,7 @@ def test_in_closed_windows_replayed_events_count_like_late_events(spark: SparkSe
     lakes.assert_balanced(lake, definition)
     assert sound(spark, lake, definition)
 
-    close(bronze)
+    close([lakes.Bronze(lake, "bronze.sales", COLUMNS, "t")])
     lakes.run(spark, lake, definition)
     assert replay(spark, lake, definition).replayed == 1
     assert set_aside(lake) == [4, 64]
@@ -216,35 +246,32 @@ def test_in_closed_windows_replayed_events_count_like_late_events(spark: SparkSe
     assert sound(spark, lake, definition)
 
 
-def test_a_backfill_counts_what_was_replayed_and_as_streamed_does_not(spark: SparkSession, lake: Lake) -> None:
-    definition = pipeline("tumbling")
-    stream(spark, lake, definition)
-    streamed = windows(lake)
+@pytest.mark.long
+def test_a_backfill_counts_what_was_replayed_and_as_streamed_does_not(spark: SparkSession, streamed: Streamed) -> None:
+    lake, definition = streamed("tumbling"), pipeline("tumbling")
+    before = windows(lake)
     replay(spark, lake, definition)
     counted_after_all = windows(lake)
-    assert counted_after_all != streamed
+    assert counted_after_all != before
 
     def backfilled(mode: Any) -> int:
         target, plan = plan_backfill(lake, definition, EPOCH, lakes.at(START + 1000 * MINUTE), mode=mode, force=True)
         return sum(done.changed.rows for done in backfill.execute(spark, target, plan))
 
-    assert backfilled("corrected") == 0
     assert backfilled("as-streamed") > 0
-    assert windows(lake) == streamed
+    assert windows(lake) == before
     lakes.assert_balanced(lake, definition)
     assert sound(spark, lake, definition)
     assert backfilled("corrected") > 0
     assert windows(lake) == counted_after_all
     lakes.assert_balanced(lake, definition)
-    assert sound(spark, lake, definition)
 
 
-@pytest.mark.parametrize("point", ["mark", "settle"])
+@pytest.mark.parametrize("point", [pytest.param("mark", marks=pytest.mark.long), "settle"])
 def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, point: str
+    spark: SparkSession, streamed: Streamed, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    definition = pipeline("tumbling")
-    stream(spark, lake, definition)
+    lake, definition = streamed("tumbling"), pipeline("tumbling")
 
     def dies(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -272,6 +299,7 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     assert sound(spark, lake, definition)
 
 
+@pytest.mark.long
 def test_sessions_that_drop_late_events_are_backfilled_without_a_replay(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline("session")
     definition = definition.model_copy(update={"watermark": Watermark(delay="1 minute", late=Late.DROP)})
@@ -284,9 +312,9 @@ def test_sessions_that_drop_late_events_are_backfilled_without_a_replay(spark: S
     assert windows(lake) == streamed != {}
 
 
-def test_a_backfill_planned_before_a_replay_keeps_what_it_has_counted(spark: SparkSession, lake: Lake) -> None:
-    definition = pipeline("tumbling")
-    stream(spark, lake, definition)
+@pytest.mark.long  # tests/spark/test_backfill.py asks it of repaired events.
+def test_a_backfill_planned_before_a_replay_keeps_what_it_has_counted(spark: SparkSession, streamed: Streamed) -> None:
+    lake, definition = streamed("tumbling"), pipeline("tumbling")
     target, plan = plan_backfill(lake, definition, EPOCH, lakes.at(START + 1000 * MINUTE), force=True)
     replay(spark, lake, definition)
     assert [done.changed.rows for done in backfill.execute(spark, target, plan)] == [0]
@@ -326,9 +354,8 @@ def test_an_event_leaves_the_quarantine_only_with_all_its_keys(spark: SparkSessi
     assert sound(spark, lake, definition)
 
 
-def test_two_replays_of_the_same_rows_mark_each_once(spark: SparkSession, lake: Lake) -> None:
-    definition = pipeline("stateless")
-    stream(spark, lake, definition)
+def test_two_replays_of_the_same_rows_mark_each_once(spark: SparkSession, streamed: Streamed) -> None:
+    lake, definition = streamed("stateless"), pipeline("stateless")
     plan = plan_lookup(lake, definition, Selection())
     assert [execute(spark, plan, by=name).replayed for name in ("ada", "bob")] == [6, 0]
     target, planned = plan_repair(lake, definition)
@@ -341,11 +368,10 @@ def test_two_replays_of_the_same_rows_mark_each_once(spark: SparkSession, lake: 
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
-        ("deduplicate", "append"),
         ("session", "append"),
-        ("ranking", "update"),
-        # How sides are joined and rows ranked, the shop's pipelines and the ranking above ask, too.
-        *(pytest.param(kind, "append", marks=pytest.mark.long) for kind in ("join", "ranking")),
+        pytest.param("ranking", "update", marks=pytest.mark.long),
+        # How keys are remembered, sides joined and rows ranked, the shop's pipelines ask, too.
+        *(pytest.param(kind, "append", marks=pytest.mark.long) for kind in ("deduplicate", "join", "ranking")),
     ],
 )
 def test_every_kind_of_step_gives_what_it_would_have_given_with_the_key(

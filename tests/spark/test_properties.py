@@ -311,7 +311,7 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
 
     # The same examples each time, and no shrinking: an example runs for seconds, a failure names its stream anyway.
     @settings(
-        max_examples=3,
+        max_examples=2,
         derandomize=True,
         database=None,
         deadline=None,

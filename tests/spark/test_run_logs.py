@@ -118,10 +118,11 @@ def end_java():
 """
 
 
+# That of a deployed driver dies in tests/control/test_supervised.py.
 @pytest.mark.parametrize(
     "dies",
     [
-        pytest.param(DIES_WHILE_IT_RUNS, id="runs"),
+        pytest.param(DIES_WHILE_IT_RUNS, id="runs", marks=pytest.mark.long),
         pytest.param(DIES_WHILE_IT_STARTS, id="starts", marks=pytest.mark.long),
         pytest.param(DIES_IN_THE_MIDST_OF_A_CALL, id="answers", marks=pytest.mark.long),
     ],

@@ -219,6 +219,9 @@ def test_repairs_and_backfills_of_shop_pipelines_count_all_events(
     backfill.execute(spark, target, plan)
     assert result() == streamed
     lakes.assert_balanced(lake, definition)
+    if has_late:
+        # A backfill gives what the repair gave: tests/spark/test_backfill.py.
+        return
     target, plan = plan_backfill(lake, definition, BEGIN, END, force=True)
     backfill.execute(spark, target, plan)
     assert_all_events()

@@ -164,7 +164,7 @@ KINDS = {
     "hopping": pipeline(HOPPING),
     "top": pipeline(top=True),
     "update": pipeline(mode="update"),
-    "top, updated": pipeline(HOPPING, mode="update", top=True),
+    "top, updated": pipeline(mode="update", top=True),
 }
 
 
