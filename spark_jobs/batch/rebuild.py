@@ -34,6 +34,7 @@ from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Verdict, changes
 from spark_jobs.plan.columns import EVENTS, FATE
 from spark_jobs.plan.tables import TableRef, aside
+from spark_jobs.spark.columns import columns_of
 from spark_jobs.spec import Definition, Table, definition_from_json
 from spark_jobs.transforms.results import REVISED, with_revision
 
@@ -253,7 +254,7 @@ def compare(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Compari
     if not set(keys) <= set(shared):
         return Comparison(same=0, changed=0, new=new.count(), gone=old.where(closed).count(), keyed=False, **columns)
     recompute = Recompute(spark, target, plan.reads, 0)
-    beside = recompute.compared(plan.table, new.select(*shared), closed, keys).persist()
+    beside = recompute.compared(plan.table, new.select(*columns_of(shared)), closed, keys).persist()
     try:
         counts: Mapping[str | None, int] = {
             row["__kind"]: row["count"] for row in beside.groupBy("__kind").count().collect()

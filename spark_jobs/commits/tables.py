@@ -14,6 +14,7 @@ from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_li
 from spark_jobs.lake.health import trouble
 from spark_jobs.lake.tables import open_or_create, row_count
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
+from spark_jobs.spec.names import in_property
 
 
 class SchemaMismatchError(TidemarkError):
@@ -61,7 +62,7 @@ def create_table(
         "delta.enableExpiredLogCleanup": "false",
     }
     if statistics:
-        properties["delta.dataSkippingStatsColumns"] = ",".join(statistics)
+        properties["delta.dataSkippingStatsColumns"] = ",".join(map(in_property, statistics))
     try:
         found = open_or_create(lake, table, Schema.from_json(nullable.json()), properties)
     except (DeltaError, OSError) as error:

@@ -14,6 +14,7 @@ from spark_jobs.lake.quality import Check, Result, publish
 from spark_jobs.pipelines import personal_columns, registry
 from spark_jobs.quality.checking import check
 from spark_jobs.spec import Definition
+from spark_jobs.spec.names import visible_line
 
 
 def check_text(found: Check) -> str:
@@ -24,9 +25,9 @@ def check_text(found: Check) -> str:
 def _lines(found: Check) -> Iterator[str]:
     yield f"check of {found.pipeline}: {found.table}, {_what(found)}"
     for result in found.results:
-        yield f"  {_mark(result)} {result.expectation}: {result.observed}"
+        yield f"  {_mark(result)} {visible_line(f'{result.expectation}: {result.observed}')}"
         for sample in result.samples if not result.success else ():
-            yield f"          {json.dumps(sample, ensure_ascii=False)}"
+            yield f"          {visible_line(json.dumps(sample, ensure_ascii=False))}"
     for name in found.left_out:
         yield f"  -      {name}: nothing new to check"
 

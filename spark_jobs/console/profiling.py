@@ -41,17 +41,12 @@ def _lines(found: Profile, definition: Definition | None, personal: Collection[s
     if not found.rows:
         yield "\nNo rows, so nothing to propose."
         return
-    rows = list(row_proposals(found, personal))
+    of_ingest = isinstance(definition, Ingest)
+    rows = list(row_proposals(found, personal, of_ingest=of_ingest))
     tables = list(table_proposals(found, windowed=any(each.name == WINDOW_END for each in found.columns)))
     writer = f"the definition of `{definition.name}`" if definition else "the definition that writes it"
     yield f"\nProposed from these rows. Keep what must hold for rows to come, and paste it into {writer}:\n"
-    if isinstance(definition, Ingest):
-        yield from ("rules=(", *(f"    {line}" for line in _as_rules(rows)), "),")
+    if of_ingest:
+        yield from ("rules=(", *(f"    {line}" for line in rows), "),")
         rows = []
     yield from ("expectations=(", *(f"    {line}" for line in (*rows, *tables)), "),")
-
-
-def _as_rules(lines: Collection[str]) -> Iterator[str]:
-    """Rules of an ingest set a row aside; those that only warn say so in their own word."""
-    for line in lines:
-        yield line.replace('severity="warn"', 'on_failure="warn"')

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from spark_jobs.batch.bootstrap import compute_history
 from spark_jobs.console.live import Progress, progress_table, tell_failure
+from spark_jobs.console.plain import PlainConsole
 from spark_jobs.console.priority import step_aside
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.failures import StoppedError
@@ -197,7 +198,7 @@ def state_check(
     operator = planned.operator
     if operator is None or not operator.state_operators:
         return True, "state: no step of this pipeline remembers events"
-    with session(lake, err or Console(stderr=True)) as spark:
+    with session(lake, err or PlainConsole(stderr=True)) as spark:
         if operator.counts_in_state:
             found = open_pairs(spark, lake, pipeline)
             expected = audit.open_pairs(lake, pipeline, epoch, ledger) or 0

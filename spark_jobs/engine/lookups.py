@@ -16,6 +16,7 @@ from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.history import actions_at
 from spark_jobs.lake.ledger_table import changes_rows
 from spark_jobs.spec import Enrich
+from spark_jobs.spec.names import in_duckdb
 
 
 class LookupMovedError(Exception):
@@ -82,8 +83,8 @@ class Lookups:
 
     def _refuse_repeated_keys(self, step: Enrich, version: int) -> None:
         keys = tables.open_table(self.lake, step.table, version=version).to_pyarrow_dataset()
-        names = ", ".join(f'"{name}"' for name in step.on)
-        present = " AND ".join(f'"{name}" IS NOT NULL' for name in step.on)
+        names = ", ".join(map(in_duckdb, step.on))
+        present = " AND ".join(f"{in_duckdb(name)} IS NOT NULL" for name in step.on)
         with duckdb.connect() as connection:
             connection.register("lookup", keys)
             found = connection.execute(
@@ -95,5 +96,5 @@ class Lookups:
                 f"pipeline `{self.pipeline}`: {step.table} has more than one row with the same {key} (version "
                 f"{version}): each event with this key would become several. Nothing was written. Leave one row of "
                 "each key in the table, or look up by more columns. Find them: tidemark sql "
-                f'"SELECT {key}, count(*) FROM {step.table} GROUP BY ALL HAVING count(*) > 1"'
+                f"'SELECT {names}, count(*) FROM {step.table} GROUP BY ALL HAVING count(*) > 1'"
             )

@@ -35,12 +35,14 @@ from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, 
 from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.quarantine import NO_SUCH_KEY
 from spark_jobs.plan.tables import TableRef
+from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.partitions import around_state
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures, stateful_partitions
 from spark_jobs.spark.state import rows_by_store
 from spark_jobs.spec import METADATA_COLUMNS, Pipeline, Table
+from spark_jobs.spec.names import text_in_spark
 from spark_jobs.transforms import account
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
@@ -536,8 +538,8 @@ class PipelineQuery(Query[Pipeline]):
         why = rows.selectExpr(
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
-            f"'{NO_SUCH_KEY}' AS reason",
-            f"'{names} has no row with its key' AS detail",
+            f"{text_in_spark(NO_SUCH_KEY)} AS reason",
+            f"{text_in_spark(f'{names} has no row with its key')} AS detail",
             f"{self.epoch.number} AS _epoch",
             f"{batch_id}L AS _batch_id",
         )
@@ -572,7 +574,7 @@ class PipelineQuery(Query[Pipeline]):
             touched = groups.join(windows, WINDOW_END, "left_semi")
         columns = [name for name in groups.columns if name not in REVISED]
         filters = [step for step in self.definition.result_steps if not step.adds()]
-        chosen = with_row_steps(touched.select(*columns), filters).where(F.col(FATE).isNull()).drop(FATE)
+        chosen = with_row_steps(touched.select(*columns_of(columns)), filters).where(F.col(FATE).isNull()).drop(FATE)
         top = self.definition.top_n
         return top_n(chosen, top, self.branches.operator.event_keys) if top else chosen
 

@@ -24,6 +24,7 @@ from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables import file_statistics, open_table, row_count, table_names
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Ingest
+from spark_jobs.spec.names import in_delta, in_duckdb
 
 # How `deltalake` writes the type of a time.
 _UTC = "'Timestamp(Microsecond, Some(\"UTC\"))'"
@@ -300,7 +301,7 @@ class Maintenance:
         before = row_count(open_table(self.lake, table.name))
         try:
             open_table(self.lake, table.name).delete(
-                f"{expired[0]} < arrow_cast('{expired[1]:%Y-%m-%dT%H:%M:%S}Z', {_UTC})",
+                f"{in_delta(expired[0])} < arrow_cast('{expired[1]:%Y-%m-%dT%H:%M:%S}Z', {_UTC})",
                 commit_properties=CommitProperties(max_commit_retries=5),
             )
         except CommitFailedError:
@@ -324,7 +325,7 @@ def _count(lake: Lake, table: str, older: tuple[str, datetime]) -> int:
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("held", rows)
-        found = connection.execute(f"SELECT count(*) FROM held WHERE {older[0]} < ?", [older[1]]).fetchone()
+        found = connection.execute(f"SELECT count(*) FROM held WHERE {in_duckdb(older[0])} < ?", [older[1]]).fetchone()
     return int(found[0]) if found else 0
 
 

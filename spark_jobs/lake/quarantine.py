@@ -18,6 +18,7 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.quarantine import NO_SUCH_KEY, NOT_AGAIN, not_again_sql
 from spark_jobs.spec import Definition, Files, Ingest
+from spark_jobs.spec.names import in_duckdb
 from spark_jobs.spec.personal import MASK
 
 _LONGEST = 200
@@ -143,7 +144,7 @@ def samples(lake: Lake, definition: Definition, selection: Selection, number: in
     shown = (
         "reason, detail, raw"
         if isinstance(definition, Ingest)
-        else ", ".join(f'"{name}"' for name in columns if name not in _NOT_SHOWN)
+        else ", ".join(in_duckdb(name) for name in columns if name not in _NOT_SHOWN)
     )
     rows = _asked(
         lake,

@@ -4,6 +4,7 @@ import logging
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -18,6 +19,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.location import Lake
+from spark_jobs.spec.names import in_duckdb, is_table_folder, visible_line
 
 log = logging.getLogger("tidemark.lake")
 
@@ -31,6 +33,8 @@ CHECKPOINT_INTERVAL = 100
 """Commits between two checkpoints of a table's log, each of which names all files of the table."""
 
 _CHECKPOINTS_KEPT = 5
+
+_left_out: set[tuple[str, str, str]] = set()
 
 _CHECKPOINT = re.compile(r"_delta_log/(?P<version>\d{20})\.checkpoint\.")
 
@@ -104,10 +108,37 @@ def table_names(lake: Lake) -> tuple[str, ...]:
 
 
 def table_folders(lake: Lake) -> Iterator[str]:
-    """The names under which tables may lie, in order of layer and name."""
+    """The names under which tables may lie, in order of layer and name.
+
+    What else lies there is left out, with a notice: names of the store are not trusted.
+    """
     for layer in LAYERS:
-        for prefix in lake.store.list_with_delimiter(f"{layer}/")["common_prefixes"]:
-            yield f"{layer}.{prefix.rstrip('/').rsplit('/', 1)[-1]}"
+        for name in _folders(lake, layer):
+            if is_table_folder(name):
+                yield f"{layer}.{name}"
+            else:
+                _leave_out(lake, layer, name)
+
+
+def _folders(lake: Lake, layer: str) -> list[str]:
+    store = lake.store
+    if lake.on_s3:
+        found = store.list_with_delimiter(f"{layer}/")["common_prefixes"]
+        return [prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in found]
+    # The store lists nothing where one folder has a control character in its name.
+    folder = Path(lake.uri, layer)
+    return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+
+
+def _leave_out(lake: Lake, layer: str, name: str) -> None:
+    """Says once that a folder is passed over: who has made it may be anybody."""
+    if (lake.uri, layer, name) not in _left_out:
+        _left_out.add((lake.uri, layer, name))
+        log.warning(
+            "lake %s: left out %s, which no table is called: expected letters, digits, underscores and hyphens",
+            lake.uri,
+            visible_line(repr(f"{layer}/{name}")),
+        )
 
 
 def file_statistics(table: DeltaTable) -> pa.Table:
@@ -225,7 +256,8 @@ def _scan_folder(lake: Lake, table: str, files: Sequence[str], column: str, want
         connection.register("wanted", pa.table({column: wanted}))
         paths = [f"{lake.table_path(table)}/{path}" for path in files]
         # Else `store=berlin` in the lake's own path would be a column, or take the place of one.
-        query = f'SELECT * FROM read_parquet($paths, hive_partitioning = false) SEMI JOIN wanted USING ("{column}")'
+        rows = "SELECT * FROM read_parquet($paths, hive_partitioning = false)"
+        query = f"{rows} SEMI JOIN wanted USING ({in_duckdb(column)})"
         return connection.sql(query, params={"paths": paths}).to_arrow_table()
 
 
@@ -253,12 +285,12 @@ def rows_without(rows: pa.Table, others: pa.Table, keys: Sequence[str]) -> pa.Ta
         others: rows of the same columns.
         keys: columns of both, at least one.
     """
-    same = " AND ".join(f'rows."{name}" IS NOT DISTINCT FROM others."{name}"' for name in keys)
+    same = " AND ".join(f"rows.{in_duckdb(name)} IS NOT DISTINCT FROM others.{in_duckdb(name)}" for name in keys)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("rows", rows)
         connection.register("others", others)
-        one = ", ".join(f'"{name}"' for name in keys)
+        one = ", ".join(map(in_duckdb, keys))
         found = connection.sql(
             f"SELECT DISTINCT ON ({one}) rows.* FROM rows ANTI JOIN others ON {same}"
         ).to_arrow_table()

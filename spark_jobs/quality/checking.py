@@ -14,12 +14,13 @@ from spark_jobs.lake.quality import Check, Result, last_mark
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import FINAL_AFTER, WINDOW_END
 from spark_jobs.quality.added import added
-from spark_jobs.quality.frames import ROWS, Held, Rows, Streamed, held, quoted
+from spark_jobs.quality.frames import ROWS, Held, Rows, Streamed, held
 from spark_jobs.quality.masking import masked
 from spark_jobs.quality.suites import RowCheck, Suite, named, suite_of
 from spark_jobs.quality.validating import QualityError, validate
 from spark_jobs.quality.whole_tables import Checked, look, needs_rows
 from spark_jobs.spec import Definition
+from spark_jobs.spec.names import in_duckdb
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,7 +153,7 @@ def _range(rows: Held, opened: DeltaTable) -> str:
     names = [field.name for field in opened.schema().fields if field.name in known and field.name != FINAL_AFTER]
     if not names:
         return ""
-    column = quoted(WINDOW_END if WINDOW_END in names else names[0])
+    column = in_duckdb(WINDOW_END if WINDOW_END in names else names[0])
     ((first, last),) = rows.connection.execute(f"SELECT min({column}), max({column}) FROM {ROWS}").fetchall()
     return f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC" if first is not None else ""
 

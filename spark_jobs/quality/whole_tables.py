@@ -20,7 +20,7 @@ from spark_jobs.lake.quality import Result
 from spark_jobs.lake.tables import newest, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import HEARTBEAT, INGEST_SEQ, WINDOW_END
-from spark_jobs.quality.frames import ROWS, SAMPLES, Held, quoted
+from spark_jobs.quality.frames import ROWS, SAMPLES, Held
 from spark_jobs.quality.masking import masked, personal_outputs
 from spark_jobs.quality.suites import Suite
 from spark_jobs.spec import (
@@ -34,6 +34,7 @@ from spark_jobs.spec import (
     Volume,
 )
 from spark_jobs.spec.durations import format_duration
+from spark_jobs.spec.names import in_duckdb
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FEWEST_INTERVALS = 3
@@ -108,19 +109,21 @@ def look(checked: Checked, expectation: TableExpectation) -> Result:
 
 
 def _unique(checked: Checked, expectation: Unique) -> Result:
-    keys = [quoted(name) for name in expectation.columns]
+    keys = [in_duckdb(name) for name in expectation.columns]
+    # A column of the key may be called so.
+    times = "__times" if "times" in {name.casefold() for name in expectation.columns} else "times"
     connection = checked.held.connection
     connection.execute(f"CREATE OR REPLACE TEMP TABLE new_keys AS SELECT DISTINCT {', '.join(keys)} FROM {ROWS}")
     same = " AND ".join(f"held_rows.{key} IS NOT DISTINCT FROM new_keys.{key}" for key in keys)
     with _whole(checked, "held_rows", checked.opened, expectation.columns):
         connection.execute(
             "CREATE OR REPLACE TEMP TABLE twice AS "
-            f"SELECT {', '.join(f'held_rows.{key}' for key in keys)}, count(*) AS times FROM held_rows "
+            f"SELECT {', '.join(f'held_rows.{key}' for key in keys)}, count(*) AS {times} FROM held_rows "
             f"SEMI JOIN new_keys ON {same} GROUP BY ALL HAVING count(*) > 1"
         )
-    extra, groups = _row(connection, "SELECT coalesce(sum(times - 1), 0), count(*) FROM twice")
+    extra, groups = _row(connection, f"SELECT coalesce(sum({times} - 1), 0), count(*) FROM twice")
     rows = checked.held.count
-    samples = query.fetch_rows(connection, f"SELECT * FROM twice ORDER BY times DESC LIMIT {SAMPLES}")
+    samples = query.fetch_rows(connection, f"SELECT * FROM twice ORDER BY {times} DESC LIMIT {SAMPLES}")
     return Result(
         expectation.name,
         expectation.severity,
@@ -139,7 +142,7 @@ def _referential(checked: Checked, expectation: Referential) -> Result:
     if missing := [name for name in others if name not in known]:
         raise _NotPossibleError(f"{expectation.table} has no column {', '.join(map(repr, missing))}")
     connection = checked.held.connection
-    pairs = list(zip(map(quoted, expectation.columns), map(quoted, others), strict=True))
+    pairs = list(zip(map(in_duckdb, expectation.columns), map(in_duckdb, others), strict=True))
     same = " AND ".join(f"{ROWS}.{mine} = others.{theirs}" for mine, theirs in pairs)
     given = " AND ".join(f"{mine} IS NOT NULL" for mine, _ in pairs)
     with _whole(checked, "others", other, others):
@@ -190,7 +193,7 @@ def _newest_scanned(checked: Checked, column: str) -> Any:
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("times", rows)
-        return _row(connection, f"SELECT max({quoted(column)}) FROM times")[0]
+        return _row(connection, f"SELECT max({in_duckdb(column)}) FROM times")[0]
 
 
 def _volume(checked: Checked, expectation: Volume) -> Result:
@@ -237,7 +240,7 @@ def _counts(checked: Checked, column: str, per_us: int, first: int, last: int) -
         connection.register("times", rows.to_reader())
         # `//` rounds towards zero, and times before 1970 are negative.
         found = connection.execute(
-            f"SELECT CAST(floor(epoch_us({quoted(column)}) / {per_us}) AS BIGINT), count(*) FROM times GROUP BY ALL"
+            f"SELECT CAST(floor(epoch_us({in_duckdb(column)}) / {per_us}) AS BIGINT), count(*) FROM times GROUP BY ALL"
         ).fetchall()
     return {int(number): int(count) for number, count in found}
 

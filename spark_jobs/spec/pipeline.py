@@ -72,6 +72,12 @@ QUARANTINE_COLUMNS = frozenset(
 """What a row that a pipeline sets aside has beside the event, and beside `reason` and `detail`."""
 
 
+_OTHERWISE = (
+    "leave such a field out, keep it with contract=Contract(new='keep'), and give it another name where it is read: "
+    "Table(select={'order_id': \"_unknown_fields['order id']\", ...})"
+)
+
+
 class _Definition(Spec):
     name: PipelineName
     sink: Sink
@@ -182,7 +188,7 @@ class Ingest(_Definition):
     @field_validator("columns")
     @classmethod
     def _names_are_free(cls, columns: Mapping[str, str]) -> Mapping[str, str]:
-        check_column_names(columns)
+        check_column_names(columns, otherwise=_OTHERWISE)
         return columns
 
     def _check_types(self) -> None:

@@ -5,6 +5,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Files, Ingest
 from spark_jobs.transforms.rows import (
     HEADER,
@@ -75,9 +76,9 @@ def for_bronze(passed: DataFrame, definition: Ingest, clock: Column, seq: Column
         seq: their number there.
     """
     parts = (F.col(f"{_SOURCE}.{name}").cast("string") for name in ("name", "partition", "position"))
-    event_id = F.col(definition.event_id).cast("string") if definition.event_id else F.md5(F.concat_ws("/", *parts))
+    event_id = column(definition.event_id).cast("string") if definition.event_id else F.md5(F.concat_ws("/", *parts))
     return passed.select(
-        *definition.payload,
+        *columns_of(definition.payload),
         event_id.alias("_event_id"),
         seq.cast("bigint").alias("_ingest_seq"),
         clock.alias("_ingest_time"),
