@@ -342,7 +342,8 @@ class IngestQuery(Query[Ingest]):
             return rows, counted
         try:
             judged = {*self.definition.payload, REASON, DETAIL}
-            again = self._judged(rows.select(*(name for name in rows.columns if name not in judged))).persist()
+            raw = rows.select(*columns_of(name for name in rows.columns if name not in judged))
+            again = self._judged(raw).persist()
             counted = self._count(again)
         finally:
             rows.unpersist()
