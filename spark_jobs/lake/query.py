@@ -76,13 +76,22 @@ def _connected(opened: _Opened, *, confined: bool) -> Iterator[duckdb.DuckDBPyCo
     ):
         connection.execute("SET TimeZone = 'UTC'")
         if confined:
-            # Where what does not fit in memory goes.
-            connection.execute(f"SET temp_directory = {text_in_duckdb(scratch)}")
-            connection.execute("SET enable_external_access = false")
-            # Else a query could set where DuckDB logs and profiles go.
-            connection.execute("SET lock_configuration = true")
+            confine(connection, scratch)
         _make_views(connection, opened)
         yield connection
+
+
+def confine(connection: duckdb.DuckDBPyConnection, scratch: str) -> None:
+    """Lets a connection reach nothing but what is registered with it, which Arrow reads; for good.
+
+    Args:
+        connection: before any name from the store stands in a statement.
+        scratch: folder for what does not fit in memory.
+    """
+    connection.execute(f"SET temp_directory = {text_in_duckdb(scratch)}")
+    connection.execute("SET enable_external_access = false")
+    # Else a query could set where DuckDB logs and profiles go.
+    connection.execute("SET lock_configuration = true")
 
 
 def _make_views(connection: duckdb.DuckDBPyConnection, opened: _Opened) -> None:

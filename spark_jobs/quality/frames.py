@@ -13,12 +13,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.query import fetch_rows
+from spark_jobs.lake.query import confine, fetch_rows
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT
 from spark_jobs.quality.added import Added, reader
 from spark_jobs.quality.suites import RowCheck, broken_column
 from spark_jobs.spec.expressions import known_to_duckdb
-from spark_jobs.spec.names import in_duckdb, text_in_duckdb
+from spark_jobs.spec.names import in_duckdb
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def held(lake: Lake, table: str, opened: DeltaTable, added: Added, columns: Coll
     """The rows for DuckDB: few in memory, as they were read; more in a table, on the disk where memory does not do."""
     with TemporaryDirectory(prefix="tidemark-check-") as scratch, duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(f"SET temp_directory = {text_in_duckdb(scratch)}")
+        confine(connection, scratch)
         schema = pa.schema(opened.schema().to_arrow())
         names = [name for name in schema.names if name in columns] or schema.names[:1]
         # Spark compares a FLOAT with a decimal as doubles, DuckDB as floats.
