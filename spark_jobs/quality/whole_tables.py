@@ -9,7 +9,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+import sqlglot
 from deltalake import DeltaTable
+from sqlglot import TokenType
 
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.audit import checks
@@ -22,7 +24,7 @@ from spark_jobs.plan import logical
 from spark_jobs.plan.columns import HEARTBEAT, INGEST_SEQ, WINDOW_END
 from spark_jobs.quality.frames import ROWS, SAMPLES, Held
 from spark_jobs.quality.masking import masked, personal_outputs
-from spark_jobs.quality.suites import Suite
+from spark_jobs.quality.suites import Suite, sql_type
 from spark_jobs.spec import (
     Conservation,
     CustomSql,
@@ -34,6 +36,7 @@ from spark_jobs.spec import (
     Volume,
 )
 from spark_jobs.spec.durations import format_duration
+from spark_jobs.spec.equivalence import comparable
 from spark_jobs.spec.names import in_duckdb
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -141,6 +144,11 @@ def _referential(checked: Checked, expectation: Referential) -> Result:
     known = [field.name for field in other.schema().fields]
     if missing := [name for name in others if name not in known]:
         raise _NotPossibleError(f"{expectation.table} has no column {', '.join(map(repr, missing))}")
+    mine_of, theirs_of = ({f.name: sql_type(f.type) for f in each.schema().fields} for each in (checked.opened, other))
+    for mine, theirs in zip(expectation.columns, others, strict=True):
+        if not comparable(mine_of[mine], theirs_of[theirs]):
+            types = f"{mine!r} is {mine_of[mine]} and {theirs!r} is {theirs_of[theirs]}"
+            raise _NotPossibleError(f"{types}: cast one of them where it is written")
     connection = checked.held.connection
     pairs = list(zip(map(in_duckdb, expectation.columns), map(in_duckdb, others), strict=True))
     same = " AND ".join(f"{ROWS}.{mine} = others.{theirs}" for mine, theirs in pairs)
@@ -259,14 +267,22 @@ def _conservation(checked: Checked, expectation: Conservation) -> Result:
 
 
 def _custom_sql(checked: Checked, expectation: CustomSql) -> Result:
-    names, rows = query.run(checked.lake, f"SELECT * FROM ({expectation.sql.strip().rstrip(';')}) LIMIT {SAMPLES}")
-    (count,) = query.run(checked.lake, f"SELECT count(*) FROM ({expectation.sql.strip().rstrip(';')})")[1][0]
+    asked = _without_end(expectation.sql)
+    names, rows = query.run(checked.lake, f"SELECT * FROM (\n{asked}\n) LIMIT {SAMPLES}")
+    (count,) = query.run(checked.lake, f"SELECT count(*) FROM (\n{asked}\n)")[1][0]
     hidden = personal_outputs(expectation.sql, names, checked.personal)
     samples = [dict(zip(names, row, strict=True)) for row in rows]
     said = f"{count:,} rows are wrong" if count else "no row is wrong"
     return Result(
         expectation.name, expectation.severity, not count, said, int(str(count)), None, masked(samples, hidden)
     )
+
+
+def _without_end(sql: str) -> str:
+    """A query up to the semicolon that ends it; a comment may follow."""
+    tokens = sqlglot.tokenize(sql, dialect="duckdb")
+    ends = tokens and tokens[-1].token_type is TokenType.SEMICOLON
+    return sql[: tokens[-1].start] if ends else sql
 
 
 class _whole:

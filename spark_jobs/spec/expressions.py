@@ -174,6 +174,14 @@ _RAISING = {
 }
 
 
+def syntax(sql: str) -> exp.Expr:
+    """The syntax tree of an expression that was taken, or that a rule makes of columns and values it knows.
+
+    It is not to be changed.
+    """
+    return _syntax(sql)
+
+
 @cache
 def parse(sql: str) -> exp.Expr:
     """The syntax tree of one Spark SQL expression; not to be changed.
