@@ -1,4 +1,4 @@
-"""What an import linter cannot see: who may know of windows, steps, side tables and Spark's internals, who opens tables.
+"""What an import linter cannot see: who may know of windows, steps, side tables, Spark's internals, who opens tables.
 
 Run by `make lint`. Each rule names the folders that may do what it forbids elsewhere.
 """

@@ -79,7 +79,7 @@ def run_rebuild(
     began, lake = time.monotonic(), target.lake
     with session(lake, err) as spark:
         # A table in which it looks columns up must fit before anything is computed.
-        PipelineQuery(spark, lake, target.pipeline).lookups.take({})
+        PipelineQuery(spark, lake, target.pipeline).refuse_lookups()
         rebuild.build(spark, target, plan)
         found = rebuild.compare(spark, target, plan)
         out.print(comparison_text(plan, found), highlight=False, markup=False, soft_wrap=True)

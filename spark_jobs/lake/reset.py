@@ -92,7 +92,9 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
 
 def empty(lake: Lake, table: str) -> None:
     """Removes the rows of a table, in a commit that tells its readers."""
-    open_table(lake, table, to_write=True).delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}))
+    open_table(lake, table, to_write=True).delete(
+        commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"})
+    )
 
 
 def newest_epoch(lake: Lake, definition: Definition) -> int:

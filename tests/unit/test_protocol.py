@@ -103,7 +103,7 @@ class TestColumnMappingOfTheOlderProtocol:
 )
 def test_what_a_reader_must_know_is_asked_for(lake, protocol, settings, needed):
     write_by_hand(lake, FOREIGN, protocol=protocol, settings=settings)
-    with pytest.raises(TidemarkError, match="table gold.foreign: expected nothing but") as refused:
+    with pytest.raises(TidemarkError, match=r"table gold\.foreign: expected nothing but") as refused:
         open_table(lake, FOREIGN)
     assert needed in str(refused.value)
     assert refused.value.exit_code == 1
