@@ -22,9 +22,10 @@ from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID
 from spark_jobs.plan.equations import Equation
+from spark_jobs.plan.personal import personal_with
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
 from spark_jobs.spec.durations import format_duration
-from spark_jobs.spec.personal import MASK
+from spark_jobs.spec.personal import MASK, is_personal
 
 _ALWAYS_SHOWN = ("read", "on_time", "late")
 
@@ -197,7 +198,10 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
     personal = {EVENT_ID: "event", str(pipeline.event_time): f"{pipeline.event_time} (UTC)"} | {
         key: key for key in keys
     }
-    shown |= {label: f"'{MASK}'" for name, label in personal.items() if name in pipeline.personal}
+    hidden = personal_with(pipeline).of(table)
+    shown |= {label: f"'{MASK}'" for name, label in personal.items() if is_personal(name, hidden)}
+    if operator.verdict.in_windows and is_personal("missed_windows", hidden):
+        shown["first window missed"] = f"'{MASK}'"
     _, rows = query.run(
         lake,
         f'SELECT {", ".join(shown.values())}, late_by_ms FROM {layer}."{name}" '
@@ -219,7 +223,9 @@ def print_quarantine(console: Console, lake: Lake, definition: Definition, selec
             title=f"{definition.name}: set aside",
         )
         console.print(table)
-    shown = samples(lake, definition, selection, number) if number and counts else {}
+    shown = (
+        samples(lake, definition, selection, number, personal=personal_with(definition)) if number and counts else {}
+    )
     for each in counts:
         for text in shown.get(each.reason, ()):
             console.print(Text(f"{each.reason}: {text}"), soft_wrap=True)

@@ -15,6 +15,7 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT, REVISED_AT, REVISION, WINDOW_END
 from spark_jobs.quality.frames import quoted
 from spark_jobs.spec.durations import format_duration
+from spark_jobs.spec.personal import is_personal
 
 MOST_VALUES = 20
 """A text column with at most so many values may be a set."""
@@ -200,7 +201,7 @@ def row_proposals(found: Profile, personal: Collection[str]) -> Iterator[str]:
             yield f'NotNull("{each.name}"),'
         elif share <= _FEW_NULLS:
             yield f'NotNull("{each.name}", severity="warn"),  # {each.nulls:,} of {found.rows:,} have none'
-        if each.name in personal:
+        if is_personal(each.name, personal):
             continue
         if each.values:
             shown = ", ".join(f'"{value}"' if '"' not in value else repr(value) for value in each.values)
