@@ -30,7 +30,7 @@ from spark_jobs.lake.files import data_files
 from spark_jobs.lake.history import actions_at
 from spark_jobs.lake.ledger_table import Actions, files_of
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.protocol import not_read, not_written
+from spark_jobs.lake.protocol import VARIANT, not_read, not_written
 from spark_jobs.lake.tables import CHECKPOINT_INTERVAL, file_statistics, open_table, prune_log_checkpoints
 
 TARGET_BYTES = 64 * 2**20
@@ -113,7 +113,9 @@ def groups_to_compact(
 
 def can_be_compacted(opened: DeltaTable) -> bool:
     """Whether a commit of our own honours all that the table asks of its writers."""
-    return not not_read(opened) and not not_written(opened) and not opened.metadata().partition_columns
+    if not_read(opened) or not_written(opened) or VARIANT in (opened.protocol().writer_features or ()):
+        return False
+    return not opened.metadata().partition_columns
 
 
 def compact(lake: Lake, table: str, group: Sequence[DataFile], order: Sequence[str]) -> int | None:

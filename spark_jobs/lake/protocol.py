@@ -18,11 +18,14 @@ from spark_jobs.lake.errors import UnsupportedTableError, first_line
 _NEWEST_READER, _NEWEST_WRITER = 3, 7
 """Versions of the protocol, which list their features from these on."""
 
-_READ = frozenset({"timestampNtz"})
+VARIANT = "variantType"
+"""Of a table with columns of type VARIANT; they are read as they are kept, and not drawn together."""
+
+_READ = frozenset({"timestampNtz", VARIANT})
 """Features of readers that `deltalake` and DuckDB over Arrow implement both."""
 
 _WRITTEN = frozenset(
-    {"appendOnly", "invariants", "timestampNtz", "checkConstraints", "changeDataFeed", "generatedColumns"}
+    {"appendOnly", "invariants", "timestampNtz", "checkConstraints", "changeDataFeed", "generatedColumns", VARIANT}
 )
 """Features of writers that a commit honours which changes no row, such as a compaction; `deltalake` checks the rest."""
 

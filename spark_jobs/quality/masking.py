@@ -21,6 +21,14 @@ _NOT_FOLLOWED = (exp.Pivot, exp.Columns, exp.Lateral, exp.UDTF, exp.Summarize, e
 _STAR_OPTIONS = ("replace", "replace_", "rename")
 
 
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a table, and those of them that are personal."""
+
+    names: Collection[str]
+    personal: Collection[str]
+
+
 def masked(rows: Iterable[Mapping[str, Any]], personal: Collection[str]) -> tuple[dict[str, str | None], ...]:
     """Rows as texts for people.
 
@@ -35,17 +43,25 @@ def masked(rows: Iterable[Mapping[str, Any]], personal: Collection[str]) -> tupl
 
 
 def masked_results(
-    rows: Iterable[Sequence[Any]], names: Sequence[str], hidden: Sequence[bool], sql: str
+    rows: Iterable[Sequence[Any]],
+    names: Sequence[str],
+    hidden: Sequence[bool],
+    *,
+    sql: str,
+    tables: Mapping[str, TableColumns],
 ) -> tuple[dict[str, str | None], ...]:
     """Rows of a query as texts for people.
 
     Args:
         rows: of its result.
-        names: of its columns. A PIVOT makes names of values: of what is hidden, those are shown that the query has.
+        names: of its columns. A PIVOT makes names of values: of what is hidden, those are shown that the query or a
+            table has.
         hidden: for each column, whether its values are not shown.
         sql: the query.
+        tables: those that it names.
     """
     written = {word.casefold() for word in re.findall(r"\w+", sql)}
+    written |= {name.casefold() for each in tables.values() for name in each.names}
     shown = [
         name if not hide or name.casefold() in written else f"column {number}"
         for number, (name, hide) in enumerate(zip(names, hidden, strict=True), start=1)
@@ -61,14 +77,6 @@ def _text(value: Any) -> str | None:
         return None
     text = str(value)
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-
-
-@dataclass(frozen=True)
-class TableColumns:
-    """The columns of a table, and those of them that are personal."""
-
-    names: Collection[str]
-    personal: Collection[str]
 
 
 def tables_read(sql: str) -> frozenset[str]:

@@ -295,7 +295,7 @@ def _custom_sql(checked: Checked, expectation: CustomSql) -> Result:
         ) from None
     hidden = personal_outputs(sql, names, tables) if checked.personal.declared else [False] * len(names)
     said = f"{count:,} rows are wrong" if count else "no row is wrong"
-    samples = masked_results(rows, names, hidden, sql)
+    samples = masked_results(rows, names, hidden, sql=sql, tables=tables)
     return Result(expectation.name, expectation.severity, not count, said, int(str(count)), None, samples)
 
 

@@ -198,7 +198,7 @@ class TestResultsOfAQuery:
     def told(self, connection, sql):
         found = connection.execute(f"SELECT * FROM ({sql}) LIMIT 5")
         names, rows = [column[0] for column in found.description], found.fetchall()
-        return masked_results(rows, names, personal_outputs(sql, names, TABLES), sql)
+        return masked_results(rows, names, personal_outputs(sql, names, TABLES), sql=sql, tables=TABLES)
 
     @pytest.mark.parametrize(
         "sql",
