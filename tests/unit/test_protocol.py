@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructType
 from typer.testing import CliRunner
 
 from spark_jobs.cli.application import app
+from spark_jobs.commits.tables import create_table
 from spark_jobs.lake import query
 from spark_jobs.lake.appends import append_rows
 from spark_jobs.lake.errors import TidemarkError
@@ -78,6 +80,10 @@ class TestColumnMappingOfTheOlderProtocol:
         with pytest.raises(TidemarkError, match=MAPPED):
             append_rows(lake, FOREIGN, pa.table({"n": [1]}))
         assert content(lake) == before
+
+    def test_no_stream_begins_to_write_it(self, lake):
+        with pytest.raises(TidemarkError, match=MAPPED):
+            create_table(lake, FOREIGN, StructType().add("n", LongType()))
 
     def test_the_list_of_tables_has_it_with_the_reason(self, lake):
         assert exists(lake, FOREIGN)
