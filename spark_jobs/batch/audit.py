@@ -20,9 +20,9 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import MissingFilesError, describe_missing, missing_files
 from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.tables import exists, open_table
-from spark_jobs.pipelines import personal_columns
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import FATE
+from spark_jobs.plan.personal import personal_with
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import duration_ms
@@ -239,7 +239,7 @@ def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str, on
 
     `row` tells it from others; `shown` and `what` are for a person, with the values of personal columns masked.
     """
-    keys, seen = recompute.target.operator.row_keys, text_of(personal_columns(recompute.target.pipeline))
+    keys, seen = recompute.target.operator.row_keys, text_of(personal_with(recompute.target.pipeline).of(table))
     both = recompute.compared(table, rows, where, keys, only=only)
     values = measures([name for name in rows.columns if f"__old_{name}" in both.columns], keys)
     # The values that differ, each as it is and as it should be.

@@ -45,7 +45,7 @@ class SmallCommits:
         Raises:
             LedgerError: if the rows are not as many as the change says.
         """
-        table = open_table(self.lake, self.table)
+        table = open_table(self.lake, self.table, to_write=True)
         if _knows(table, commit_id):
             return
         properties = CommitProperties(
@@ -72,7 +72,7 @@ class SmallCommits:
 
         def execute() -> None:
             nonlocal opened
-            tried, opened = opened or open_table(self.lake, self.table), None
+            tried, opened = opened or open_table(self.lake, self.table, to_write=True), None
             if not _knows(tried, commit_id):
                 add(tried)
 
@@ -95,7 +95,7 @@ class SmallCommits:
         return content
 
     def _merge(self, change: Upsert, content: pa.Table, commit_id: CommitId, properties: CommitProperties) -> None:
-        table = open_table(self.lake, self.table)
+        table = open_table(self.lake, self.table, to_write=True)
         if _knows(table, commit_id):
             return
         keys, names = change.keys, [name for name in content.column_names if name != GONE]

@@ -11,7 +11,8 @@ from spark_jobs.console.running import session
 from spark_jobs.documentation.publishing import address, link, link_in_airflow, publish_pages
 from spark_jobs.lake import Lake, broken_expectations
 from spark_jobs.lake.quality import Check, Result, publish
-from spark_jobs.pipelines import personal_columns, registry
+from spark_jobs.pipelines import registry
+from spark_jobs.plan.personal import personal_with
 from spark_jobs.quality.checking import check
 from spark_jobs.spec import Definition
 from spark_jobs.spec.names import visible_line
@@ -73,11 +74,11 @@ def run_checks(
 
         def spark() -> SparkSession:
             if not started:
-                started.append(stack.enter_context(session(lake, err)))
+                started.append(stack.enter_context(session(lake, err, about=definitions)))
             return started[0]
 
         for definition in definitions:
-            found = check(lake, definition, spark, personal=personal_columns(definition), all_rows=all_rows)
+            found = check(lake, definition, spark, personal=personal_with(definition), all_rows=all_rows)
             out.print(check_text(found), highlight=False, markup=False, soft_wrap=True)
             publish(lake, found)
             broken_expectations.note(lake, found)

@@ -8,7 +8,7 @@ from spark_jobs.console.reports import rows_table
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.quality.profiling import ColumnProfile, Profile, row_proposals, table_proposals
 from spark_jobs.spec import Definition, Ingest
-from spark_jobs.spec.personal import MASK
+from spark_jobs.spec.personal import MASK, is_personal
 
 
 def print_profile(console: Console, found: Profile, definition: Definition | None, personal: Collection[str]) -> None:
@@ -28,7 +28,7 @@ def print_profile(console: Console, found: Profile, definition: Definition | Non
 
 
 def _row(each: ColumnProfile, rows: int, personal: Collection[str]) -> tuple[object, ...]:
-    ends = (MASK, MASK) if each.name in personal else (_cut(each.smallest), _cut(each.greatest))
+    ends = (MASK, MASK) if is_personal(each.name, personal) else (_cut(each.smallest), _cut(each.greatest))
     nulls = f"{each.nulls / rows:.1%}" if each.nulls else "0"
     return (each.name, each.type.lower(), nulls, f"~{each.distinct:,}", *ends)
 

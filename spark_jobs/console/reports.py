@@ -22,10 +22,11 @@ from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID
 from spark_jobs.plan.equations import Equation
+from spark_jobs.plan.personal import personal_with
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
 from spark_jobs.spec.durations import format_duration
 from spark_jobs.spec.names import in_duckdb, text_in_duckdb, visible, visible_line
-from spark_jobs.spec.personal import MASK
+from spark_jobs.spec.personal import MASK, is_personal
 
 _ALWAYS_SHOWN = ("read", "on_time", "late")
 
@@ -190,11 +191,13 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
     # Column -> what stands above it, and how it is read.
     named = {EVENT_ID: ("event", in_duckdb(EVENT_ID)), time: (f"{time} (UTC)", _clock_sql(in_duckdb(time)))}
     named |= {key: (key, in_duckdb(key)) for key in keys}
-    named |= {each: (named[each][0], text_in_duckdb(MASK)) for each in named if each in pipeline.personal}
+    hidden = personal_with(pipeline).of(table)
+    named |= {each: (label, text_in_duckdb(MASK)) for each, (label, _) in named.items() if is_personal(each, hidden)}
     shown = list(named.values())
     if operator.verdict.in_windows:
+        first = _clock_sql("missed_windows[1].window_start")
         shown += [
-            ("first window missed", _clock_sql("missed_windows[1].window_start")),
+            ("first window missed", text_in_duckdb(MASK) if is_personal("missed_windows", hidden) else first),
             ("missed", "len(missed_windows)"),
             ("counted elsewhere", "partly_late"),
         ]
@@ -223,7 +226,9 @@ def print_quarantine(console: Console, lake: Lake, definition: Definition, selec
             title=f"{definition.name}: set aside",
         )
         console.print(table)
-    shown = samples(lake, definition, selection, number) if number and counts else {}
+    shown = (
+        samples(lake, definition, selection, number, personal=personal_with(definition)) if number and counts else {}
+    )
     for each in counts:
         for text in shown.get(each.reason, ()):
             console.print(Text(visible_line(f"{each.reason}: {text}")), soft_wrap=True)

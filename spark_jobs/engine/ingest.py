@@ -40,6 +40,7 @@ from spark_jobs.lake.replayed import Replayed
 from spark_jobs.lake.settings import Settings
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.meanings import column_comments
+from spark_jobs.plan.quarantine import header_told
 from spark_jobs.plan.tables import beside
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spark.frames import size_of
@@ -634,7 +635,13 @@ class IngestQuery(Query[Ingest]):
             wrong = F.col(NAME).isin(list(census.bad_headers)) if census.bad_headers else F.lit(False)
             again = self._is_header(header) & ~F.col(_ORDER).isin(list(census.headers.values())) & ~wrong
             bad = (bad & ~self._is_header(header)) | wrong | again
-            found = F.create_map(*(F.lit(text) for pair in census.bad_headers.items() for text in pair))
+            source = self.definition.source
+            delimiter = source.delimiter if isinstance(source, Files) else ","
+            lines = {
+                name: header_told(line, delimiter, quoted=not self.definition.personal)
+                for name, line in census.bad_headers.items()
+            }
+            found = F.create_map(*(F.lit(text) for pair in lines.items() for text in pair))
             told = F.concat(F.lit(f"expected {header}, got "), found[F.col(NAME)])
             reason = F.when(wrong | again, F.lit(HEADER)).otherwise(reason)
             detail = F.when(again, F.lit(REPEATED_HEADER)).otherwise(detail)

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.commits.changes import Append, ReplaceWindows, Upsert
 from spark_jobs.commits.merging import FEW_WINDOWS
 from spark_jobs.commits.tables import SchemaMismatchError, create_table
-from spark_jobs.engine.lookups import LookupMovedError, Lookups
+from spark_jobs.engine.lookups import LookupMovedError, Lookups, refuse_keys_of_other_types
 from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
@@ -148,6 +148,7 @@ class PipelineQuery(Query[Pipeline]):
         self._begin_plan()
         events = [self._batch_source(table) for table in self.logical.reads]
         self._refuse_sides_that_do_not_fit(events)
+        self._refuse_lookups_that_do_not_fit(self.branches, events)
         schemas = {"result": self._result_schema(events)}
         if self.logical.table("late") is not None:
             schemas["late"] = self._late_schema(events)
@@ -181,6 +182,21 @@ class PipelineQuery(Query[Pipeline]):
                     f"pipeline `{self.name}`: the Join compares `{key}`, a {types[0]}, with a {types[1]}. Nothing was "
                     "started or written. Cast one of them with `select`."
                 )
+
+    def refuse_lookups(self) -> None:
+        """Refuses tables in which the pipeline cannot look columns up; for who computes it without a start.
+
+        Raises:
+            MissingTableError: if one does not exist.
+            RepeatedKeyError: if one has a key twice.
+            SchemaMismatchError: if one has keys of another type.
+        """
+        branches = Branches(self.logical, self.lookups.take({}))
+        self._refuse_lookups_that_do_not_fit(branches, [self._batch_source(table) for table in self.logical.reads])
+
+    def _refuse_lookups_that_do_not_fit(self, branches: Branches, events: Sequence[DataFrame]) -> None:
+        for step, rows, table in branches.looked_up(events):
+            refuse_keys_of_other_types(self.name, step, rows.schema, table.schema)
 
     def _refuse_names_that_exist(self) -> None:
         """A `Select` adds columns; one that replaced a column of bronze would make late rows say something else."""

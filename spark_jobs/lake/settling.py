@@ -190,7 +190,7 @@ def _mark(lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, 
 
 @again_at_conflicts
 def _update(lake: Lake, table: str, marks: pa.Table, where: str | None) -> int:
-    opened = open_table(lake, table)
+    opened = open_table(lake, table, to_write=True)
     figures = (
         opened.merge(
             marks,

@@ -17,8 +17,9 @@ from obstore.exceptions import BaseError, NotFoundError
 from pyarrow.fs import PyFileSystem
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, UnsupportedTableError, first_line
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.protocol import opening, refuse_to_read, refuse_to_write
 from spark_jobs.spec.names import in_duckdb, is_table_folder, visible_line
 
 log = logging.getLogger("tidemark.lake")
@@ -48,15 +49,25 @@ again_at_conflicts = retry(
 """For what writes to a table to which all processes of a lake write."""
 
 
-def open_table(lake: Lake, table: str, *, version: int | None = None) -> DeltaTable:
+def open_table(lake: Lake, table: str, *, version: int | None = None, to_write: bool = False) -> DeltaTable:
     """Opens a table at its latest version, or at the one asked for.
+
+    Args:
+        lake: where.
+        table: such as `gold.top_products`.
+        version: None: the latest.
+        to_write: its files or its log are to be written, so that more of what it needs must be understood.
 
     Raises:
         MissingTableError: if it does not exist.
+        UnsupportedTableError: if it needs what is not implemented: its rows would be shown as other ones.
         LakeUnavailableError: if the store does not answer or refuses, or the table's log is broken.
     """
     try:
-        return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage_options)
+        with opening(table):
+            opened = DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage_options)
+        (refuse_to_write if to_write else refuse_to_read)(table, opened)
+        return opened
     except TableNotFoundError as error:
         raise MissingTableError(f"table {table}: not in the lake {lake.uri}.") from error
     except (DeltaError, OSError) as error:
@@ -66,14 +77,24 @@ def open_table(lake: Lake, table: str, *, version: int | None = None) -> DeltaTa
 
 
 def open_or_create(lake: Lake, table: str, schema: Schema, properties: Mapping[str, str] | None = None) -> DeltaTable:
-    """Opens a table; creates it first where there is none, once, however many processes do so at the same moment.
+    """Opens a table to write to it; creates it first where there is none, once, however many processes do so at once.
 
     Args:
         lake: where.
         table: such as `ops.metrics`.
         schema: its columns, if it is created.
         properties: of Delta's, if it is created.
+
+    Raises:
+        UnsupportedTableError: if it is there and needs what is not implemented.
     """
+    with opening(table):
+        opened = _open_or_create(lake, table, schema, properties)
+    refuse_to_write(table, opened)
+    return opened
+
+
+def _open_or_create(lake: Lake, table: str, schema: Schema, properties: Mapping[str, str] | None) -> DeltaTable:
     uri, options = lake.table_uri(table), lake.storage_options
     try:
         return DeltaTable.create(
@@ -94,11 +115,13 @@ def open_or_create(lake: Lake, table: str, schema: Schema, properties: Mapping[s
 
 
 def exists(lake: Lake, table: str) -> bool:
-    """Whether the lake has this table."""
+    """Whether the lake has this table, understood or not."""
     try:
         open_table(lake, table)
     except MissingTableError:
         return False
+    except UnsupportedTableError:
+        return True
     return True
 
 

@@ -13,6 +13,7 @@ from spark_jobs.lake.files import reading
 from spark_jobs.lake.quality import Check, Result, last_mark
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import FINAL_AFTER, WINDOW_END
+from spark_jobs.plan.personal import PersonalColumns
 from spark_jobs.quality.added import added
 from spark_jobs.quality.frames import ROWS, Held, Rows, Streamed, held
 from spark_jobs.quality.masking import masked
@@ -22,6 +23,7 @@ from spark_jobs.quality.whole_tables import Checked, look, needs_rows
 from spark_jobs.spec import Definition
 from spark_jobs.spec.equivalence import why_unproven
 from spark_jobs.spec.names import in_duckdb
+from spark_jobs.spec.personal import concealed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +38,7 @@ def check(
     definition: Definition,
     spark: "Callable[[], SparkSession]",
     *,
-    personal: Collection[str] = (),
+    personal: PersonalColumns | None = None,
     all_rows: bool = False,
     now: datetime | None = None,
     most_rows: int = MOST_ROWS,
@@ -48,7 +50,7 @@ def check(
         lake: where.
         definition: that writes the table.
         spark: gives the session, where one is needed; DuckDB reads what it can.
-        personal: further columns whose values are not shown, beside the definition's own.
+        personal: which columns' values are not shown; None: those that follow from this definition alone.
         all_rows: look at all rows, instead of those that are new.
         now: by the clock; None: this moment.
         most_rows: what is more is read by Spark.
@@ -73,7 +75,8 @@ def check(
     revised = definition.sink.mode == "update" and FINAL_AFTER in {field.name for field in opened.schema().fields}
     watermark = watermarks.published(lake).get(suite.pipeline) if revised else None
     new = added(lake, suite.table, opened, since, revised=revised, watermark=watermark)
-    hidden = frozenset(personal) | frozenset(definition.personal)
+    personal = personal or PersonalColumns((definition,))
+    hidden = personal.of(suite.table)
     types = {field.name: sql_type(field.type) for field in opened.schema().fields}
     possible, results = _possible(suite, opened)
     small = (new.rows or 0) <= most_rows and new.bytes <= most_bytes
@@ -91,7 +94,7 @@ def check(
                 read_by = "spark"
                 found |= _by_spark(suite, left, Streamed(spark(), lake, suite.table, new), count, hidden)
             results += [found[each.name] for each in possible]
-        checked = Checked(lake, suite, opened, rows, hidden, now)
+        checked = Checked(lake, suite, opened, rows, personal, now)
         results += [look(checked, each) for each in suite.tables if count or not needs_rows(each)]
     return Check(
         pipeline=suite.pipeline,
@@ -174,10 +177,12 @@ def _by_spark(
     try:
         return _found(suite, rules, rows, rows.broken(rules), count, personal)
     except PySparkException as error:
+        told, known = str(error).splitlines()[0], {name for rule in rules for name in rule.columns}
+        if personal:
+            told = concealed(type(error).__name__, str(error), known)
         raise QualityError(
-            f"table {suite.table}: {named(rules)} cannot be computed: {str(error).splitlines()[0]}. Nothing of this "
-            "check was recorded."
-        ) from error
+            f"table {suite.table}: {named(rules)} cannot be computed: {told}. Nothing of this check was recorded."
+        ) from (None if personal else error)
 
 
 def _found(

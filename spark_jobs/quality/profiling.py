@@ -15,6 +15,7 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT, REVISED_AT, REVISION, WINDOW_END
 from spark_jobs.spec.durations import format_duration
 from spark_jobs.spec.names import in_duckdb, visible
+from spark_jobs.spec.personal import is_personal
 
 MOST_VALUES = 20
 """A text column with at most so many values may be a set."""
@@ -202,7 +203,7 @@ def row_proposals(found: Profile, personal: Collection[str], *, of_ingest: bool 
             yield f"NotNull({as_python(each.name)}),"
         elif share <= _FEW_NULLS:
             yield f"NotNull({as_python(each.name)}, {warns}),  # {each.nulls:,} of {found.rows:,} have none"
-        if each.name in personal:
+        if is_personal(each.name, personal):
             continue
         if each.values:
             shown = ", ".join(map(as_python, each.values)) + ("," if len(each.values) == 1 else "")

@@ -16,14 +16,23 @@ from sqlglot import TokenType
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.audit import checks
 from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.errors import MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.quality import Result
-from spark_jobs.lake.tables import newest, open_table
+from spark_jobs.lake.tables import UNREADABLE, newest, open_table, table_folders
 from spark_jobs.plan import logical
-from spark_jobs.plan.columns import HEARTBEAT, INGEST_SEQ, WINDOW_END
+from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT, INGEST_SEQ, WINDOW_END
+from spark_jobs.plan.personal import PersonalColumns
 from spark_jobs.quality.frames import ROWS, SAMPLES, Held
-from spark_jobs.quality.masking import masked, personal_outputs
+from spark_jobs.quality.masking import (
+    TableColumns,
+    makes_names_of_values,
+    masked,
+    masked_results,
+    personal_outputs,
+    reads_personal,
+    tables_read,
+)
 from spark_jobs.quality.suites import Suite, sql_type
 from spark_jobs.spec import (
     Conservation,
@@ -38,6 +47,7 @@ from spark_jobs.spec import (
 from spark_jobs.spec.durations import format_duration
 from spark_jobs.spec.equivalence import comparable
 from spark_jobs.spec.names import in_duckdb
+from spark_jobs.spec.personal import concealed
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FEWEST_INTERVALS = 3
@@ -53,7 +63,7 @@ class Checked:
         suite: of the table.
         opened: the table.
         held: the rows that are new, with the columns that its expectations name.
-        personal: columns whose values are not shown.
+        personal: which columns' values are not shown.
         now: by the clock.
     """
 
@@ -61,8 +71,13 @@ class Checked:
     suite: Suite
     opened: DeltaTable
     held: Held
-    personal: Collection[str]
+    personal: PersonalColumns
     now: datetime
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The columns of the table whose values are not shown."""
+        return self.personal.of(self.suite.table)
 
     @property
     def names(self) -> list[str]:
@@ -107,6 +122,12 @@ def look(checked: Checked, expectation: TableExpectation) -> Result:
         if missing:
             raise _NotPossibleError(f"{checked.suite.table} has no column {', '.join(map(repr, missing))}")
         return ways[type(expectation)](checked, expectation)
+    except duckdb.Error as error:
+        told = first_line(error)
+        hidden = {name.casefold() for name in (*checked.hidden, *checked.personal.declared)}
+        if hidden & {name.casefold() for name in (*expectation.read, *checked.names)}:
+            told = concealed(_kind(error), str(error), checked.names)
+        return Result(expectation.name, expectation.severity, False, f"cannot be checked: {told}")
     except (_NotPossibleError, MissingTableError, query.QueryError) as error:
         return Result(expectation.name, expectation.severity, False, f"cannot be checked: {error}")
 
@@ -134,7 +155,7 @@ def _unique(checked: Checked, expectation: Unique) -> Result:
         f"keys that occur more than once: {groups:,}, rows too many: {extra:,}" if extra else "each key occurs once",
         int(extra),
         rows,
-        masked(samples, checked.personal),
+        masked(samples, checked.hidden),
     )
 
 
@@ -171,7 +192,7 @@ def _referential(checked: Checked, expectation: Referential) -> Result:
         f"{count:,} of {rows:,} rows refer to nothing in {expectation.table}",
         int(count),
         rows,
-        masked(samples, checked.personal),
+        masked(samples, checked.hidden),
     )
 
 
@@ -267,15 +288,48 @@ def _conservation(checked: Checked, expectation: Conservation) -> Result:
 
 
 def _custom_sql(checked: Checked, expectation: CustomSql) -> Result:
-    asked = _without_end(expectation.sql)
-    names, rows = query.run(checked.lake, f"SELECT * FROM (\n{asked}\n) LIMIT {SAMPLES}")
-    (count,) = query.run(checked.lake, f"SELECT count(*) FROM (\n{asked}\n)")[1][0]
-    hidden = personal_outputs(expectation.sql, names, checked.personal)
-    samples = [dict(zip(names, row, strict=True)) for row in rows]
+    sql = _without_end(expectation.sql)
+    tables = _columns_of(checked, tables_read(sql))
+    try:
+        # On lines of its own: it may end in a comment.
+        names, rows = query.run(checked.lake, f"SELECT * FROM (\n{sql}\n) LIMIT {SAMPLES}")
+        (count,) = query.run(checked.lake, f"SELECT count(*) FROM (\n{sql}\n)")[1][0]
+    except query.QueryError as error:
+        cause = error.__cause__
+        # Said before any row is read. Where a PIVOT makes names of values, a message that lists names is no such one.
+        early = isinstance(cause, duckdb.ParserException | duckdb.CatalogException | duckdb.PermissionException)
+        early = early or (isinstance(cause, duckdb.BinderException) and not makes_names_of_values(sql))
+        if early or not checked.personal.declared or not reads_personal(sql, tables):
+            raise
+        known = frozenset(name for each in tables.values() for name in each.names)
+        raise _NotPossibleError(
+            f"query {sql!r}: {concealed(_kind(cause or error), str(cause or error), known)}"
+        ) from None
+    hidden = personal_outputs(sql, names, tables) if checked.personal.declared else [False] * len(names)
     said = f"{count:,} rows are wrong" if count else "no row is wrong"
-    return Result(
-        expectation.name, expectation.severity, not count, said, int(str(count)), None, masked(samples, hidden)
-    )
+    samples = masked_results(rows, names, hidden, sql=sql, tables=tables)
+    return Result(expectation.name, expectation.severity, not count, said, int(str(count)), None, samples)
+
+
+def _columns_of(checked: Checked, names: Collection[str]) -> dict[str, TableColumns]:
+    """The columns of the tables that a query names, as it sees them."""
+    found = {}
+    for table in table_folders(checked.lake):
+        if table.casefold() not in names:
+            continue
+        try:
+            columns = [field.name for field in open_table(checked.lake, table).schema().fields]
+        except (MissingTableError, *UNREADABLE):
+            continue
+        columns += ["is_final"] if FINAL_AFTER in columns else []
+        found[table] = TableColumns(columns, checked.personal.of(table))
+    return found
+
+
+def _kind(error: BaseException) -> str:
+    """What kind of error DuckDB says that it is."""
+    kind, _, rest = str(error).partition(":")
+    return kind if rest and kind.endswith("Error") and kind.replace(" ", "").isalpha() else type(error).__name__
 
 
 def _without_end(sql: str) -> str:

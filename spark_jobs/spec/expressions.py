@@ -388,6 +388,11 @@ def columns(sql: str) -> frozenset[str]:
     return frozenset(column.parts[0].name for column in _syntax(sql).find_all(exp.Column))
 
 
+def only_counts(sql: str) -> bool:
+    """Whether the value of an aggregate is a count, which tells no value of what it counts."""
+    return isinstance(parse(sql), exp.Count | exp.CountIf | exp.ApproxDistinct)
+
+
 def ungrouped_columns(sql: str) -> frozenset[str]:
     """The columns that the expression reads outside of any aggregate: only those of the key may stand there."""
     return frozenset(

@@ -5,6 +5,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.quarantine import header_told
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Files, Ingest
 from spark_jobs.transforms.rows import (
@@ -53,9 +54,16 @@ def read_again(set_aside: DataFrame, definition: Ingest) -> DataFrame:
     refused = reduce(lambda left, right: left | right, strict, F.col(REASON).isNotNull())
     if (header := header_line(definition)) is not None:
         # Its file's header stands in the detail.
-        other = (F.col(WAS) == HEADER) & ~F.endswith(F.col(_WAS_DETAIL), F.lit(f", got {header}"))
+        delimiter = definition.source.delimiter if isinstance(definition.source, Files) else ","
+        known = (header_told(header, delimiter, quoted=quoted) for quoted in (True, False))
+        same = reduce(lambda left, right: left | right, (_ends(f", got {each}") for each in known))
+        other = (F.col(WAS) == HEADER) & ~same
         refused = refused | F.coalesce(is_header_line(header), F.lit(False)) | F.coalesce(other, F.lit(True))
     return judged.withColumn(PASSES, ~refused)
+
+
+def _ends(text: str) -> Column:
+    return F.endswith(F.col(_WAS_DETAIL), F.lit(text))
 
 
 def header_line(definition: Ingest) -> str | None:

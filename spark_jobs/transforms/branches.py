@@ -4,7 +4,7 @@ Spark's stateful operators drop late rows in silence. Above the narrow branch, e
 dropped, and counts all of them. Both branches lie over one source, so that it is read by one set of offsets.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 
@@ -17,7 +17,7 @@ from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.operators import Operator, Side
 from spark_jobs.plan.verdicts import Never, Verdict
 from spark_jobs.spark.columns import column, columns_of
-from spark_jobs.spec import Pipeline
+from spark_jobs.spec import Enrich, Pipeline
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms.events import HISTORY, with_row_steps
@@ -86,6 +86,18 @@ class Branches:
         for _, (side, source) in self._sides_of(sources):
             frames[side.name].append(source)
         return self.transform.results(*(self._going_on(union(frames[side.name]), side) for side in self._plan.sides))
+
+    def looked_up(self, sources: Sequence[DataFrame]) -> Iterator[tuple[Enrich, DataFrame, DataFrame]]:
+        """Each `Enrich` with the rows that meet it and those of its table.
+
+        Args:
+            sources: as in `results`.
+        """
+        for _, (side, source) in self._sides_of(sources):
+            for number, step in enumerate(side.steps):
+                if isinstance(step, Enrich):
+                    before = with_row_steps(source, side.steps[:number], lookups=self._lookups)
+                    yield step, before, self._lookups[step.table]
 
     def _sides_of(self, sources: Sequence[DataFrame]) -> list[tuple[int, tuple[Side, DataFrame]]]:
         """Each source with its number and its side."""

@@ -17,7 +17,7 @@ from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.durations import duration_ms, format_duration
 from spark_jobs.spec.expressions import columns
 from spark_jobs.spec.names import in_spark
-from spark_jobs.spec.personal import MASK
+from spark_jobs.spec.personal import MASK, is_personal
 from spark_jobs.transforms.csv_columns import NO_WIDER, Wider, csv_row, kept_values
 from spark_jobs.transforms.csv_lines import leaves_quote_open
 
@@ -220,7 +220,7 @@ def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] =
     faults = [
         *((broken(rule), rule.name, values_read(rule, definition.personal)) for rule in quarantining),
         (too_far, FUTURE, far),
-        (too_early, PAST, _before_year_one(definition.event_time)),
+        (too_early, PAST, _before_year_one(definition.event_time, definition.personal)),
         *((broken(rule), rule.name, values_read(rule, definition.personal)) for rule in set_aside),
     ]
     found = F.when(F.col(REASON).isNotNull(), F.lit(-1))
@@ -266,7 +266,9 @@ def rules_with(definition: Ingest, on_failure: str) -> tuple[RowRule, ...]:
     return tuple(rule for rule in definition.all_rules if rule.on_failure == on_failure)
 
 
-def _before_year_one(name: str) -> Column:
+def _before_year_one(name: str, personal: Collection[str]) -> Column:
+    if is_personal(name, personal):
+        return _values([name], personal)
     return F.concat(F.lit(f"{name} is "), F.unix_micros(column(name)).cast("string"), F.lit(" microseconds from 1970"))
 
 
@@ -276,7 +278,7 @@ def _form(definition: Ingest) -> str:
 
 def _values(names: Sequence[str], personal: Collection[str]) -> Column:
     def shown(name: str) -> Column:
-        return F.lit(MASK) if name in personal else F.coalesce(column(name).cast("string"), F.lit("null"))
+        return F.lit(MASK) if is_personal(name, personal) else F.coalesce(column(name).cast("string"), F.lit("null"))
 
     parts = [F.concat(F.lit(f"{name} is "), shown(name)) for name in names]
     return reduce(lambda left, right: F.concat(left, F.lit(", "), right), parts) if parts else F.lit("")

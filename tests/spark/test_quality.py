@@ -6,19 +6,37 @@ import json
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.quality import Check
 from spark_jobs.lake.query import run
+from spark_jobs.plan.quarantine import header_told
 from spark_jobs.quality import frames
 from spark_jobs.quality.checking import check
-from spark_jobs.spec import Between, Files, Ingest, Matches, NotNull, OneOf, Satisfies, Sink, Unique
+from spark_jobs.spec import (
+    Between,
+    Files,
+    Ingest,
+    Matches,
+    NotNull,
+    OneOf,
+    Pipeline,
+    Satisfies,
+    Select,
+    Sink,
+    Table,
+    Unique,
+)
 from spark_jobs.spec.personal import MASK
+from spark_jobs.transforms.again import read_again
+from tests.support import lakes
 
 ROWS = (
     {"id": "a-1", "f": 0.1, "d": 0.5, "m": "0.10", "n": 1, "k": 9007199254740993},
@@ -191,3 +209,50 @@ def test_a_changed_rule_keeps_the_checkpoint_and_masks_what_it_sets_aside(
         assert query.error is None
     assert run(lake, "SELECT name FROM bronze.changed")[1] == [("Ada",)]
     assert run(lake, "SELECT detail FROM bronze.changed__quarantine")[1] == [(f"name is {MASK}",)]
+
+
+def test_a_file_without_its_header_quotes_no_line_and_is_replayed_by_its_digest(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    definition = Ingest(
+        name="ingest_headless",
+        source=Files(str(tmp_path / "in"), format="csv"),
+        columns={"id": "STRING", "email": "STRING", "at": "TIMESTAMP"},
+        event_time="at",
+        sink=Sink("bronze.headless"),
+        personal=("email",),
+    )
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1.csv").write_text("3,carol@example.org,2026-01-01T00:00:00Z\n")
+    query = IngestQuery(spark, lake, definition)
+    query.start(until_caught_up=True).awaitTermination()
+    assert query.error is None
+    ((reason, detail),) = run(lake, "SELECT reason, detail FROM bronze.headless__quarantine")[1]
+    assert (reason, "carol" in str(detail)) == ("header", False)
+    assert str(detail).startswith("expected id,email,at, got 3 fields (line ")
+    other = definition.model_copy(update={"columns": {"at": "TIMESTAMP", "id": "STRING", "email": "STRING"}})
+    rows = spark.createDataFrame(
+        [("2026-01-01T00:00:00Z,3,x", "header", f"expected id, got {header_told('at,id,email', ',', quoted=False)}")],
+        "raw STRING, reason STRING, detail STRING",
+    ).selectExpr(
+        "*", "struct('a' AS name, 1 AS partition, 1L AS position) AS _source", "now() AS _ingest_time", "0L AS __index"
+    )
+    assert [row["__passes"] for row in read_again(rows, other).collect()] == [True]
+    assert [row["__passes"] for row in read_again(rows, definition).collect()] == [False]
+
+
+def test_a_value_that_cannot_be_cast_is_in_no_error_of_a_stream(spark: SparkSession, lake: Lake) -> None:
+    """Spark's ANSI mode quotes it, also through what a driver says of its pipelines and keeps of them."""
+    bronze = lakes.Bronze(lake, "bronze.people", {"email": pa.string(), "t": lakes.TIMESTAMP}, "t")
+    bronze.append([{"email": "carol@example.org", "t": lakes.at(1_700_000_000_000)}])
+    definition = Pipeline(
+        name="cast_people",
+        source=Table("bronze.people", select={"email": "email", "t": "t"}),
+        steps=(Select({"n": "CAST(email AS INT)"}),),
+        sink=Sink("gold.people"),
+        personal=("email",),
+    )
+    outcomes = Driver(spark, lake, [definition]).run_until_caught_up(close=False)
+    told = str(outcomes["cast_people"].error)
+    assert "carol" not in told
+    assert "CAST_INVALID_INPUT" in told

@@ -26,7 +26,6 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.query import run
 from spark_jobs.pipelines import load_file
 from spark_jobs.quality.checking import check
-from spark_jobs.quality.masking import personal_outputs
 from spark_jobs.quality.suites import suite_of
 from spark_jobs.quality.validating import expectation_suite
 from spark_jobs.spec import (
@@ -380,29 +379,6 @@ class TestPersonalColumns:
             told = console.export_text()
             assert shown in told
             assert (self.SECRET in told) == (not personal)
-
-    @pytest.mark.parametrize(
-        ("sql", "hidden"),
-        [
-            ("SELECT id, name FROM silver.c", {"name"}),
-            ("SELECT id, name AS n FROM silver.c", {"n"}),
-            ("SELECT name AS id, id AS k FROM silver.c", {"id", "k"}),
-            ("SELECT id FROM silver.c", set()),
-            ("SELECT * FROM silver.c", {"name"}),
-            ("SELECT * RENAME (name AS n) FROM silver.c", {"id", "n"}),
-            ("SELECT * FROM silver.c AS c(id, n)", {"id", "n"}),
-            ("SELECT n FROM (SELECT name AS n FROM silver.c)", {"n"}),
-            ("WITH c AS (SELECT name AS n FROM silver.c) SELECT n FROM c", {"n"}),
-            ("SELECT id FROM silver.d UNION ALL SELECT name FROM silver.c", {"id"}),
-            ("SELECT count(*) AS n FROM silver.c", set()),
-        ],
-    )
-    def test_columns_of_a_query_that_may_hold_them(self, sql, hidden):
-        names = re.findall(r"\w+", {"n": "n"}.get("x", "id name n k"))
-        outputs = [name for name in names if re.search(rf"\b{name}\b", sql) or "*" in sql]
-        assert hidden <= personal_outputs(sql, outputs, ["NAME"])
-        if not hidden:
-            assert not personal_outputs(sql, ["id", "n"], ["NAME"])
 
 
 class TestCommand:
