@@ -101,7 +101,8 @@ def _commit(
         changed.rows,
         size_of(kept),
         operator.row_keys,
-        None if others else (column, int(counted["low"]), int(counted["high"])),
+        # In another case it is none to `deltalake`, which takes a name in quotes as it is.
+        None if others or column not in kept.columns else (column, int(counted["low"]), int(counted["high"])),
         base,
     )
     commit_id = CommitId(f"{target.name}/{table.name}/{revision.run}", revision.number)

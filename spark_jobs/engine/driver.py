@@ -263,7 +263,9 @@ class Driver:
         return Outcome(query.name, self._explained(query, error) if error is not None else None)
 
     def _explained(self, query: AnyQuery, error: BaseException) -> TidemarkError:
-        checkpoint, words = f"_checkpoints/{query.name}", Words.about(query.definition)
+        checkpoint = f"_checkpoints/{query.name}"
+        running = (each.definition for each in self.queries.values())
+        words = Words.about(query.definition, beside=(*running, *self.definitions, *self.readers))
         return explained(error, pipeline=query.name, lake=self.lake, checkpoint=checkpoint, words=words)
 
     def _close(self, ingests: Sequence[Ingest], pipelines: Sequence[Pipeline]) -> None:

@@ -68,9 +68,14 @@ class Words:
     columns: Collection[str] = ()
 
     @staticmethod
-    def about(*definitions: Definition) -> "Words":
-        """Of the errors of pipelines."""
-        known = personal_with(*definitions)
+    def about(*definitions: Definition, beside: Collection[Definition] = ()) -> "Words":
+        """Of the errors of pipelines.
+
+        Args:
+            definitions: of the pipelines.
+            beside: others that run with them: what they read may be declared personal there only.
+        """
+        known = personal_with(*definitions, *beside)
         return Words(
             frozenset(chain.from_iterable(map(known.touching, definitions))),
             frozenset(chain.from_iterable(map(mentioned, definitions))),
@@ -83,8 +88,10 @@ class Words:
         """
         if not self.personal:
             return None
-        cause = root_cause(error).partition(": ")[0]
-        named = "Caused by: " in str(error) and _KIND.fullmatch(cause) is not None
+        cause, text = root_cause(error).partition(": ")[0], str(error)
+        # Py4J's own kind tells nothing: what it met in Java may stand there alone, without a cause.
+        from_java = "Caused by: " in text or text.startswith("An error occurred while calling")
+        named = from_java and _KIND.fullmatch(cause) is not None
         kind = cause if named else type(error).__name__
         return None if _WITHOUT_VALUES.search(kind) else concealed(kind, str(error), self.columns)
 

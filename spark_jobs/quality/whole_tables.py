@@ -167,7 +167,7 @@ def _referential(checked: Checked, expectation: Referential) -> Result:
         raise _NotPossibleError(f"{expectation.table} has no column {', '.join(map(repr, missing))}")
     mine_of, theirs_of = ({f.name: sql_type(f.type) for f in each.schema().fields} for each in (checked.opened, other))
     for mine, theirs in zip(expectation.columns, others, strict=True):
-        if not comparable(mine_of[mine], theirs_of[theirs]):
+        if mine_of[mine] != theirs_of[theirs] and not comparable(mine_of[mine], theirs_of[theirs]):
             types = f"{mine!r} is {mine_of[mine]} and {theirs!r} is {theirs_of[theirs]}"
             raise _NotPossibleError(f"{types}: cast one of them where it is written")
     connection = checked.held.connection

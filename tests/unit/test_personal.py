@@ -321,6 +321,24 @@ class TestErrorsThatQuoteAValue:
         text = "Job aborted\nCaused by: java.io.FileNotFoundException: part-0001.parquet does not exist"
         assert "part-0001.parquet does not exist" in self.stopped(lake, text, a_pipeline())
 
+    def test_what_java_says_without_a_cause_is_masked_too(self):
+        class Py4JJavaError(Exception):
+            pass
+
+        def told(kind, said):
+            text = f"An error occurred while calling o1.collectToPython.\n: {kind}: {said}\n\tat org.apache.spark.X\n"
+            return Words(("email",), ("email",)).of(Py4JJavaError(text))
+
+        found = told("org.apache.spark.SparkNumberFormatException", f"[CAST_INVALID_INPUT] The value '{SECRET}'")
+        assert found is not None
+        assert SECRET not in found
+        assert "SparkNumberFormatException, CAST_INVALID_INPUT" in found
+        assert told("java.io.FileNotFoundException", "part-0001.parquet") is None
+
+    def test_a_pipeline_masks_what_an_ingest_beside_it_declares(self):
+        assert "email" not in Words.about(a_pipeline()).personal
+        assert "email" in Words.about(a_pipeline(), beside=(sales(),)).personal
+
     def test_a_value_that_looks_like_a_cause_is_none(self, lake):
         text = f"Job aborted\nCaused by: {SECRET}: IOException\n"
         assert "carol" not in self.stopped(lake, text, a_pipeline())

@@ -180,6 +180,13 @@ class TestTables:
         assert not results[refers.name].success
         assert results["between(units, 2..)"].unexpected_count == 1
 
+    def test_columns_of_one_type_are_compared_whatever_it_is(self, lake):
+        sold = sales(("a", 1), ("b", 1))
+        keys = pa.array([b"a", b"b"])
+        write(lake, "gold.hourly_sales", sold.set_column(sold.column_names.index("product_id"), "product_id", keys))
+        write(lake, "silver.products", {"product": [b"a"]})
+        assert one(lake, Referential("product_id", "silver.products", "product")).unexpected_count == 1
+
     def test_a_query_may_end_in_a_comment(self, lake):
         write(lake, "gold.hourly_sales", sales(("a", 1), ("b", 9)))
         many = CustomSql("few", "SELECT * FROM gold.hourly_sales WHERE units > 5 -- more than anybody buys")
