@@ -1,4 +1,4 @@
-"""What an import linter cannot see: who may know of windows, steps, side tables and Spark's internals.
+"""What an import linter cannot see: who may know of windows, steps, side tables, Spark's internals, who opens tables.
 
 Run by `make lint`. Each rule names the folders that may do what it forbids elsewhere.
 """
@@ -21,6 +21,7 @@ INTERNALS = frozenset({"_jdf", "_jsq", "_jvm", "_jsparkSession"})
 _KINDS_KNOWN_IN = ("spark_jobs/spec/", "spark_jobs/plan/", "spark_jobs/transforms/", "spark_jobs/pipelines/")
 _SUFFIXES_KNOWN_IN = ("spark_jobs/plan/tables.py",)
 _INTERNALS_KNOWN_IN = ("spark_jobs/spark/",)
+_TABLES_OPENED_IN = ("spark_jobs/lake/tables.py", "spark_jobs/lake/appends.py")
 
 
 def problems(path: str, source: str) -> Iterator[str]:
@@ -43,6 +44,8 @@ def problems(path: str, source: str) -> Iterator[str]:
                     yield f"{path}:{line}: names a side table by {suffix!r}: use plan.tables.beside"
         if not path.startswith(_INTERNALS_KNOWN_IN) and isinstance(node, ast.Attribute) and node.attr in INTERNALS:
             yield f"{path}:{line}: reaches for {node.attr}: only spark_jobs/spark may"
+        if not path.startswith(_TABLES_OPENED_IN) and _opens_a_table(node):
+            yield f"{path}:{line}: opens a table unasked what it needs: use lake.tables.open_table"
 
 
 def _kinds_asked_for(node: ast.AST) -> set[str]:
@@ -53,6 +56,11 @@ def _kinds_asked_for(node: ast.AST) -> set[str]:
     else:
         return set()
     return {name.id for each in asked for name in ast.walk(each) if isinstance(name, ast.Name)} & KINDS
+
+
+def _opens_a_table(node: ast.AST) -> bool:
+    """`DeltaTable(…)` of `deltalake`; Spark's has no such constructor, and knows every feature."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "DeltaTable"
 
 
 def main() -> int:

@@ -20,9 +20,10 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import MissingFilesError, describe_missing, missing_files
 from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.tables import exists, open_table
-from spark_jobs.pipelines import personal_columns
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import FATE
+from spark_jobs.plan.personal import personal_with
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.personal import MASK
@@ -218,10 +219,7 @@ def _compared(
         replayed = replayed.filter(replayed["settled"])
     recompute = Recompute(spark, target, plan.reads, 0, late_version, settled_count=True, replayed=replayed)
     before, after = (duration_ms(each) * 1000 for each in operator.reach)
-    where = (
-        f"{operator.placed_by} >= timestamp_micros({part.begin_us}L) AND {operator.placed_by} < "
-        f"timestamp_micros({part.end_us}L) AND {operator.closed(plan.watermark_ms)}"
-    )
+    where = f"{operator.placed_in((part.begin_us, part.end_us))} AND {operator.closed(plan.watermark_ms)}"
     chains = starting_in(recompute, part, plan.watermark_ms) if operator.merges_rows else None
     if chains is not None:
         groups, where = chains.groups, chains.where
@@ -241,7 +239,7 @@ def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str, on
 
     `row` tells it from others; `shown` and `what` are for a person, with the values of personal columns masked.
     """
-    keys, seen = recompute.target.operator.row_keys, text_of(personal_columns(recompute.target.pipeline))
+    keys, seen = recompute.target.operator.row_keys, text_of(personal_with(recompute.target.pipeline).of(table))
     both = recompute.compared(table, rows, where, keys, only=only)
     values = measures([name for name in rows.columns if f"__old_{name}" in both.columns], keys)
     # The values that differ, each as it is and as it should be.
@@ -270,7 +268,7 @@ def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str, on
     # A row may have a key that `only` does not name: those of chains say where their sessions start.
     held = recompute.held(table, where, list(keys))
     held = held if only is None else near(held, only)
-    twice = held.groupBy(*(F.col(f"`{name}`") for name in keys)).count().where("count > 1")
+    twice = held.groupBy(*columns_of(keys)).count().where("count > 1")
     return wrong.unionByName(
         twice.select(
             F.concat(F.lit(f"{table}: "), named(keys, text)).alias("row"),
@@ -287,7 +285,7 @@ def named(names: Sequence[str], value: Callable[[str], Column]) -> Column:
 
 def text(name: str) -> Column:
     """The value of a column, as a person reads it."""
-    return F.coalesce(F.col(f"`{name}`").cast("string"), F.lit("null"))
+    return F.coalesce(column(name).cast("string"), F.lit("null"))
 
 
 def text_of(personal: Collection[str]) -> Callable[[str], Column]:

@@ -133,10 +133,7 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
     else:
         before, after = operator.reach
         times = Range(part.begin_us - duration_ms(before) * 1000, part.end_us + duration_ms(after) * 1000)
-        where = (
-            f"{operator.placed_by} >= timestamp_micros({part.begin_us}L) AND {operator.placed_by} < "
-            f"timestamp_micros({part.end_us}L) AND {operator.closed(plan.watermark_ms)}"
-        )
+        where = f"{operator.placed_in((part.begin_us, part.end_us))} AND {operator.closed(plan.watermark_ms)}"
         groups = recompute.groups(recompute.sources([times])).where(where)
     revision = Revision(
         pipeline=target.name,

@@ -16,6 +16,7 @@ from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import FROM, UPTO, Recompute, near
 from spark_jobs.lake.settling import IDENTITY
 from spark_jobs.plan.columns import WINDOW_END, WINDOW_START
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec.durations import duration_ms
 
 _OPEN = "__open"
@@ -73,8 +74,8 @@ def holding(recompute: Recompute, late: DataFrame, times: Sequence[Range], water
         watermark_ms: of the stream.
     """
     keys = list(recompute.target.operator.event_keys)
-    missed = F.broadcast(late.select(*(F.col(f"`{name}`").alias(f"__of_{name}") for name in keys), WINDOW_START))
-    same = [F.col(f"`{name}`").eqNullSafe(F.col(f"`__of_{name}`")) for name in keys]
+    missed = F.broadcast(late.select(*(column(name).alias(f"__of_{name}") for name in keys), WINDOW_START))
+    same = [column(name).eqNullSafe(column(f"__of_{name}")) for name in keys]
     inside = [F.col(WINDOW_START) >= F.col(FROM), F.col(WINDOW_START) < F.col(UPTO)]
     return _found(
         recompute,
@@ -134,12 +135,12 @@ def _chains(recompute: Recompute, groups: DataFrame, read: Sequence[Range], wate
         inside = inside | each
     is_open = F.unix_micros(WINDOW_END) > watermark_ms * 1000
     held = recompute.held(target.result, "true", columns).where(inside).withColumn(_OPEN, F.lit(False))
-    both = groups.select(*columns, is_open.alias(_OPEN)).unionByName(held)
-    of_key = Window.partitionBy(*target.operator.event_keys).orderBy(WINDOW_START, WINDOW_END)
+    both = groups.select(*columns_of(columns), is_open.alias(_OPEN)).unionByName(held)
+    of_key = Window.partitionBy(*columns_of(target.operator.event_keys)).orderBy(WINDOW_START, WINDOW_END)
     reached = F.max(WINDOW_END).over(of_key.rowsBetween(Window.unboundedPreceding, -1))
     begins = F.when(reached.isNull() | (F.col(WINDOW_START) >= reached), 1).otherwise(0)
     numbered = both.withColumn("__begins", begins).withColumn("__chain", F.sum("__begins").over(of_key))
-    chains = numbered.groupBy(*target.operator.event_keys, "__chain").agg(
+    chains = numbered.groupBy(*columns_of(target.operator.event_keys), "__chain").agg(
         F.min(WINDOW_START).alias(FROM), F.max(WINDOW_END).alias(UPTO), F.max(_OPEN).alias(_OPEN)
     )
     return chains.drop("__chain")

@@ -19,6 +19,7 @@ from spark_jobs.lake.retention import first_version
 from spark_jobs.lake.spark_log import Place, in_snapshot, place
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import ERA, INGEST_SEQ, LOOKED_UP
+from spark_jobs.spark.columns import columns_of
 from spark_jobs.spec import Enrich
 from spark_jobs.transforms.branches import union
 
@@ -278,7 +279,7 @@ def lookup_frames(
             [
                 reader.option("versionAsOf", version)
                 .load(address)
-                .select(*(F.col(f"`{name}`") for name in columns), F.explode(F.lit(numbers)).alias(ERA))
+                .select(*columns_of(columns), F.explode(F.lit(numbers)).alias(ERA))
                 for version, numbers in versions.items()
             ]
         )

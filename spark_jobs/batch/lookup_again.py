@@ -26,6 +26,7 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import ERA, FATE
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.names import first_of, in_spark
 from spark_jobs.transforms.events import FILTERED, with_row_steps
 from spark_jobs.transforms.late import WHY_SET_ASIDE
 
@@ -200,7 +201,7 @@ def _changes(target: Target) -> tuple[Column, Column, Column]:
     if not target.operator.verdict.in_windows:
         times = [side.event_time for side in target.logical.sides if side.event_time]
         time, touches_us = (
-            F.expr(f"unix_micros(coalesce({', '.join(times)}))"),
+            F.expr(f"unix_micros({first_of(times, in_spark)})"),
             duration_ms(target.operator.touches) * 1000,
         )
         return time - touches_us, time + touches_us, time.isNotNull()

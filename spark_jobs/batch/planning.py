@@ -32,6 +32,7 @@ from spark_jobs.plan.operators import Operator
 from spark_jobs.spec import Definition, Ingest, Table, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.errors import TidemarkError
+from spark_jobs.spec.names import column_named, first_of, in_duckdb
 
 _FIRST_US = us(datetime.min.replace(tzinfo=UTC))
 _BYTES_A_SLICE = 4 * 2**30
@@ -204,7 +205,7 @@ class Target:
                 "nowhere, so that a part of the results cannot be computed again",
                 f"All of them: `tidemark reset {self.name} --empty-tables`, then start the stream.",
             )
-        if operator.placed_by is None:
+        if not operator.placed_by:
             raise self._refuse(
                 "its results belong to no range of event time: the stream itself holds the whole total",
                 "To count again from the first event: "
@@ -313,7 +314,7 @@ class Target:
                 self.lake,
                 late.name,
                 self.epoch.number,
-                time=f"coalesce({', '.join(side.event_time for side in self.logical.sides if side.event_time)})",
+                times=[side.event_time for side in self.logical.sides if side.event_time],
                 touches_us=duration_ms(self.operator.touches) * 1000,
                 in_windows=self.operator.verdict.in_windows,
                 version=version,
@@ -380,8 +381,7 @@ def column_of(source: Table, event_time: str | None) -> str | None:
     """The source's own column that has the event time; None where it is computed."""
     if event_time is None or source.select is None:
         return event_time
-    sql = source.select[event_time].strip(" `")
-    return sql if sql.isidentifier() else None
+    return column_named(source.select[event_time])
 
 
 def within(opened: object, column: str | None, times: Range | None) -> tuple[int | None, int]:
@@ -520,7 +520,7 @@ def _plan(target: Target, mode: Mode, asked: Range, **known: Any) -> BackfillPla
 
 def rows_to_compare(target: Target, plan: BackfillPlan) -> tuple[int, int | None]:
     """Rows of the result in the slices that something is to be done in, and their windows; None: it has none."""
-    placed = f"epoch_us({target.operator.placed_by})"
+    placed = f"epoch_us({first_of(target.operator.placed_by, in_duckdb)})"
     inside = " OR ".join(
         f"({placed} >= {part.begin_us} AND {placed} < {part.end_us})" for part in plan.slices if not part.nothing_to_do
     )

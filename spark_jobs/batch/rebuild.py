@@ -29,11 +29,12 @@ from spark_jobs.lake.revisions import Revision, revisions, with_revised
 from spark_jobs.lake.swapping import Content, remove_aside
 from spark_jobs.lake.swapping import swap as swap_tables
 from spark_jobs.lake.tables import exists, open_table
-from spark_jobs.pipelines import personal_columns
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Verdict, changes
 from spark_jobs.plan.columns import EVENTS, FATE
+from spark_jobs.plan.personal import personal_with
 from spark_jobs.plan.tables import TableRef, aside
+from spark_jobs.spark.columns import columns_of
 from spark_jobs.spec import Definition, Table, definition_from_json
 from spark_jobs.transforms.results import REVISED, with_revision
 
@@ -253,7 +254,8 @@ def compare(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Compari
     if not set(keys) <= set(shared):
         return Comparison(same=0, changed=0, new=new.count(), gone=old.where(closed).count(), keyed=False, **columns)
     recompute = Recompute(spark, target, plan.reads, 0)
-    beside = recompute.compared(plan.table, new.select(*shared), closed, keys).persist()
+    seen = text_of(personal_with(target.pipeline).of(plan.table))
+    beside = recompute.compared(plan.table, new.select(*columns_of(shared)), closed, keys).persist()
     try:
         counts: Mapping[str | None, int] = {
             row["__kind"]: row["count"] for row in beside.groupBy("__kind").count().collect()
@@ -263,7 +265,7 @@ def compare(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Compari
             changed=counts.get("updated", 0),
             new=counts.get("inserted", 0),
             gone=counts.get("deleted", 0),
-            examples=_examples(beside, keys, measures(shared, keys), text_of(personal_columns(target.pipeline))),
+            examples=_examples(beside, keys, measures(shared, keys), seen),
             **columns,
         )
     finally:

@@ -53,8 +53,10 @@ from spark_jobs.plan.operators import Side
 from spark_jobs.plan.operators.base import Replay
 from spark_jobs.plan.verdicts import MISSED
 from spark_jobs.plan.windows import gap_of_event
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Table
 from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.events import project, with_row_steps
@@ -142,7 +144,7 @@ class Recompute:
                 bronze = bronze.where(~F.col("_metadata.file_name").isin([path.rsplit("/", 1)[-1] for path in unseen]))
         events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT)).where(~F.col(HEARTBEAT))
         if side.event_time is not None:
-            events = events.where(_in_ranges(F.col(side.event_time), times))
+            events = events.where(_in_ranges(column(side.event_time), times))
         if self._eras:
             events = self._looked_up_again(with_era(events, self.target, table.name, self._eras, self._span), times)
         if self.target.operator.follows_result:
@@ -231,7 +233,7 @@ class Recompute:
         branches = Branches(self.target.logical, self._lookups)
         found = branches.results(events)
         fate = F.col(FATE) if FATE in found.columns else F.lit(None).cast("tinyint").alias(FATE)
-        rows = found.select(*branches.transform.written(found).columns, fate)
+        rows = found.select(*columns_of(branches.transform.written(found).columns), fate)
         return rows if only is None else near(rows, only)
 
     def results(self, groups: DataFrame) -> DataFrame:
@@ -245,7 +247,7 @@ class Recompute:
     def held(self, table: str, where: str, columns: Sequence[str]) -> DataFrame:
         """The rows that a table has."""
         rows = self.spark.read.format("delta").load(self.target.lake.table_path(table))
-        return rows.where(where).select(*columns)
+        return rows.where(where).select(*columns_of(columns))
 
     def difference(
         self, table: str, rows: DataFrame, where: str, keys: Sequence[str], *, only: DataFrame | None = None
@@ -266,16 +268,16 @@ class Recompute:
         columns = [name for name in rows.columns if name not in REVISED]
         both = self.compared(table, rows, where, keys, only=only)
         gone = F.col("__new").isNull()
-        values = [F.when(gone, F.col(f"`__old_{name}`")).otherwise(F.col(f"`{name}`")).alias(name) for name in columns]
+        values = [F.when(gone, column(f"__old_{name}")).otherwise(column(name)).alias(name) for name in columns]
         events = [F.lit(0), F.lit(0)]
         if EVENTS in columns:
-            events = [F.coalesce(F.col(name), F.lit(0)) for name in (EVENTS, f"__old_{EVENTS}")]
+            events = [F.coalesce(column(name), F.lit(0)) for name in (EVENTS, f"__old_{EVENTS}")]
         changed = both.select(*values, gone.alias(GONE), "__kind", (events[0] - events[1]).alias("__grown")).where(
             F.col("__kind").isNotNull()
         )
         revised = with_revision(changed, self.target.logical, self.clock_ms)
         order = [field.name for field in self.spark.read.format("delta").load(self._path(table)).schema]
-        return revised.select(*order, GONE, "__kind", "__grown")
+        return revised.select(*columns_of(order), GONE, "__kind", "__grown")
 
     def compared(
         self, table: str, rows: DataFrame, where: str, keys: Sequence[str], *, only: DataFrame | None = None
@@ -294,9 +296,9 @@ class Recompute:
         columns = [name for name in rows.columns if name not in REVISED]
         old = self.held(table, where, columns)
         old = old if only is None else near(old, only)
-        old = old.select(*(F.col(f"`{name}`").alias(f"__old_{name}") for name in columns), F.lit(True).alias("__old"))
-        new = rows.select(*columns).withColumn("__new", F.lit(True))
-        same_key = F.expr(" AND ".join(f"`{name}` <=> `__old_{name}`" for name in keys))
+        old = old.select(*(column(name).alias(f"__old_{name}") for name in columns), F.lit(True).alias("__old"))
+        new = rows.select(*columns_of(columns)).withColumn("__new", F.lit(True))
+        same_key = F.expr(" AND ".join(f"{in_spark(name)} <=> {in_spark(f'__old_{name}')}" for name in keys))
         both = new.join(old, same_key, "full_outer")
         changed = [differs(both, name) for name in measures(columns, keys)]
         kind = (
@@ -337,7 +339,7 @@ class Recompute:
     def windows(self, events: DataFrame, name: str) -> DataFrame:
         """Adds all windows that events belong to, after the row steps: a gap may be of a column that these add."""
         operator = self.target.operator
-        timed = events.withColumn(TIME, F.col(str(self.target.pipeline.event_time)))
+        timed = events.withColumn(TIME, column(str(self.target.pipeline.event_time)))
         if operator.gap is not None:
             timed = timed.withColumn(GAP, F.expr(gap_of_event(operator.gap)))
         # By a watermark that no window reaches, all of them have passed.
@@ -363,7 +365,7 @@ class Recompute:
         operator = self.target.operator
         keys = list(operator.repair_keys) if keyed else []
         windows = [WINDOW_START, WINDOW_END] if operator.verdict.in_windows else []
-        return self.missed(late).select(*windows, *keys).distinct()
+        return self.missed(late).select(*columns_of((*windows, *keys))).distinct()
 
 
 def _in_ranges(time: Column, times: Sequence[Range]) -> Column:
@@ -380,8 +382,8 @@ def near(rows: DataFrame, only: DataFrame) -> DataFrame:
 
     Where it has `FROM` and `UPTO`, their windows start between them.
     """
-    found = F.broadcast(only.select(*(F.col(f"`{name}`").alias(f"__only_{name}") for name in only.columns)))
-    same = [f"`{name}` <=> `__only_{name}`" for name in only.columns if name not in (FROM, UPTO)]
+    found = F.broadcast(only.select(*(column(name).alias(f"__only_{name}") for name in only.columns)))
+    same = [f"{in_spark(name)} <=> {in_spark(f'__only_{name}')}" for name in only.columns if name not in (FROM, UPTO)]
     if FROM in only.columns:
         same += [f"{WINDOW_START} >= `__only_{FROM}`", f"{WINDOW_START} < `__only_{UPTO}`"]
     return rows.join(found, F.expr(" AND ".join(same)), "left_semi")
@@ -389,7 +391,7 @@ def near(rows: DataFrame, only: DataFrame) -> DataFrame:
 
 def differs(rows: DataFrame, name: str) -> Column:
     """Whether a column of a new row has another value than that of the old one."""
-    new, old = F.col(f"`{name}`"), F.col(f"`__old_{name}`")
+    new, old = column(name), column(f"__old_{name}")
     if isinstance(rows.schema[name].dataType, DoubleType | FloatType):
         close = F.abs(new - old) <= F.greatest(F.abs(new), F.abs(old)) * F.lit(_SAME_DIGITS)
         return ~(new.eqNullSafe(old) | F.coalesce(close, F.lit(False)))

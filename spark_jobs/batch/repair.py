@@ -25,6 +25,7 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.names import first_of, in_spark
 
 _MOST_RANGES = 200
 """So many ranges of event time are told apart when events are read; more are drawn together."""
@@ -221,6 +222,6 @@ def _where(target: Target, near: DataFrame, ready: pa.Table) -> str:
     if target.operator.verdict.in_windows:
         ends = near.agg(F.min(F.unix_micros(WINDOW_END)), F.max(F.unix_micros(WINDOW_END))).collect()[0]
         return f"{WINDOW_END} BETWEEN timestamp_micros({ends[0]}L) AND timestamp_micros({ends[1]}L)"
-    placed = f"unix_micros({target.operator.placed_by})"
+    placed = f"unix_micros({first_of(target.operator.placed_by, in_spark)})"
     ranges = (f"({placed} >= {begin}L AND {placed} < {end}L)" for begin, end in _times(target, ready, None))
     return " OR ".join(ranges)

@@ -23,6 +23,7 @@ from spark_jobs.lake.revisions import Revision, decode_revision, newest_writer
 from spark_jobs.lake.tables import prune_log_checkpoints
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
+from spark_jobs.spec.names import first_of, in_spark
 
 _KINDS = ("inserted", "updated", "deleted")
 
@@ -81,7 +82,8 @@ def _commit(
     target: Target, table: TableRef, kept: DataFrame, base: int, revision: Revision, entry: LedgerEntry
 ) -> Changed:
     operator = target.operator
-    placed = str(operator.placed_by)
+    placed = first_of(operator.placed_by, in_spark)
+    (column, *others) = operator.placed_by
     counted = kept.agg(
         *(F.count(F.when(F.col("__kind") == kind, 1)).alias(kind) for kind in _KINDS),
         F.coalesce(F.sum("__grown"), F.lit(0)).alias("grown"),
@@ -99,7 +101,8 @@ def _commit(
         changed.rows,
         size_of(kept),
         operator.row_keys,
-        (placed, int(counted["low"]), int(counted["high"])) if placed in kept.columns else None,
+        # In another case it is none to `deltalake`, which takes a name in quotes as it is.
+        None if others or column not in kept.columns else (column, int(counted["low"]), int(counted["high"])),
         base,
     )
     commit_id = CommitId(f"{target.name}/{table.name}/{revision.run}", revision.number)

@@ -16,6 +16,7 @@ def profile(
     """Show what the columns of a table are like, and propose expectations as lines to paste."""
     from spark_jobs.console.profiling import print_profile
     from spark_jobs.plan import logical
+    from spark_jobs.plan.personal import PersonalColumns
     from spark_jobs.quality.profiling import profile as profiled
 
     known = registered()
@@ -23,6 +24,6 @@ def profile(
     keys = [ref.keys for ref in logical.build(definition).tables if ref.name == table] if definition else []
     if definition is not None and getattr(definition, "event_id", None):
         keys = [(definition.event_id,), *keys]  # type: ignore[union-attr, list-item]
-    personal = frozenset(name for each in known for name in each.personal)
+    personal = PersonalColumns(tuple(known)).of(table)
     found = profiled(lake_of(lake), table, event_time=definition.event_time if definition else None, keys=keys)
     print_profile(out, found, definition, personal)

@@ -2,12 +2,13 @@
 
 import sys
 
-from rich.console import Console
 from rich.text import Text
 
+from spark_jobs.console.plain import PlainConsole
+
 # Without a terminal (a log, a pipe) lines may be longer than its default of 80.
-out = Console(width=None if sys.stdout.isatty() else 140)
-err = Console(stderr=True)
+out = PlainConsole(width=None if sys.stdout.isatty() else 140)
+err = PlainConsole(stderr=True)
 
 
 def complain(text: str) -> None:
@@ -22,4 +23,4 @@ def warn(text: str) -> None:
 
 def say(text: str) -> None:
     """Tells a piece of news, in the terminal's own colour."""
-    out.print(text, highlight=False)
+    out.print(text, highlight=False, markup=False)

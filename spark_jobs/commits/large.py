@@ -12,6 +12,9 @@ from spark_jobs.commits.changes import GONE, Append, Change, Remove, ReplaceWind
 from spark_jobs.commits.merging import CommitId, measures, refuse_superseded, retrying, touched, within
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import latest_version
+from spark_jobs.plan.columns import REVISION
+from spark_jobs.spark.columns import columns_of
+from spark_jobs.spec.names import in_spark
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -70,13 +73,13 @@ class LargeCommits:
     def _merge(self, change: Upsert, commit_id: CommitId, metadata: str) -> None:
         rows, keys = change.rows, change.keys
         session, names = rows.sparkSession, [name for name in rows.columns if name != GONE]
-        changed = " OR ".join(f"NOT (t.`{name}` <=> s.`{name}`)" for name in measures(names, keys))
-        values = {name: f"s.`{name}`" for name in names}
+        changed = " OR ".join(f"NOT (t.{in_spark(name)} <=> s.{in_spark(name)})" for name in measures(names, keys))
+        values = {in_spark(name): f"s.{in_spark(name)}" for name in names}
         # The total over the whole stream has no key: its table holds one row.
-        same = [f"t.`{name}` <=> s.`{name}`" for name in keys]
+        same = [f"t.{in_spark(name)} <=> s.{in_spark(name)}" for name in keys]
         of_windows = None
         if isinstance(change, Revise):
-            of_windows = within(change.between, "timestamp_micros")
+            of_windows = within(change.between, "timestamp_micros", in_spark)
         elif "window_end" in keys:
             ends = rows.select(F.unix_micros("window_end")).distinct().toArrow().column(0)
             # Literals let Delta skip the files of other windows.
@@ -90,7 +93,13 @@ class LargeCommits:
                 refuse_superseded(self.lake, self.table, change.base, latest_version(self.lake, self.table))
             source = rows if isinstance(change, Revise) else rows.withColumn(GONE, F.lit(False))
             if isinstance(change, ReplaceWindows) and of_windows:
-                held = session.read.format("delta").load(self._path).alias("t").where(of_windows).select(*rows.columns)
+                held = (
+                    session.read.format("delta")
+                    .load(self._path)
+                    .alias("t")
+                    .where(of_windows)
+                    .select(*columns_of(rows.columns))
+                )
                 windows = rows.select("window_end").distinct()
                 gone = (
                     held.join(windows, "window_end", "left_semi")
@@ -105,15 +114,20 @@ class LargeCommits:
                     .alias("t")
                     .merge(source.alias("s"), condition)
                     .whenMatchedDelete(f"s.{GONE}")
-                    .whenMatchedUpdate(f"NOT s.{GONE} AND ({changed})", {**values, "revision": "t.revision + 1"})
-                    .whenNotMatchedInsert(f"NOT s.{GONE}", {**values, "revision": "1"})
+                    .whenMatchedUpdate(
+                        f"NOT s.{GONE} AND ({changed})", {**values, in_spark(REVISION): "t.revision + 1"}
+                    )
+                    .whenNotMatchedInsert(f"NOT s.{GONE}", {**values, in_spark(REVISION): "1"})
                     .execute()
                 )
 
         retrying(execute)
 
     def _remove(self, change: Remove, commit_id: CommitId, metadata: str) -> None:
-        session, same = change.rows.sparkSession, " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in change.keys)
+        session, same = (
+            change.rows.sparkSession,
+            " AND ".join(f"t.{in_spark(name)} <=> s.{in_spark(name)}" for name in change.keys),
+        )
         settings = {_TXN_APP_ID: commit_id.writer, _TXN_VERSION: str(commit_id.number), _USER_METADATA: metadata}
 
         def execute() -> None:

@@ -9,6 +9,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_
 from spark_jobs.lake import Lake
 from spark_jobs.lake.history import commit_at
 from spark_jobs.lake.revisions import decode_revision
+from spark_jobs.spec.names import Quoting
 
 FEW_WINDOWS = 1_000
 """So many windows are named one by one where a table is searched for them, more by the first and the last of them."""
@@ -77,12 +78,12 @@ def touched(ends_us: Sequence[int], instant: str) -> str:
     return f"t.window_end IN ({', '.join(f'{instant}({end})' for end in ends_us)})"
 
 
-def within(between: tuple[str, int, int] | None, instant: str) -> str:
-    """The same for rows that lie between two instants."""
+def within(between: tuple[str, int, int] | None, instant: str, quoted: Quoting) -> str:
+    """The same for rows that lie between two instants; `quoted` is the engine's."""
     if between is None:
         return "true"
     column, first, last = between
-    return f"t.{column} BETWEEN {instant}({first}) AND {instant}({last})"
+    return f"t.{quoted(column)} BETWEEN {instant}({first}) AND {instant}({last})"
 
 
 def measures(columns: Sequence[str], keys: Sequence[str]) -> list[str]:

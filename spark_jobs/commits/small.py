@@ -18,6 +18,8 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.appends import append, append_files
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables import open_table, rows_holding, rows_without
+from spark_jobs.plan.columns import REVISION
+from spark_jobs.spec.names import in_delta
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class SmallCommits:
         Raises:
             LedgerError: if the rows are not as many as the change says.
         """
-        table = open_table(self.lake, self.table)
+        table = open_table(self.lake, self.table, to_write=True)
         if _knows(table, commit_id):
             return
         properties = CommitProperties(
@@ -70,7 +72,7 @@ class SmallCommits:
 
         def execute() -> None:
             nonlocal opened
-            tried, opened = opened or open_table(self.lake, self.table), None
+            tried, opened = opened or open_table(self.lake, self.table, to_write=True), None
             if not _knows(tried, commit_id):
                 add(tried)
 
@@ -93,17 +95,19 @@ class SmallCommits:
         return content
 
     def _merge(self, change: Upsert, content: pa.Table, commit_id: CommitId, properties: CommitProperties) -> None:
-        table = open_table(self.lake, self.table)
+        table = open_table(self.lake, self.table, to_write=True)
         if _knows(table, commit_id):
             return
         keys, names = change.keys, [name for name in content.column_names if name != GONE]
-        values = {name: f's."{name}"' for name in names}
-        changed = " OR ".join(f'(t."{name}" IS DISTINCT FROM s."{name}")' for name in measures(names, keys))
-        same = [f'(t."{name}" IS NOT DISTINCT FROM s."{name}")' for name in keys]
+        values = {in_delta(name): f"s.{in_delta(name)}" for name in names}
+        changed = " OR ".join(
+            f"(t.{in_delta(name)} IS DISTINCT FROM s.{in_delta(name)})" for name in measures(names, keys)
+        )
+        same = [f"(t.{in_delta(name)} IS NOT DISTINCT FROM s.{in_delta(name)})" for name in keys]
         source = content
         if isinstance(change, Revise):
             refuse_superseded(self.lake, self.table, change.base, table.version())
-            same.insert(0, within(change.between, "to_timestamp_micros"))
+            same.insert(0, within(change.between, "to_timestamp_micros", in_delta))
         elif "window_end" in keys:
             ends = sorted(content.column("window_end").cast(pa.int64()).unique().to_pylist())
             same.insert(0, touched(ends, "to_timestamp_micros"))
@@ -123,8 +127,10 @@ class SmallCommits:
                 commit_properties=properties,
             )
             .when_matched_delete(f"s.{GONE}")
-            .when_matched_update({**values, "revision": "t.revision + 1"}, predicate=f"NOT s.{GONE} AND ({changed})")
-            .when_not_matched_insert({**values, "revision": "1"}, predicate=f"NOT s.{GONE}")
+            .when_matched_update(
+                {**values, in_delta(REVISION): "t.revision + 1"}, predicate=f"NOT s.{GONE} AND ({changed})"
+            )
+            .when_not_matched_insert({**values, in_delta(REVISION): "1"}, predicate=f"NOT s.{GONE}")
             .execute()
         )
 

@@ -10,10 +10,11 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
+from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, UnsupportedTableError, first_line
 from spark_jobs.lake.health import trouble
 from spark_jobs.lake.tables import open_or_create, row_count
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
+from spark_jobs.spec.names import in_property
 
 
 class SchemaMismatchError(TidemarkError):
@@ -61,9 +62,11 @@ def create_table(
         "delta.enableExpiredLogCleanup": "false",
     }
     if statistics:
-        properties["delta.dataSkippingStatsColumns"] = ",".join(statistics)
+        properties["delta.dataSkippingStatsColumns"] = ",".join(map(in_property, statistics))
     try:
         found = open_or_create(lake, table, Schema.from_json(nullable.json()), properties)
+    except UnsupportedTableError:
+        raise
     except (DeltaError, OSError) as error:
         reason = trouble(lake) or first_line(error)
         raise LakeUnavailableError(

@@ -67,7 +67,7 @@ def run_audits(
         else:
             planned.append((*plan, found))
     if planned:
-        with session(lake, err) as spark:
+        with session(lake, err, about=[target.pipeline for target, *_ in planned]) as spark:
             for target, recounted, found in planned:
                 tell(recount(spark, target, recounted, found))
     return audits

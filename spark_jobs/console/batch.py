@@ -102,14 +102,18 @@ def run_backfill(out: Console, err: Console, target: Target, plan: BackfillPlan)
             where = f"slice {part.number + 1} of {len(plan.slices)}: " if len(plan.slices) > 1 else ""
             out.print(where + done_text(plan.table, done), highlight=False, soft_wrap=True)
 
-    with session(target.lake, err) as spark, showing_tasks(spark, err, f"{plan.kind} of {plan.pipeline}"):
+    about = (target.pipeline,)
+    with (
+        session(target.lake, err, about=about) as spark,
+        showing_tasks(spark, err, f"{plan.kind} of {plan.pipeline}"),
+    ):
         return _report(plan, backfill.execute(spark, target, plan, tell=tell))
 
 
 def run_repairs(out: Console, err: Console, planned: list[tuple[Target, RepairPlan]]) -> list[BatchReport]:
     """Executes plans, one after the other, and says what each has changed."""
     reports = []
-    with session(planned[0][0].lake, err) as spark:
+    with session(planned[0][0].lake, err, about=[target.pipeline for target, _ in planned]) as spark:
         for target, plan in planned:
             with showing_tasks(spark, err, f"repair of {plan.pipeline}"):
                 reports.append(repaired(out, spark, target, plan))

@@ -46,7 +46,7 @@ def run_bootstrap(
         The exit code.
     """
     began = time.monotonic()
-    with session(lake, err) as spark:
+    with session(lake, err, about=(pipeline,)) as spark:
         query = PipelineQuery(spark, lake, pipeline)
         # A definition that cannot start must leave no checkpoint that refuses the fixed one.
         query.create_tables()

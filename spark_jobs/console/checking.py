@@ -11,9 +11,11 @@ from spark_jobs.console.running import session
 from spark_jobs.documentation.publishing import address, link, link_in_airflow, publish_pages
 from spark_jobs.lake import Lake, broken_expectations
 from spark_jobs.lake.quality import Check, Result, publish
-from spark_jobs.pipelines import personal_columns, registry
+from spark_jobs.pipelines import registry
+from spark_jobs.plan.personal import personal_with
 from spark_jobs.quality.checking import check
 from spark_jobs.spec import Definition
+from spark_jobs.spec.names import visible_line
 
 
 def check_text(found: Check) -> str:
@@ -24,9 +26,9 @@ def check_text(found: Check) -> str:
 def _lines(found: Check) -> Iterator[str]:
     yield f"check of {found.pipeline}: {found.table}, {_what(found)}"
     for result in found.results:
-        yield f"  {_mark(result)} {result.expectation}: {result.observed}"
+        yield f"  {_mark(result)} {visible_line(f'{result.expectation}: {result.observed}')}"
         for sample in result.samples if not result.success else ():
-            yield f"          {json.dumps(sample, ensure_ascii=False)}"
+            yield f"          {visible_line(json.dumps(sample, ensure_ascii=False))}"
     for name in found.left_out:
         yield f"  -      {name}: nothing new to check"
 
@@ -72,11 +74,11 @@ def run_checks(
 
         def spark() -> SparkSession:
             if not started:
-                started.append(stack.enter_context(session(lake, err)))
+                started.append(stack.enter_context(session(lake, err, about=definitions)))
             return started[0]
 
         for definition in definitions:
-            found = check(lake, definition, spark, personal=personal_columns(definition), all_rows=all_rows)
+            found = check(lake, definition, spark, personal=personal_with(definition), all_rows=all_rows)
             out.print(check_text(found), highlight=False, markup=False, soft_wrap=True)
             publish(lake, found)
             broken_expectations.note(lake, found)

@@ -13,6 +13,8 @@ from spark_jobs.lake.tables import UNREADABLE
 
 def plan_text(plan: TablePlan) -> str:
     """What is to be done to a table, in a line or two."""
+    if plan.left_alone:
+        return f"{plan.table}: {plan.left_alone}"
     if plan.missing:
         return f"{plan.table}: {plan.missing:,} data files are gone: nothing is done to it"
     parts = []

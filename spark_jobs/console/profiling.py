@@ -8,7 +8,7 @@ from spark_jobs.console.reports import rows_table
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.quality.profiling import ColumnProfile, Profile, row_proposals, table_proposals
 from spark_jobs.spec import Definition, Ingest
-from spark_jobs.spec.personal import MASK
+from spark_jobs.spec.personal import MASK, is_personal
 
 
 def print_profile(console: Console, found: Profile, definition: Definition | None, personal: Collection[str]) -> None:
@@ -28,7 +28,7 @@ def print_profile(console: Console, found: Profile, definition: Definition | Non
 
 
 def _row(each: ColumnProfile, rows: int, personal: Collection[str]) -> tuple[object, ...]:
-    ends = (MASK, MASK) if each.name in personal else (_cut(each.smallest), _cut(each.greatest))
+    ends = (MASK, MASK) if is_personal(each.name, personal) else (_cut(each.smallest), _cut(each.greatest))
     nulls = f"{each.nulls / rows:.1%}" if each.nulls else "0"
     return (each.name, each.type.lower(), nulls, f"~{each.distinct:,}", *ends)
 
@@ -41,17 +41,12 @@ def _lines(found: Profile, definition: Definition | None, personal: Collection[s
     if not found.rows:
         yield "\nNo rows, so nothing to propose."
         return
-    rows = list(row_proposals(found, personal))
+    of_ingest = isinstance(definition, Ingest)
+    rows = list(row_proposals(found, personal, of_ingest=of_ingest))
     tables = list(table_proposals(found, windowed=any(each.name == WINDOW_END for each in found.columns)))
     writer = f"the definition of `{definition.name}`" if definition else "the definition that writes it"
     yield f"\nProposed from these rows. Keep what must hold for rows to come, and paste it into {writer}:\n"
-    if isinstance(definition, Ingest):
-        yield from ("rules=(", *(f"    {line}" for line in _as_rules(rows)), "),")
+    if of_ingest:
+        yield from ("rules=(", *(f"    {line}" for line in rows), "),")
         rows = []
     yield from ("expectations=(", *(f"    {line}" for line in (*rows, *tables)), "),")
-
-
-def _as_rules(lines: Collection[str]) -> Iterator[str]:
-    """Rules of an ingest set a row aside; those that only warn say so in their own word."""
-    for line in lines:
-        yield line.replace('severity="warn"', 'on_failure="warn"')

@@ -94,7 +94,7 @@ def run_replay(
     out: Console, err: Console, lake: Lake, definition: Definition, plan: ReplayPlan, *, by: str, comment: str
 ) -> BatchReport:
     """Carries out what has begun before, then a plan; tells what each has done."""
-    with session(lake, err) as spark:
+    with session(lake, err, about=(definition,)) as spark:
         done = []
         if (unfinished := open_replay(lake, definition.name)) is not None:
             done.append(_executed(out, ReplayRun(spark, lake, plan.ingest, unfinished)))
@@ -111,7 +111,10 @@ def run_replay(
 def run_lookup(out: Console, err: Console, plan: LookupPlan, *, by: str, comment: str) -> BatchReport:
     """Looks events up again, then counts those that were found, and all others that wait for a repair."""
     target = plan.target
-    with session(target.lake, err) as spark, showing_tasks(spark, err, f"replay of {target.name}"):
+    with (
+        session(target.lake, err, about=(target.pipeline,)) as spark,
+        showing_tasks(spark, err, f"replay of {target.name}"),
+    ):
         if not plan.nothing_to_do:
             done = execute(spark, plan, by=by, comment=comment)
             out.print(looked_up_text(done), highlight=False, markup=False, soft_wrap=True)

@@ -77,9 +77,9 @@ def run_rebuild(
         The exit code.
     """
     began, lake = time.monotonic(), target.lake
-    with session(lake, err) as spark:
+    with session(lake, err, about=(target.pipeline,)) as spark:
         # A table in which it looks columns up must fit before anything is computed.
-        PipelineQuery(spark, lake, target.pipeline).lookups.take({})
+        PipelineQuery(spark, lake, target.pipeline).refuse_lookups()
         rebuild.build(spark, target, plan)
         found = rebuild.compare(spark, target, plan)
         out.print(comparison_text(plan, found), highlight=False, markup=False, soft_wrap=True)
@@ -102,5 +102,5 @@ def finish_rebuild(
     """Takes an epoch whose swap was done before to the end of its history; the exit code."""
     out.print(f"{pipeline.name}: epoch {epoch.number} has begun at its cut, its history is still to be computed.")
     rebuild.remove_built(lake, pipeline)
-    with session(lake, err) as spark:
+    with session(lake, err, about=(pipeline,)) as spark:
         return finish(out, err, spark, lake, pipeline, epoch, began=time.monotonic(), stop=stop)

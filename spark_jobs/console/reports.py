@@ -22,9 +22,11 @@ from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID
 from spark_jobs.plan.equations import Equation
+from spark_jobs.plan.personal import personal_with
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
 from spark_jobs.spec.durations import format_duration
-from spark_jobs.spec.personal import MASK
+from spark_jobs.spec.names import in_duckdb, text_in_duckdb, visible, visible_line
+from spark_jobs.spec.personal import MASK, is_personal
 
 _ALWAYS_SHOWN = ("read", "on_time", "late")
 
@@ -36,9 +38,9 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: 
     for index, name in enumerate(columns):
         values = [row[index] for row in rows if row[index] is not None]
         numeric = bool(values) and all(isinstance(value, int | float | Decimal) for value in values)
-        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(visible(name)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(Text(visible(_cell(value))) for value in row))
     return table
 
 
@@ -183,28 +185,33 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
         raise MissingTableError(
             f"table {table}: not in the lake {lake.uri}. It comes with the first run: tidemark run {pipeline.name}"
         )
-    layer, name = table.split(".", 1)
     known = {field.name for field in open_table(lake, table).schema().fields}
     keys = [column for column in operator.keys if column in known and column != EVENT_ID]
-    shown = {"event": EVENT_ID, f"{pipeline.event_time} (UTC)": _clock_sql(f'"{pipeline.event_time}"')}
-    shown |= {key: f'"{key}"' for key in keys}
+    time = str(pipeline.event_time)
+    # Column -> what stands above it, and how it is read.
+    named = {EVENT_ID: ("event", in_duckdb(EVENT_ID)), time: (f"{time} (UTC)", _clock_sql(in_duckdb(time)))}
+    named |= {key: (key, in_duckdb(key)) for key in keys}
+    hidden = personal_with(pipeline).of(table)
+    named |= {each: (label, text_in_duckdb(MASK)) for each, (label, _) in named.items() if is_personal(each, hidden)}
+    shown = list(named.values())
     if operator.verdict.in_windows:
-        shown |= {
-            "first window missed": _clock_sql("missed_windows[1].window_start"),
-            "missed": "len(missed_windows)",
-            "counted elsewhere": "partly_late",
-        }
-    personal = {EVENT_ID: "event", str(pipeline.event_time): f"{pipeline.event_time} (UTC)"} | {
-        key: key for key in keys
-    }
-    shown |= {label: f"'{MASK}'" for name, label in personal.items() if name in pipeline.personal}
+        first = _clock_sql("missed_windows[1].window_start")
+        shown += [
+            ("first window missed", text_in_duckdb(MASK) if is_personal("missed_windows", hidden) else first),
+            ("missed", "len(missed_windows)"),
+            ("counted elsewhere", "partly_late"),
+        ]
     _, rows = query.run(
         lake,
-        f'SELECT {", ".join(shown.values())}, late_by_ms FROM {layer}."{name}" '
+        f"SELECT {', '.join(sql for _, sql in shown)}, late_by_ms FROM {query.view_of(table)} "
         f"ORDER BY _epoch DESC, _batch_id DESC, late_by_ms DESC LIMIT {limit}",
     )
     rows = [(*row[:-1], _lateness(int(str(row[-1])))) for row in rows]
-    console.print(rows_table((*shown, "late by"), rows, title=f"{pipeline.name}: late events, newest batch first"))
+    console.print(
+        rows_table(
+            (*(label for label, _ in shown), "late by"), rows, title=f"{pipeline.name}: late events, newest batch first"
+        )
+    )
 
 
 def print_quarantine(console: Console, lake: Lake, definition: Definition, selection: Selection, number: int) -> None:
@@ -219,10 +226,12 @@ def print_quarantine(console: Console, lake: Lake, definition: Definition, selec
             title=f"{definition.name}: set aside",
         )
         console.print(table)
-    shown = samples(lake, definition, selection, number) if number and counts else {}
+    shown = (
+        samples(lake, definition, selection, number, personal=personal_with(definition)) if number and counts else {}
+    )
     for each in counts:
         for text in shown.get(each.reason, ()):
-            console.print(Text(f"{each.reason}: {text}"), soft_wrap=True)
+            console.print(Text(visible_line(f"{each.reason}: {text}")), soft_wrap=True)
     if (unfinished := open_replay(lake, definition.name)) is not None:
         console.print(
             Text(

@@ -13,16 +13,20 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.text import Text
 
 from spark_jobs.batch.bootstrap import compute_history
 from spark_jobs.console.live import Progress, progress_table, tell_failure
+from spark_jobs.console.plain import PlainConsole
 from spark_jobs.console.priority import step_aside
 from spark_jobs.engine.driver import Driver, Outcome
-from spark_jobs.engine.failures import StoppedError
+from spark_jobs.engine.failures import StoppedError, Words
 from spark_jobs.lake import Lake, audit
 from spark_jobs.lake.history import EpochLedger
 from spark_jobs.lake.settings import Settings
@@ -107,13 +111,16 @@ def _log_file() -> Path:
 
 
 @contextlib.contextmanager
-def session(lake: Lake, err: Console, *, streams: bool = False) -> Iterator[SparkSession]:
+def session(
+    lake: Lake, err: Console, *, streams: bool = False, about: Sequence[Definition] = ()
+) -> Iterator[SparkSession]:
     """A Spark session whose own output goes to a log file, so that a person reads only what matters.
 
     Args:
         lake: where.
         err: takes what went wrong.
         streams: whether it runs streams; everything else leaves the processors to them.
+        about: whose rows it computes with: of their personal columns no error quotes a value.
     """
     if not streams:
         step_aside()
@@ -142,6 +149,13 @@ def session(lake: Lake, err: Console, *, streams: bool = False) -> Iterator[Spar
             yield spark
         except Exception as error:
             refuse_lost(spark, error)
+            if isinstance(error, PySparkException | Py4JError | duckdb.Error | pa.ArrowException):
+                told = Words.about(*about).of(error)
+                if told is not None:
+                    names = ", ".join(f"`{each.name}`" for each in about)
+                    raise StoppedError(
+                        f"pipeline {names}: {told}. What was committed before is whole. Spark's log: {log_file}"
+                    ) from None
             raise
         finally:
             # Where its JVM is gone there is nothing to stop.
@@ -197,7 +211,7 @@ def state_check(
     operator = planned.operator
     if operator is None or not operator.state_operators:
         return True, "state: no step of this pipeline remembers events"
-    with session(lake, err or Console(stderr=True)) as spark:
+    with session(lake, err or PlainConsole(stderr=True)) as spark:
         if operator.counts_in_state:
             found = open_pairs(spark, lake, pipeline)
             expected = audit.open_pairs(lake, pipeline, epoch, ledger) or 0

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -134,7 +135,7 @@ def print_status(out: Console, lake: Lake) -> bool:
     """`tidemark status`; whether everything is as ordered."""
     wrong = trouble(lake)
     if wrong:
-        out.print(f"[red]lake {lake.uri}: {wrong}[/red]", highlight=False)
+        out.print(f"[red]{escape(f'lake {lake.uri}: {wrong}')}[/red]", highlight=False)
     active = active_supervisor(lake)
     at = datetime.now(UTC)
     fine = active is not None and at - active[1] <= GONE

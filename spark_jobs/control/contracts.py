@@ -63,7 +63,7 @@ def differences(lake: Lake, ingest: Ingest) -> tuple[Difference, ...]:
     else:
         try:
             store = source_store(lake, source)
-            sample = _Sample.of(store, source) if store is not None else None
+            sample = _Sample.of(store, source, ingest) if store is not None else None
         except (BaseError, OSError, ValueError, pa.ArrowException):
             return ()
     return tuple(_differences(ingest, sample)) if sample is not None and sample.rows else ()
@@ -77,7 +77,7 @@ class _Sample:
     typed: bool
 
     @classmethod
-    def of(cls, store: ObjectStore, source: Files) -> "_Sample":
+    def of(cls, store: ObjectStore, source: Files, ingest: Ingest) -> "_Sample":
         newest = sorted(
             (item for items in store.list() for item in items if not is_hidden(item["path"]) and item["size"]),
             key=lambda item: item["last_modified"],
@@ -88,7 +88,7 @@ class _Sample:
             return cls([dict.fromkeys(parquet_shape(store, path)[0]) for path in paths], typed=False)
         if source.format == "csv":
             heads = (next(_lines(store, path), "") for path in paths) if source.header else ()
-            return cls([dict.fromkeys(_names(head, source.delimiter)) for head in heads if head], typed=False)
+            return cls([dict.fromkeys(_told(head, source, ingest)) for head in heads if head], typed=False)
         rows = [row for path in paths for row in map(_object, _lines(store, path)) if row is not None]
         return cls(rows[:_ROWS], typed=True)
 
@@ -135,6 +135,14 @@ def _object(line: str) -> dict[str, Any] | None:
 
 def _names(head: str, delimiter: str) -> list[str]:
     return [name.strip(' "\r') for name in head.split(delimiter)]
+
+
+def _told(head: str, source: Files, ingest: Ingest) -> list[str]:
+    """The names of a header; of a line that may be an event, in a file without one, no value is a name."""
+    names = _names(head, source.delimiter)
+    if not ingest.personal or ingest.columns.keys() <= set(names):
+        return names
+    return [name if name in ingest.columns else f"field {at}" for at, name in enumerate(names, start=1)]
 
 
 def _differences(ingest: Ingest, sample: _Sample) -> Iterator[Difference]:

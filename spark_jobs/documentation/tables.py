@@ -9,8 +9,10 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.lineage import known_columns, lineage
 from spark_jobs.plan.meanings import column_comments
+from spark_jobs.plan.personal import PersonalColumns
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spec import Definition, Ingest, Pipeline
+from spark_jobs.spec.personal import is_personal
 
 _ROLES = {
     "result": "What the pipeline computes.",
@@ -73,12 +75,13 @@ def documents(lake: Lake, definition: Definition, registered: Mapping[str, Defin
         registered: all definitions, by name: they tell what is read by what, and what a column that is passed on means.
     """
     everything = {**registered, definition.name: definition}
-    personal = {name for each in everything.values() for name in each.personal}
+    known = PersonalColumns(tuple(everything.values()))
     for ref in reversed(logical.build(definition).tables):
         types = _types(lake, ref)
         origins = _origins(definition, ref, everything)
         meanings = column_comments(definition, ref.role)
         names = list(types) or [*origins]
+        personal = known.of(ref.name)
         yield TableDocument(
             ref=ref,
             definition=definition,
@@ -91,7 +94,7 @@ def documents(lake: Lake, definition: Definition, registered: Mapping[str, Defin
                     types.get(name, ""),
                     meanings.get(name) or _passed_on(name, origins.get(name, ()), everything),
                     origins.get(name, ()),
-                    name in personal,
+                    is_personal(name, personal),
                 )
                 for name in names
             ),

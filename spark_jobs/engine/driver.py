@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine import heartbeats
-from spark_jobs.engine.failures import explained
+from spark_jobs.engine.failures import Words, explained
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.engine.lookups import LookupMovedError
 from spark_jobs.engine.pipeline import PipelineQuery
@@ -119,7 +119,10 @@ class Driver:
                 self._close(ingests, pipelines)
             except Exception as error:
                 names = ", ".join(definition.name for definition in self.definitions)
-                raise explained(error, pipeline=names, lake=self.lake, checkpoint="_checkpoints") from error
+                words = Words.about(*self.definitions)
+                raise explained(
+                    error, pipeline=names, lake=self.lake, checkpoint="_checkpoints", words=words
+                ) from error
         looked_up = {name for pipeline in pipelines for name in pipeline.lookups}
         first = [pipeline for pipeline in pipelines if pipeline.sink.table in looked_up]
         for group in (first, [pipeline for pipeline in pipelines if pipeline not in first]):
@@ -260,7 +263,10 @@ class Driver:
         return Outcome(query.name, self._explained(query, error) if error is not None else None)
 
     def _explained(self, query: AnyQuery, error: BaseException) -> TidemarkError:
-        return explained(error, pipeline=query.name, lake=self.lake, checkpoint=f"_checkpoints/{query.name}")
+        checkpoint = f"_checkpoints/{query.name}"
+        running = (each.definition for each in self.queries.values())
+        words = Words.about(query.definition, beside=(*running, *self.definitions, *self.readers))
+        return explained(error, pipeline=query.name, lake=self.lake, checkpoint=checkpoint, words=words)
 
     def _close(self, ingests: Sequence[Ingest], pipelines: Sequence[Pipeline]) -> None:
         """One heartbeat for each table that an ingest of this run writes or a pipeline of this run reads."""

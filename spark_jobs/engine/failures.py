@@ -1,5 +1,10 @@
 """What stopped a pipeline, in words that tell a person what to do."""
 
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import chain
+
 from obstore.exceptions import BaseError
 
 from spark_jobs.lake import Lake
@@ -14,6 +19,9 @@ from spark_jobs.lake.errors import (
 )
 from spark_jobs.lake.health import trouble
 from spark_jobs.lake.spark_log import newest_batch, query_id
+from spark_jobs.plan.personal import mentioned, personal_with
+from spark_jobs.spec import Definition
+from spark_jobs.spec.personal import concealed
 
 # Spark tells a driver that lost the race for a log entry in one of these ways.
 _FENCED = (
@@ -38,7 +46,59 @@ class StoppedError(TidemarkError):
     """A pipeline stopped for a reason that Tidemark does not know: Spark's own."""
 
 
-def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: str) -> TidemarkError:
+# Of what a value is never a part: files, networks, memory, names in a plan.
+_WITHOUT_VALUES = re.compile(
+    r"(IO|OS|File|Path|Disk|Timeout|Interrupted|Connect|Socket|Host|Network|Http|AWS|S3|Access|Permission|Credential"
+    r"|Kafka|Topic|Memory|Py4J|Analysis|Concurrent|Commit|StateStore|Class|Executor|Cancel)\w*$"
+)
+
+_KIND = re.compile(r"[\w.$]*(Exception|Error|Failure)\w*")
+
+
+@dataclass(frozen=True)
+class Words:
+    """What may be said of an error.
+
+    Attributes:
+        personal: columns of what a pipeline reads and writes whose values no message quotes; empty: there are none.
+        columns: that an error may be told by.
+    """
+
+    personal: Collection[str] = ()
+    columns: Collection[str] = ()
+
+    @staticmethod
+    def about(*definitions: Definition, beside: Collection[Definition] = ()) -> "Words":
+        """Of the errors of pipelines.
+
+        Args:
+            definitions: of the pipelines.
+            beside: others that run with them: what they read may be declared personal there only.
+        """
+        known = personal_with(*definitions, *beside)
+        return Words(
+            frozenset(chain.from_iterable(map(known.touching, definitions))),
+            frozenset(chain.from_iterable(map(mentioned, definitions))),
+        )
+
+    def of(self, error: BaseException) -> str | None:
+        """What stands for the words of an error that may quote a value; None: it may be shown as it is.
+
+        Spark quotes the value that it could not cast or compute with, among whatever else an error of the data says.
+        """
+        if not self.personal:
+            return None
+        cause, text = root_cause(error).partition(": ")[0], str(error)
+        # Py4J's own kind tells nothing: what it met in Java may stand there alone, without a cause.
+        from_java = "Caused by: " in text or text.startswith("An error occurred while calling")
+        named = from_java and _KIND.fullmatch(cause) is not None
+        kind = cause if named else type(error).__name__
+        return None if _WITHOUT_VALUES.search(kind) else concealed(kind, str(error), self.columns)
+
+
+def explained(
+    error: BaseException, *, pipeline: str, lake: Lake, checkpoint: str, words: Words | None = None
+) -> TidemarkError:
     """An error as one of Tidemark's, with its first and its last cause instead of stack traces.
 
     Args:
@@ -46,6 +106,7 @@ def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: st
         pipeline: its name.
         lake: where it wrote.
         checkpoint: its checkpoint, relative to the lake.
+        words: what may be said of it; None: all.
     """
     # A table that is missing because the whole lake is gone is told as the latter.
     if isinstance(error, TidemarkError) and not (isinstance(error, MissingTableError) and trouble(lake)):
@@ -56,6 +117,8 @@ def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: st
             f"pipeline `{pipeline}`: another driver runs on its checkpoint {lake.path(checkpoint)} and planned the "
             "next batch first. This driver has stopped; the other one continues. Nothing was written twice."
         )
+    without = (words or Words()).of(error)
+    cause = without or root_cause(error)
     reason = "no space is left on its disk, or on that of Spark's temporary files" if _has(text, _FULL) else None
     reason = reason or trouble(lake)
     unreachable = _has(text, _UNREACHABLE) or isinstance(error, BaseError)
@@ -63,15 +126,16 @@ def explained(error: BaseException, *, pipeline: str, lake: Lake, checkpoint: st
         reason = "it, or what the pipeline reads, cannot be reached"
     if reason is None and unreachable:
         return SourceUnavailableError(
-            f"pipeline `{pipeline}`: what it reads cannot be reached ({root_cause(error)}). {_WHOLE} Check its "
+            f"pipeline `{pipeline}`: what it reads cannot be reached ({cause}). {_WHOLE} Check its "
             "address, the credentials and the permissions, then run the same command again."
         )
     if reason is not None:
         return LakeUnavailableError(
-            f"pipeline `{pipeline}`: the lake {lake.uri}: {reason} ({root_cause(error)}). {_WHOLE} Fix that, then run "
+            f"pipeline `{pipeline}`: the lake {lake.uri}: {reason} ({cause}). {_WHOLE} Fix that, then run "
             "the same command again."
         )
-    cause = root_cause(error)
+    if without is not None:
+        return StoppedError(f"pipeline `{pipeline}`: {without}. {_WHOLE}")
     headline = f"{type(error).__name__}: {_headline(error)}"
     because = "" if cause in headline else f" Cause: {cause}."
     return StoppedError(f"pipeline `{pipeline}`: {headline}.{because} {_WHOLE}")

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.sources import parquet_shape, source_store
 from spark_jobs.lake.spark_log import file_entries, file_number
+from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.progress import planned_offsets
 from spark_jobs.spark.schemas import schema_ddl
 from spark_jobs.spark.stores import WITHOUT_CHECKSUMS, Stores
@@ -322,7 +323,7 @@ class FileBatch:
         names = [_PATTERN.sub(r"\\\g<0>", path) for path in paths]
         reader = self._spark.read.options(**WITHOUT_CHECKSUMS)
         if self._source.format == "parquet":
-            columns = list(self._definition.columns)
+            columns = columns_of(self._definition.columns)
             return (
                 reader.schema(schema_ddl(self._definition.columns))
                 .parquet(*names)

@@ -17,18 +17,21 @@ from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.stamps import Stamp
 from spark_jobs.plan import logical as plan
-from spark_jobs.spec import Ingest, Pipeline
+from spark_jobs.spark.columns import column
+from spark_jobs.spec import Ingest, Pipeline, Table
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import columns
+from spark_jobs.spec.names import column_named, in_spark
 
 
 def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipeline]) -> dict[str, timedelta]:
     """What is taken for the time of an event in a bronze table.
 
     Returns:
-        Expression over the table's columns -> the horizon of the readers that go by it.
+        Expression over the table's columns, such as a column's name in quotes -> the horizon of the readers that go by
+        it.
     """
-    found = {ingest.event_time: timedelta(0) for ingest in ingests if ingest.sink.table == table}
+    found = {in_spark(ingest.event_time): timedelta(0) for ingest in ingests if ingest.sink.table == table}
     for reader in readers:
         if (sql := _times_of(reader).get(table)) is not None:
             found[sql] = max(found.get(sql, timedelta(0)), plan.build(reader).horizon)
@@ -38,11 +41,16 @@ def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipelin
 def _times_of(reader: Pipeline) -> dict[str, str]:
     """Source table of a reader -> its event time as an expression over the columns of that table."""
     sides = (side for side in plan.build(reader).sides if side.event_time is not None)
-    return {
-        table.name: (table.select or {}).get(str(side.event_time), str(side.event_time))
-        for side in sides
-        for table in side.tables
-    }
+    return {table.name: _of_side(table, str(side.event_time)) for side in sides for table in side.tables}
+
+
+def _of_side(table: Table, event_time: str) -> str:
+    """The event time over a table's own columns; one that only gives a column another name is that column's name."""
+    if table.select is None or event_time not in table.select:
+        return in_spark(event_time)
+    sql = table.select[event_time]
+    name = column_named(sql)
+    return sql if name is None else in_spark(name)
 
 
 def groups(names: Iterable[str], readers: Iterable[Pipeline]) -> tuple[tuple[str, ...], ...]:
@@ -125,14 +133,14 @@ class Heartbeats:
         read = [names[name.casefold()] for name in columns(sql) if name.casefold() in names]
         if len(read) != 1 or not isinstance(read[0].dataType, NumericType):
             return None
-        column, kind = read[0].name, read[0].dataType
+        of, kind = read[0].name, read[0].dataType
 
         def time_us(value: Any) -> int | None:
-            one = self.spark.range(1).select(F.lit(value).cast(kind).alias(column))
+            one = self.spark.range(1).select(F.lit(value).cast(kind).alias(of))
             found = one.select(F.unix_micros(F.expr(sql).cast("timestamp"))).collect()[0][0]
             return None if found is None else int(found)
 
-        newest = bronze.where("NOT _heartbeat").agg(F.max_by(column, F.expr(sql))).collect()[0][0]
+        newest = bronze.where("NOT _heartbeat").agg(F.max_by(column(of), F.expr(sql))).collect()[0][0]
         try:
             at, after = time_us(newest), time_us(newest + 1) if newest is not None else None
             if at is None or after is None or after <= at:
@@ -141,10 +149,10 @@ class Heartbeats:
             reached = time_us(value)
         except PySparkException:
             return None  # such as a number that its type does not hold
-        return (column, value) if reached is not None and reached >= target_ms * 1000 else None
+        return (of, value) if reached is not None and reached >= target_ms * 1000 else None
 
     def fronts(self, table: str, times: Collection[str]) -> dict[str, Front]:
-        """How far a table is by each of these expressions over its columns.
+        """How far a table is by each of these expressions over its columns: a name in quotes, or SQL that computes one.
 
         What the log of the table tells is taken from there; only for the others is the table read.
         """
@@ -152,7 +160,8 @@ class Heartbeats:
             return {}
         opened = tables.open_table(self.lake, table)
         # Events are numbered, heartbeats are not.
-        logged = {sql: tables.newest_beside(opened, sql, "_ingest_seq") for sql in times}
+        names = {sql: name for sql in times if (name := column_named(sql)) is not None}
+        logged = {sql: tables.newest_beside(opened, name, "_ingest_seq") for sql, name in names.items()}
         found = {sql: Front(*map(_up_to_ms, newest)) for sql, newest in logged.items() if newest is not None}
         return found | self._read_fronts(table, [sql for sql in times if sql not in found])
 
@@ -160,8 +169,7 @@ class Heartbeats:
         if not times:
             return {}
         bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
-        # A column's name may need quotes as an expression.
-        read = [F.col(sql) if sql in bronze.columns else F.expr(sql) for sql in times]
+        read = [F.expr(sql) for sql in times]
         newest = [
             F.max(F.when(F.col("_heartbeat") == beat, F.unix_micros(time.cast("timestamp"))))
             for time in read
@@ -211,7 +219,10 @@ class Heartbeats:
         told: list[str] = []
         times = {name: event_times(name, ingests, readers) for name in names if tables.exists(self.lake, name)}
         clocks = {name: self.clocks(name, times[name]) for name in times}
-        fronts = {name: self.fronts(name, sorted({*read, *chain(*read.values())})) for name, read in clocks.items()}
+        fronts = {
+            name: self.fronts(name, sorted({*read, *map(in_spark, chain(*read.values()))}))
+            for name, read in clocks.items()
+        }
         for name, of_table in fronts.items():
             at_ms: dict[str, int] = {}
             numbers: dict[str, Any] = {}
@@ -225,15 +236,16 @@ class Heartbeats:
                     if (found := self.number_at(name, sql, target)) is not None:
                         numbers[found[0]] = max(found[1], numbers.get(found[0], found[1]))
                     else:
+                        shown, who = column_named(sql) or sql, self._who(name, sql, readers)
                         told.append(
-                            f"{name}: the event time `{sql}` of {self._who(name, sql, readers)} cannot be moved by a "
-                            "heartbeat, so its last windows stay open. Give bronze a TIMESTAMP column, and go by that."
+                            f"{name}: the event time `{shown}` of {who} cannot be moved by a heartbeat, so its "
+                            "last windows stay open. Give bronze a TIMESTAMP column, and go by that."
                         )
-                for column in read:
-                    own = of_table[column].event_ms
+                for each in read:
+                    own = of_table[in_spark(each)].event_ms
                     # The reader's time may lie at a distance from the column's: both move by as much.
                     at = target if own is None or front.event_ms is None else own + target - front.event_ms
-                    at_ms[column] = max(at, at_ms.get(column, at))
+                    at_ms[each] = max(at, at_ms.get(each, at))
             if at_ms or numbers:
                 self.beat(name, at_ms, numbers)
         return tuple(told)

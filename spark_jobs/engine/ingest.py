@@ -40,13 +40,16 @@ from spark_jobs.lake.replayed import Replayed
 from spark_jobs.lake.settings import Settings
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.meanings import column_comments
+from spark_jobs.plan.quarantine import header_told
 from spark_jobs.plan.tables import beside
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_ddl, schema_of
 from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
+from spark_jobs.spec.names import in_spark
 from spark_jobs.spec.personal import MASK
 from spark_jobs.transforms.content import digest_sql
 from spark_jobs.transforms.csv_columns import NAME, NO_WIDER, Wider, wider_files
@@ -181,7 +184,8 @@ class IngestQuery(Query[Ingest]):
             times = heartbeats.event_times(table, (self.definition,), readers)
             # The columns, not the readers' expressions over them: so none is moved further than any other.
             read = sorted({*chain(*self._heartbeats.clocks(table, times).values())})
-            self._fronts = latest, self._heartbeats.fronts(table, read)
+            found = self._heartbeats.fronts(table, [in_spark(name) for name in read])
+            self._fronts = latest, {name: found[in_spark(name)] for name in read}
         fronts = self._fronts[1]
         at_ms = {column: front.event_ms + idle_ms for column, front in fronts.items() if front.event_ms is not None}
         at_ms = {column: ms for column, ms in at_ms.items() if ms > (fronts[column].heartbeat_ms or ms - 1)}
@@ -339,7 +343,8 @@ class IngestQuery(Query[Ingest]):
             return rows, counted
         try:
             judged = {*self.definition.payload, REASON, DETAIL}
-            again = self._judged(rows.select(*(name for name in rows.columns if name not in judged))).persist()
+            raw = rows.select(*columns_of(name for name in rows.columns if name not in judged))
+            again = self._judged(raw).persist()
             counted = self._count(again)
         finally:
             rows.unpersist()
@@ -606,9 +611,9 @@ class IngestQuery(Query[Ingest]):
         start = F.create_map(*pairs)[F.shiftright(_ORDER, 33).cast("int")] if pairs else F.lit(0)
         placed = self._placed(good, census)
         place = F.concat_ws("/", F.col(NAME), F.col(_PARTITION).cast("string"), F.col(_POSITION).cast("string"))
-        event_id = F.col(self.definition.event_id).cast("string") if self.definition.event_id else F.md5(place)
+        event_id = column(self.definition.event_id).cast("string") if self.definition.event_id else F.md5(place)
         return placed.select(
-            *self.definition.payload,
+            *columns_of(self.definition.payload),
             *(F.lit(None).cast("map<string,string>").alias(name) for name in self._kept_before),
             event_id.alias("_event_id"),
             (F.lit(self._next_seq) + start + _in_partition()).cast("bigint").alias("_ingest_seq"),
@@ -630,7 +635,13 @@ class IngestQuery(Query[Ingest]):
             wrong = F.col(NAME).isin(list(census.bad_headers)) if census.bad_headers else F.lit(False)
             again = self._is_header(header) & ~F.col(_ORDER).isin(list(census.headers.values())) & ~wrong
             bad = (bad & ~self._is_header(header)) | wrong | again
-            found = F.create_map(*(F.lit(text) for pair in census.bad_headers.items() for text in pair))
+            source = self.definition.source
+            delimiter = source.delimiter if isinstance(source, Files) else ","
+            lines = {
+                name: header_told(line, delimiter, quoted=not self.definition.personal)
+                for name, line in census.bad_headers.items()
+            }
+            found = F.create_map(*(F.lit(text) for pair in lines.items() for text in pair))
             told = F.concat(F.lit(f"expected {header}, got "), found[F.col(NAME)])
             reason = F.when(wrong | again, F.lit(HEADER)).otherwise(reason)
             detail = F.when(again, F.lit(REPEATED_HEADER)).otherwise(detail)

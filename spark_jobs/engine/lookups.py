@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 
 import duckdb
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, IntegralType, StructType
 
+from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.lake import Lake, tables
 from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.history import actions_at
 from spark_jobs.lake.ledger_table import changes_rows
 from spark_jobs.spec import Enrich
+from spark_jobs.spec.names import in_duckdb, in_spark
 
 
 class LookupMovedError(Exception):
@@ -24,6 +27,39 @@ class LookupMovedError(Exception):
 
 class RepeatedKeyError(TidemarkError):
     """A table in which columns are looked up has a key more than once: an event would become several."""
+
+
+def refuse_keys_of_other_types(pipeline: str, step: Enrich, events: StructType, table: StructType) -> None:
+    """Refuses to compare a key with one of another type.
+
+    Spark would cast one of them, and so find several rows for an event: the number 7 is both `'7'` and `'07'`. Whole
+    numbers of different sizes are the same numbers.
+
+    Args:
+        pipeline: which looks the columns up.
+        step: by which it does.
+        events: what meets the step.
+        table: in which it looks.
+
+    Raises:
+        SchemaMismatchError: if there is such a key.
+    """
+    given, held = ({field.name.casefold(): field.dataType for field in each} for each in (events, table))
+    for key in step.on:
+        mine, theirs = given.get(key.casefold()), held.get(key.casefold())
+        # A column that is not there Spark names itself.
+        if mine is None or theirs is None or _same(mine, theirs):
+            continue
+        told, wanted = mine.simpleString(), theirs.simpleString()
+        raise SchemaMismatchError(
+            f"pipeline `{pipeline}`: Enrich compares `{key}` of its events, {told}, with `{key}` of {step.table}, "
+            f"{wanted}. Nothing was started or written. Cast it with `select` on the source: "
+            f'{{…, "{key}": "CAST({in_spark(key)} AS {wanted.upper()})"}}, or write {step.table} with {told} keys.'
+        )
+
+
+def _same(one: DataType, other: DataType) -> bool:
+    return one == other or (isinstance(one, IntegralType) and isinstance(other, IntegralType))
 
 
 @dataclass
@@ -82,8 +118,8 @@ class Lookups:
 
     def _refuse_repeated_keys(self, step: Enrich, version: int) -> None:
         keys = tables.open_table(self.lake, step.table, version=version).to_pyarrow_dataset()
-        names = ", ".join(f'"{name}"' for name in step.on)
-        present = " AND ".join(f'"{name}" IS NOT NULL' for name in step.on)
+        names = ", ".join(map(in_duckdb, step.on))
+        present = " AND ".join(f"{in_duckdb(name)} IS NOT NULL" for name in step.on)
         with duckdb.connect() as connection:
             connection.register("lookup", keys)
             found = connection.execute(
@@ -95,5 +131,5 @@ class Lookups:
                 f"pipeline `{self.pipeline}`: {step.table} has more than one row with the same {key} (version "
                 f"{version}): each event with this key would become several. Nothing was written. Leave one row of "
                 "each key in the table, or look up by more columns. Find them: tidemark sql "
-                f'"SELECT {key}, count(*) FROM {step.table} GROUP BY ALL HAVING count(*) > 1"'
+                f"'SELECT {names}, count(*) FROM {step.table} GROUP BY ALL HAVING count(*) > 1'"
             )

@@ -19,10 +19,12 @@ from spark_jobs.lake.appends import remove_files
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.plan.columns import FATE, SEQ, SOURCE
 from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spark.progress import BatchBounds
+from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms import account
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.content import digest, digest_sql
@@ -231,9 +233,7 @@ class WritingPass(BatchPass):
         """
         # No narrow row is a result: those tasks write nothing, but keep what is late.
         rows = self._results.rows.unionByName(self._kept.where(self._is_result))
-        self._files = self._data_files.write(
-            self._appended(rows).select(*(F.col(f"`{name}`") for name in self._columns))
-        )
+        self._files = self._data_files.write(self._appended(rows).select(*columns_of(self._columns)))
         of_narrow, of_results = dict(self._narrow.figures), dict(self._results.figures)
         if strays := (of_narrow.pop(_STRAYS) or 0) + (of_results.pop(_STRAYS) or 0):
             raise LedgerError(
@@ -259,4 +259,4 @@ class WritingPass(BatchPass):
 
 def _hash(kind: str, columns: Sequence[str]) -> str:
     """SQL of a hash of the rows of one branch; null for those of the other."""
-    return f"CASE WHEN {kind} THEN xxhash64({', '.join(f'`{name}`' for name in columns)}) END"
+    return f"CASE WHEN {kind} THEN xxhash64({', '.join(map(in_spark, columns))}) END"

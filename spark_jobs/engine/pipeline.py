@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.commits.changes import Append, ReplaceWindows, Upsert
 from spark_jobs.commits.merging import FEW_WINDOWS
 from spark_jobs.commits.tables import SchemaMismatchError, create_table
-from spark_jobs.engine.lookups import LookupMovedError, Lookups
+from spark_jobs.engine.lookups import LookupMovedError, Lookups, refuse_keys_of_other_types
 from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
@@ -35,12 +35,14 @@ from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, 
 from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.quarantine import NO_SUCH_KEY
 from spark_jobs.plan.tables import TableRef
+from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.partitions import around_state
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures, stateful_partitions
 from spark_jobs.spark.state import rows_by_store
 from spark_jobs.spec import METADATA_COLUMNS, Pipeline, Table
+from spark_jobs.spec.names import text_in_spark
 from spark_jobs.transforms import account
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
@@ -146,6 +148,7 @@ class PipelineQuery(Query[Pipeline]):
         self._begin_plan()
         events = [self._batch_source(table) for table in self.logical.reads]
         self._refuse_sides_that_do_not_fit(events)
+        self._refuse_lookups_that_do_not_fit(self.branches, events)
         schemas = {"result": self._result_schema(events)}
         if self.logical.table("late") is not None:
             schemas["late"] = self._late_schema(events)
@@ -179,6 +182,21 @@ class PipelineQuery(Query[Pipeline]):
                     f"pipeline `{self.name}`: the Join compares `{key}`, a {types[0]}, with a {types[1]}. Nothing was "
                     "started or written. Cast one of them with `select`."
                 )
+
+    def refuse_lookups(self) -> None:
+        """Refuses tables in which the pipeline cannot look columns up; for who computes it without a start.
+
+        Raises:
+            MissingTableError: if one does not exist.
+            RepeatedKeyError: if one has a key twice.
+            SchemaMismatchError: if one has keys of another type.
+        """
+        branches = Branches(self.logical, self.lookups.take({}))
+        self._refuse_lookups_that_do_not_fit(branches, [self._batch_source(table) for table in self.logical.reads])
+
+    def _refuse_lookups_that_do_not_fit(self, branches: Branches, events: Sequence[DataFrame]) -> None:
+        for step, rows, table in branches.looked_up(events):
+            refuse_keys_of_other_types(self.name, step, rows.schema, table.schema)
 
     def _refuse_names_that_exist(self) -> None:
         """A `Select` adds columns; one that replaced a column of bronze would make late rows say something else."""
@@ -536,8 +554,8 @@ class PipelineQuery(Query[Pipeline]):
         why = rows.selectExpr(
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
-            f"'{NO_SUCH_KEY}' AS reason",
-            f"'{names} has no row with its key' AS detail",
+            f"{text_in_spark(NO_SUCH_KEY)} AS reason",
+            f"{text_in_spark(f'{names} has no row with its key')} AS detail",
             f"{self.epoch.number} AS _epoch",
             f"{batch_id}L AS _batch_id",
         )
@@ -572,7 +590,7 @@ class PipelineQuery(Query[Pipeline]):
             touched = groups.join(windows, WINDOW_END, "left_semi")
         columns = [name for name in groups.columns if name not in REVISED]
         filters = [step for step in self.definition.result_steps if not step.adds()]
-        chosen = with_row_steps(touched.select(*columns), filters).where(F.col(FATE).isNull()).drop(FATE)
+        chosen = with_row_steps(touched.select(*columns_of(columns)), filters).where(F.col(FATE).isNull()).drop(FATE)
         top = self.definition.top_n
         return top_n(chosen, top, self.branches.operator.event_keys) if top else chosen
 

@@ -102,7 +102,7 @@ def after_failure(
     recent = sum(now - failure < WINDOW for failure in failures)
     pause = timedelta(seconds=min(2.0 ** max(0, recent - 1), _LONGEST_PAUSE_S))
     # A lake that is unreachable comes back, and so do workers, however long it takes; the monitor reports it meanwhile.
-    if isinstance(error, LakeUnavailableError) or error.exit_code == LakeUnavailableError.exit_code:
+    if error.exit_code == LakeUnavailableError.exit_code:
         return now + pause
     tries = next((count for kind, count in _TRIES if isinstance(error, kind)), None)
     if tries is None and not isinstance(error, StoppedError):

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.fs import DeltaStorageHandler
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -28,6 +30,7 @@ from spark_jobs.lake.files import data_files
 from spark_jobs.lake.history import actions_at
 from spark_jobs.lake.ledger_table import Actions, files_of
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.protocol import VARIANT, not_read, not_written
 from spark_jobs.lake.tables import CHECKPOINT_INTERVAL, file_statistics, open_table, prune_log_checkpoints
 
 TARGET_BYTES = 64 * 2**20
@@ -35,9 +38,6 @@ TARGET_BYTES = 64 * 2**20
 
 FEWEST = 8
 """So many small files are worth a commit."""
-
-# Features of a table that a commit of our own would have to honour; Tidemark makes no table with one of them.
-_PLAIN = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", "changeDataFeed", "generatedColumns"}
 
 _TRIES = 20
 
@@ -113,9 +113,9 @@ def groups_to_compact(
 
 def can_be_compacted(opened: DeltaTable) -> bool:
     """Whether a commit of our own honours all that the table asks of its writers."""
-    protocol = opened.protocol()
-    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    return features <= _PLAIN and not opened.metadata().partition_columns
+    if not_read(opened) or not_written(opened) or VARIANT in (opened.protocol().writer_features or ()):
+        return False
+    return not opened.metadata().partition_columns
 
 
 def compact(lake: Lake, table: str, group: Sequence[DataFile], order: Sequence[str]) -> int | None:
@@ -132,8 +132,9 @@ def compact(lake: Lake, table: str, group: Sequence[DataFile], order: Sequence[s
 
     Raises:
         LedgerError: if other rows would stand there than before; nothing is changed then.
+        UnsupportedTableError: if the table needs what is not implemented.
     """
-    opened = open_table(lake, table)
+    opened = open_table(lake, table, to_write=True)
     if not {file.path for file in group} <= set(data_files(opened)):
         return None
     rows = _rows(lake, table, opened, group)
@@ -142,11 +143,13 @@ def compact(lake: Lake, table: str, group: Sequence[DataFile], order: Sequence[s
             f"table {table}: {len(group)} data files hold {rows.num_rows:,} rows, their log says {expected:,}. "
             "Nothing was changed. Look for what is wrong: tidemark audit."
         )
+    _refuse_other_nulls(table, opened, group, rows)
     if order:
         rows = rows.sort_by([(name, "ascending") for name in order])
     with tempfile.TemporaryDirectory(prefix="tidemark-compact-") as folder:
         scratch = Lake(folder)
-        write_deltalake(twin(opened, scratch, table), rows, mode="append")
+        write_deltalake(written := twin(opened, scratch, table), rows, mode="append")
+        _refuse_other_content(table, rows, written)
         added = [action["add"] for action in actions_at(scratch, table, 1) or [] if "add" in action]
         names = [unquote(add["path"]) for add in added]
         source = Path(scratch.table_path(table))
@@ -172,7 +175,53 @@ def _rows(lake: Lake, table: str, opened: DeltaTable, group: Sequence[DataFile])
         format=ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")),
         filesystem=PyFileSystem(DeltaStorageHandler(lake.table_uri(table), lake.storage_options)),
     )
+    # They would be lost; and a file whose columns all have other names reads as NULLs.
+    for fragment in found.get_fragments():
+        if unknown := sorted(set(fragment.physical_schema.names) - set(found.schema.names)):
+            raise _unlike(table, f"{fragment.path} has columns {unknown}, which the table does not have")
     return found.to_table()
+
+
+def _refuse_other_nulls(table: str, opened: DeltaTable, group: Sequence[DataFile], rows: pa.Table) -> None:
+    """What was read is held against the log, which says how many nulls each column of a file has."""
+    statistics = file_statistics(opened)
+    mine = statistics.filter(pc.is_in(statistics.column("path"), pa.array([file.path for file in group])))
+    for name in rows.column_names:
+        told = f"null_count.{name}"
+        if told not in mine.column_names or not pa.types.is_integer(mine.schema.field(told).type):
+            continue
+        counts = mine.column(told)
+        if not counts.null_count and (expected := pc.sum(counts).as_py()) != rows.column(name).null_count:
+            found = rows.column(name).null_count
+            raise _unlike(table, f"column {name!r} has {found:,} nulls where its log says {expected:,}")
+
+
+def _refuse_other_content(table: str, rows: pa.Table, written: DeltaTable) -> None:
+    """What was written is read again, and held against what was read before."""
+    before, after = _content(rows), _content(written.to_pyarrow_dataset().scanner().to_reader())
+    if before != after:
+        names = ("rows", "values", *(f"column {name!r}" for name in rows.column_names))
+        differing = [name for name, one, other in zip(names, before, after, strict=True) if one != other]
+        raise _unlike(table, f"what was written has other {', '.join(differing)} than what was read")
+
+
+def _content(rows: object) -> tuple[object, ...]:
+    """How many rows there are, a sum over all their values that no order changes, and the values of each column."""
+    with duckdb.connect() as connection:
+        # Commits of Spark and of `deltalake` write times in different types.
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("held", rows)
+        found = connection.execute(
+            "SELECT count(*), sum(CAST(hash(*COLUMNS(*)) AS HUGEINT)), sum(CAST(hash(COLUMNS(*)) AS HUGEINT)) FROM held"
+        ).fetchone()
+    return tuple(found or ())
+
+
+def _unlike(table: str, what: str) -> LedgerError:
+    return LedgerError(
+        f"table {table}: expected the same content after its small files are drawn together, got: {what}. Nothing was "
+        "changed. Look for what is wrong: tidemark audit."
+    )
 
 
 def _actions(group: Sequence[DataFile], added: Sequence[dict[str, Any]], rows: int) -> Actions:

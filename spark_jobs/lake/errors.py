@@ -24,6 +24,12 @@ class MissingTableError(TidemarkError, LookupError):
     """A table that something reads does not exist yet."""
 
 
+class UnsupportedTableError(LakeUnavailableError):
+    """A table needs of its readers or writers what Tidemark, `deltalake` or DuckDB do not implement."""
+
+    exit_code = 1  # to try again does not help
+
+
 class CheckpointError(TidemarkError):
     """A checkpoint does not fit the definition that would run on it."""
 

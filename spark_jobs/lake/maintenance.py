@@ -13,6 +13,7 @@ from deltalake.exceptions import CommitFailedError
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.lake.compaction import FEWEST, DataFile, can_be_compacted, compact, data_files_of, groups_to_compact
+from spark_jobs.lake.errors import UnsupportedTableError
 from spark_jobs.lake.files import missing_files
 from spark_jobs.lake.ledger_compaction import compact_ledger
 from spark_jobs.lake.ledger_table import TABLE as LEDGER
@@ -24,6 +25,7 @@ from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables import file_statistics, open_table, row_count, table_names
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Ingest
+from spark_jobs.spec.names import in_delta, in_duckdb
 
 # How `deltalake` writes the type of a time.
 _UTC = "'Timestamp(Microsecond, Some(\"UTC\"))'"
@@ -76,6 +78,7 @@ class TablePlan(BaseModel):
         cut: commits by which its log is to be shorter.
         held_by: a pipeline that needs older versions than the time that is kept, and the version.
         missing: data files that are gone: nothing is done to the table then.
+        left_alone: what the table needs that is not implemented: nothing is done to it then; None: nothing.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -90,6 +93,7 @@ class TablePlan(BaseModel):
     cut: int = 0
     held_by: tuple[str, int] | None = None
     missing: int = 0
+    left_alone: str | None = None
 
     @property
     def nothing_to_do(self) -> bool:
@@ -232,7 +236,10 @@ class Maintenance:
 
     def plan(self, table: _Table) -> TablePlan:
         """What is to be done to a table; nothing is written."""
-        opened = open_table(self.lake, table.name)
+        try:
+            opened = open_table(self.lake, table.name, to_write=True)
+        except UnsupportedTableError as error:
+            return TablePlan(table=table.name, left_alone=_reason(error, table.name))
         gone = missing_files(self.lake, table.name, opened)
         if gone:
             return TablePlan(table=table.name, missing=len(gone))
@@ -254,7 +261,10 @@ class Maintenance:
     def execute(self, table: _Table) -> Maintained:
         """Does what is to be done to a table, step by step; each step leaves the table whole."""
         lake, name = self.lake, table.name
-        opened = open_table(lake, name)
+        try:
+            opened = open_table(lake, name, to_write=True)
+        except UnsupportedTableError as error:
+            return Maintained(table=name, problem=_reason(error, name))
         before = file_statistics(opened).num_rows
         if gone := missing_files(lake, name, opened):
             return Maintained(
@@ -299,13 +309,17 @@ class Maintenance:
             return 0
         before = row_count(open_table(self.lake, table.name))
         try:
-            open_table(self.lake, table.name).delete(
-                f"{expired[0]} < arrow_cast('{expired[1]:%Y-%m-%dT%H:%M:%S}Z', {_UTC})",
+            open_table(self.lake, table.name, to_write=True).delete(
+                f"{in_delta(expired[0])} < arrow_cast('{expired[1]:%Y-%m-%dT%H:%M:%S}Z', {_UTC})",
                 commit_properties=CommitProperties(max_commit_retries=5),
             )
         except CommitFailedError:
             return 0  # somebody else is at it
         return max(0, before - row_count(open_table(self.lake, table.name)))
+
+
+def _reason(error: UnsupportedTableError, table: str) -> str:
+    return str(error).removeprefix(f"table {table}: ")
 
 
 def _order(statistics: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
@@ -324,7 +338,7 @@ def _count(lake: Lake, table: str, older: tuple[str, datetime]) -> int:
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("held", rows)
-        found = connection.execute(f"SELECT count(*) FROM held WHERE {older[0]} < ?", [older[1]]).fetchone()
+        found = connection.execute(f"SELECT count(*) FROM held WHERE {in_duckdb(older[0])} < ?", [older[1]]).fetchone()
     return int(found[0]) if found else 0
 
 

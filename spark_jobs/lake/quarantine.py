@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,9 +16,11 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.query import fetch_rows
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical as plan
-from spark_jobs.plan.quarantine import NO_SUCH_KEY, NOT_AGAIN, not_again_sql
+from spark_jobs.plan.personal import PersonalColumns
+from spark_jobs.plan.quarantine import HEADER, NO_SUCH_KEY, NOT_AGAIN, not_again_sql
 from spark_jobs.spec import Definition, Files, Ingest
-from spark_jobs.spec.personal import MASK
+from spark_jobs.spec.names import in_duckdb
+from spark_jobs.spec.personal import MASK, is_personal
 
 _LONGEST = 200
 _NOT_SHOWN = {
@@ -130,7 +132,9 @@ def counted(lake: Lake, definition: Definition, selection: Selection) -> list[Co
     return [Counted(**row) for row in rows]
 
 
-def samples(lake: Lake, definition: Definition, selection: Selection, number: int) -> dict[str, list[str]]:
+def samples(
+    lake: Lake, definition: Definition, selection: Selection, number: int, *, personal: PersonalColumns | None = None
+) -> dict[str, list[str]]:
     """Some rows of each reason as a person reads them, the newest first; values of personal columns are masked.
 
     Args:
@@ -138,12 +142,16 @@ def samples(lake: Lake, definition: Definition, selection: Selection, number: in
         definition: of the pipeline.
         selection: which rows.
         number: so many of each reason.
+        personal: which columns these are; None: those that follow from this definition alone.
     """
+    known = personal or PersonalColumns((definition,))
+    # What any definition declares may stand in a row, too; what nothing declares has nothing to be masked.
+    hidden = known.of(table_of(definition)) if not isinstance(definition, Ingest) else known.of(definition.sink.table)
     columns = _columns(lake, definition)
     shown = (
         "reason, detail, raw"
         if isinstance(definition, Ingest)
-        else ", ".join(f'"{name}"' for name in columns if name not in _NOT_SHOWN)
+        else ", ".join(in_duckdb(name) for name in columns if name not in _NOT_SHOWN)
     )
     rows = _asked(
         lake,
@@ -155,7 +163,8 @@ def samples(lake: Lake, definition: Definition, selection: Selection, number: in
     )
     found: dict[str, list[str]] = {}
     for row in rows:
-        found.setdefault(str(row.pop("reason")), []).append(_shown(definition, row))
+        reason = str(row.pop("reason"))
+        found.setdefault(reason, []).append(_shown(definition, reason, row, hidden))
     return found
 
 
@@ -293,38 +302,49 @@ def _asked(
         return fetch_rows(connection, sql, {"reasons": list(selection.reasons)} if selection.reasons else None)
 
 
-def _shown(definition: Definition, row: Mapping[str, Any]) -> str:
+def _shown(definition: Definition, reason: str, row: Mapping[str, Any], hidden: Collection[str]) -> str:
     if not isinstance(definition, Ingest):
-        hidden = {name.casefold() for name in definition.personal}
-        values = {name: MASK if name.casefold() in hidden else value for name, value in row.items()}
+        values = {name: MASK if is_personal(name, hidden) else value for name, value in row.items()}
         return _cut(", ".join(f"{name}={value}" for name, value in values.items()))
     raw, detail = row["raw"], row["detail"] or ""
-    if definition.personal:
-        raw = masked(definition, raw) if raw is not None else None
+    mine = [name for name in definition.columns if is_personal(name, hidden)]
+    if mine:
+        # In a file with another header, or without one, the columns may be in any order.
+        raw = MASK if reason == HEADER else masked(definition, raw, mine) if raw is not None else None
         # What was set aside before the column was declared, and bytes that are no text, stand there in full.
-        named = any(f"{name} is " in detail and f"{name} is {MASK}" not in detail for name in definition.personal)
+        words = detail.casefold()
+        named = any(f"{name} is ".casefold() in words and f"{name} is {MASK}".casefold() not in words for name in mine)
+        expected, got, _ = detail.partition(", got ")
+        detail = f"{expected}{got}{MASK}" if reason == HEADER and got else detail
         detail = MASK if named or "base64" in detail else detail
     return _cut("(no text)" if raw is None else raw) + (f"    {_cut(detail)}" if detail else "")
 
 
-def masked(ingest: Ingest, raw: str) -> str:
-    """The text of a row without values of personal columns; of a text that cannot be taken apart nothing is shown."""
-    hidden = {name.casefold() for name in ingest.personal}
+def masked(ingest: Ingest, raw: str, personal: Collection[str] | None = None) -> str:
+    """The text of a row without values of personal columns; of a text that cannot be taken apart nothing is shown.
+
+    Args:
+        ingest: whose row it is.
+        raw: its text.
+        personal: columns; None: those that the ingest declares.
+    """
+    hidden = {name.casefold() for name in (ingest.personal if personal is None else personal)}
+    shown = {name.casefold() for name in ingest.columns} - hidden
     if isinstance(ingest.source, Files) and ingest.source.format == "csv":
         values = next(iter(csv.reader([raw], delimiter=ingest.source.delimiter)), [])
         if len(values) != len(ingest.columns):
             return MASK
-        shown = (
+        return ingest.source.delimiter.join(
             MASK if name.casefold() in hidden else value for name, value in zip(ingest.columns, values, strict=True)
         )
-        return ingest.source.delimiter.join(shown)
     try:
         found = json.loads(raw)
     except ValueError:
         return MASK
     if not isinstance(found, dict):
         return MASK
-    return json.dumps({k: MASK if k.casefold() in hidden else v for k, v in found.items()}, ensure_ascii=False)
+    # A field that no column takes may be a personal one under another name.
+    return json.dumps({k: v if k.casefold() in shown else MASK for k, v in found.items()}, ensure_ascii=False)
 
 
 def _cut(text: str) -> str:

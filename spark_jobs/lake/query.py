@@ -1,6 +1,7 @@
 """SQL over all tables of the lake with DuckDB, through `deltalake`: no JVM."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -15,18 +16,28 @@ from spark_jobs.lake.tables import LAYERS, UNREADABLE, open_table, table_folders
 from spark_jobs.lake.watermarks import TABLE as WATERMARKS
 from spark_jobs.plan.columns import FINAL_AFTER
 from spark_jobs.plan.tables import result_of
+from spark_jobs.spec.names import in_duckdb, text_in_duckdb
 
 
 class QueryError(TidemarkError):
     """A SQL query that DuckDB cannot run."""
 
 
-def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
+@contextmanager
+def connect(lake: Lake) -> Iterator[duckdb.DuckDBPyConnection]:
     """A DuckDB connection with one view for each table: `gold.top_products`, `gold.top_products__late`, ….
 
-    Views of tables whose rows are revised have `is_final`: whether the row cannot change any more.
+    Views of tables whose rows are revised have `is_final`: whether the row cannot change any more. The connection
+    reaches nothing else.
     """
-    return _connected(_Opened(lake))
+    with _connected(_Opened(lake), confined=True) as connection:
+        yield connection
+
+
+def view_of(table: str) -> str:
+    """The view of a table such as `gold.top_products`; SQL."""
+    layer, _, short = table.partition(".")
+    return f"{in_duckdb(layer)}.{in_duckdb(short)}"
 
 
 class _Opened:
@@ -35,7 +46,11 @@ class _Opened:
     def __init__(self, lake: Lake) -> None:
         self.tables: dict[str, tuple[DeltaTable, object]] = {}
         self.left_out: dict[str, str] = {}
+        known: dict[str, str] = {}
         for name in table_folders(lake):
+            if (other := known.setdefault(name.casefold(), name)) != name:
+                self.left_out[name] = f"DuckDB does not tell it apart from {other}"
+                continue
             try:
                 table = open_table(lake, name)
                 self.tables[name] = table, table.to_pyarrow_dataset()
@@ -45,12 +60,43 @@ class _Opened:
                 self.left_out[name] = first_line(error)
 
 
-def _connected(opened: _Opened) -> duckdb.DuckDBPyConnection:
-    # Nor is a table looked for among the variables of this process.
-    connection = duckdb.connect(config={"python_enable_replacements": False})
-    connection.execute("SET TimeZone = 'UTC'")
+@contextmanager
+def _connected(opened: _Opened, *, confined: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection with the views of tables.
+
+    Args:
+        opened: the tables.
+        confined: it reaches nothing but what is registered with it, which Arrow reads; from before any name from the
+            store stands in a statement, and for good.
+    """
+    with (
+        TemporaryDirectory(prefix="tidemark-sql-") as scratch,
+        # Nor is a table looked for among the variables of this process.
+        duckdb.connect(config={"python_enable_replacements": False}) as connection,
+    ):
+        connection.execute("SET TimeZone = 'UTC'")
+        if confined:
+            confine(connection, scratch)
+        _make_views(connection, opened)
+        yield connection
+
+
+def confine(connection: duckdb.DuckDBPyConnection, scratch: str) -> None:
+    """Lets a connection reach nothing but what is registered with it, which Arrow reads; for good.
+
+    Args:
+        connection: before any name from the store stands in a statement.
+        scratch: folder for what does not fit in memory.
+    """
+    connection.execute(f"SET temp_directory = {text_in_duckdb(scratch)}")
+    connection.execute("SET enable_external_access = false")
+    # Else a query could set where DuckDB logs and profiles go.
+    connection.execute("SET lock_configuration = true")
+
+
+def _make_views(connection: duckdb.DuckDBPyConnection, opened: _Opened) -> None:
     for layer in LAYERS:
-        connection.execute(f"CREATE SCHEMA {layer}")
+        connection.execute(f"CREATE SCHEMA {in_duckdb(layer)}")
     for name, (_, dataset) in opened.tables.items():
         connection.register(_registered(name), dataset)
     for name, (table, _) in opened.tables.items():
@@ -60,22 +106,7 @@ def _connected(opened: _Opened) -> duckdb.DuckDBPyConnection:
             if FINAL_AFTER in columns
             else ""
         )
-        layer, short = name.split(".", 1)
-        connection.execute(f'CREATE VIEW {layer}."{short}" AS SELECT *{final} FROM "{_registered(name)}"')
-    return connection
-
-
-def _confine(connection: duckdb.DuckDBPyConnection, scratch: str) -> None:
-    """Lets a connection reach nothing but what is registered with it, which Arrow reads; for good.
-
-    Args:
-        connection: with all of its views.
-        scratch: folder for what does not fit in memory.
-    """
-    connection.execute("SET temp_directory = '{}'".format(scratch.replace("'", "''")))
-    connection.execute("SET enable_external_access = false")
-    # Else a query could set where DuckDB logs and profiles go.
-    connection.execute("SET lock_configuration = true")
+        connection.execute(f"CREATE VIEW {view_of(name)} AS SELECT *{final} FROM {in_duckdb(_registered(name))}")
 
 
 def _reaches_out(error: duckdb.Error) -> bool:
@@ -99,7 +130,8 @@ def _finality(table: str, *, watermarked: bool) -> str:
     if not watermarked:
         return "false"
     result, _ = result_of(table)
-    watermark = f"""SELECT max(watermark) FROM "{_registered(WATERMARKS)}" WHERE "table" = '{result}'"""
+    published, of = in_duckdb(_registered(WATERMARKS)), text_in_duckdb(result)
+    watermark = f"""SELECT max(watermark) FROM {published} WHERE "table" = {of}"""
     return f"coalesce({FINAL_AFTER} <= ({watermark}), false)"
 
 
@@ -118,12 +150,9 @@ def run(lake: Lake, sql: str, *, allow_files: bool = False) -> tuple[list[str], 
     opened = _Opened(lake)
     try:
         with (
-            TemporaryDirectory(prefix="tidemark-sql-") as scratch,
             reading(lake, lambda said: [name for name in opened.tables if f"'{_registered(name)}'" in said]),
+            _connected(opened, confined=not allow_files) as connection,
         ):
-            connection = _connected(opened)
-            if not allow_files:
-                _confine(connection, scratch)
             result = connection.execute(sql)
             if result is None:
                 raise QueryError(f"query {sql!r}: expected a SQL statement, got none.")

@@ -92,7 +92,9 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
 
 def empty(lake: Lake, table: str) -> None:
     """Removes the rows of a table, in a commit that tells its readers."""
-    open_table(lake, table).delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}))
+    open_table(lake, table, to_write=True).delete(
+        commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"})
+    )
 
 
 def newest_epoch(lake: Lake, definition: Definition) -> int:
@@ -142,7 +144,7 @@ def refuse_tables_of_others(lake: Lake, definition: Definition) -> None:
 
 def bury(lake: Lake, table: str, txn_app_id: str) -> None:
     """Leaves a tombstone in a table: nothing can be committed to it under this transaction id any more."""
-    delta = open_table(lake, table)
+    delta = open_table(lake, table, to_write=True)
     nothing = delta.to_pyarrow_dataset().schema.empty_table()
     tombstone = CommitProperties(app_transactions=[Transaction(txn_app_id, LAST_TXN_VERSION)])
     write_deltalake(delta, nothing, mode="append", commit_properties=tombstone)

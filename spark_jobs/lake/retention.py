@@ -104,8 +104,8 @@ def cut_log(lake: Lake, table: str, below: int) -> int:
     """
     # The log then begins with a checkpoint, which says what all versions before it have said. The newest one is made
     # again: who opens the table looks for the one that was made last.
-    open_table(lake, table, version=below).create_checkpoint()
-    open_table(lake, table).create_checkpoint()
+    open_table(lake, table, version=below, to_write=True).create_checkpoint()
+    open_table(lake, table, to_write=True).create_checkpoint()
     folder = f"{table.replace('.', '/', 1)}/_delta_log/"
     old = []
     for each in lake.store.list(folder).collect():

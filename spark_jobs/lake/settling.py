@@ -3,6 +3,7 @@
 They are late, or a replay has looked them up again (docs/decisions/0025).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -17,6 +18,7 @@ from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.revisions import newest_writer
 from spark_jobs.lake.tables import again_at_conflicts, open_table
+from spark_jobs.spec.names import first_of, in_delta, in_duckdb
 
 IDENTITY = ("_epoch", "_batch_id", "_event_id", "_ingest_seq")
 """Tells late events apart."""
@@ -62,7 +64,7 @@ def late_rows(
     table: str,
     epoch: int,
     *,
-    time: str,
+    times: Sequence[str],
     touches_us: int = 0,
     in_windows: bool,
     version: int | None = None,
@@ -74,13 +76,14 @@ def late_rows(
         lake: where.
         table: such as `gold.top_products__late`.
         epoch: of the checkpoint.
-        time: the event's own time; SQL of DuckDB.
+        times: columns of which the first with a value is the event's own time.
         touches_us: how far from it the rows lie that it can change, in microseconds.
         in_windows: whether the events missed windows.
         version: of the table; None: the newest.
         last_batch: only events of batches up to this one; None: all.
     """
     starts = "list_transform(missed_windows, lambda w: epoch_us(w.window_start))"
+    time = first_of(times, in_duckdb)
     first, last = f"epoch_us({time}) - {touches_us}", f"epoch_us({time}) + {touches_us}"
     if in_windows:
         first, last = f"list_min({starts})", f"list_max({starts})"
@@ -122,7 +125,7 @@ def _rows(
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("aside", opened.to_pyarrow_dataset())
         found = connection.sql(
-            f"SELECT {', '.join(IDENTITY)}, {first} AS first_us, {last} AS last_us, "
+            f"SELECT {', '.join(map(in_duckdb, IDENTITY))}, {first} AS first_us, {last} AS last_us, "
             f"{replayed_batch} AS replayed_batch, {settled} AS settled FROM aside WHERE {where}"
         ).to_arrow_table()
     return opened.version(), found
@@ -187,17 +190,18 @@ def _mark(lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, 
 
 @again_at_conflicts
 def _update(lake: Lake, table: str, marks: pa.Table, where: str | None) -> int:
-    opened = open_table(lake, table)
+    opened = open_table(lake, table, to_write=True)
     figures = (
         opened.merge(
             marks,
-            " AND ".join(f"t.{name} = s.{name}" for name in IDENTITY),
+            " AND ".join(f"t.{in_delta(name)} = s.{in_delta(name)}" for name in IDENTITY),
             source_alias="s",
             target_alias="t",
             commit_properties=CommitProperties(max_commit_retries=0),
         )
         .when_matched_update(
-            {name: f"s.{name}" for name in marks.column_names if name not in IDENTITY}, predicate=where
+            {in_delta(name): f"s.{in_delta(name)}" for name in marks.column_names if name not in IDENTITY},
+            predicate=where,
         )
         .execute()
     )

@@ -69,7 +69,7 @@ def swap(
 
 
 def _overwrite(lake: Lake, content: Content) -> None:
-    opened, new = open_table(lake, content.table), open_table(lake, content.aside)
+    opened, new = open_table(lake, content.table, to_write=True), open_table(lake, content.aside)
     # As a stream of batches: no table need fit in memory. Who reads it as a stream has counted rows that go.
     metadata = {"userMetadata": content.revision.encode(), EMPTIED: "reset"}
     write_deltalake(

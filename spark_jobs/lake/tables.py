@@ -4,6 +4,7 @@ import logging
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -16,8 +17,10 @@ from obstore.exceptions import BaseError, NotFoundError
 from pyarrow.fs import PyFileSystem
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
+from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, UnsupportedTableError, first_line
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.protocol import opening, refuse_to_read, refuse_to_write
+from spark_jobs.spec.names import in_duckdb, is_table_folder, visible_line
 
 log = logging.getLogger("tidemark.lake")
 
@@ -32,6 +35,8 @@ CHECKPOINT_INTERVAL = 100
 
 _CHECKPOINTS_KEPT = 5
 
+_left_out: set[tuple[str, str, str]] = set()
+
 _CHECKPOINT = re.compile(r"_delta_log/(?P<version>\d{20})\.checkpoint\.")
 
 
@@ -44,15 +49,25 @@ again_at_conflicts = retry(
 """For what writes to a table to which all processes of a lake write."""
 
 
-def open_table(lake: Lake, table: str, *, version: int | None = None) -> DeltaTable:
+def open_table(lake: Lake, table: str, *, version: int | None = None, to_write: bool = False) -> DeltaTable:
     """Opens a table at its latest version, or at the one asked for.
+
+    Args:
+        lake: where.
+        table: such as `gold.top_products`.
+        version: None: the latest.
+        to_write: its files or its log are to be written, so that more of what it needs must be understood.
 
     Raises:
         MissingTableError: if it does not exist.
+        UnsupportedTableError: if it needs what is not implemented: its rows would be shown as other ones.
         LakeUnavailableError: if the store does not answer or refuses, or the table's log is broken.
     """
     try:
-        return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage_options)
+        with opening(table):
+            opened = DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage_options)
+        (refuse_to_write if to_write else refuse_to_read)(table, opened)
+        return opened
     except TableNotFoundError as error:
         raise MissingTableError(f"table {table}: not in the lake {lake.uri}.") from error
     except (DeltaError, OSError) as error:
@@ -62,14 +77,24 @@ def open_table(lake: Lake, table: str, *, version: int | None = None) -> DeltaTa
 
 
 def open_or_create(lake: Lake, table: str, schema: Schema, properties: Mapping[str, str] | None = None) -> DeltaTable:
-    """Opens a table; creates it first where there is none, once, however many processes do so at the same moment.
+    """Opens a table to write to it; creates it first where there is none, once, however many processes do so at once.
 
     Args:
         lake: where.
         table: such as `ops.metrics`.
         schema: its columns, if it is created.
         properties: of Delta's, if it is created.
+
+    Raises:
+        UnsupportedTableError: if it is there and needs what is not implemented.
     """
+    with opening(table):
+        opened = _open_or_create(lake, table, schema, properties)
+    refuse_to_write(table, opened)
+    return opened
+
+
+def _open_or_create(lake: Lake, table: str, schema: Schema, properties: Mapping[str, str] | None) -> DeltaTable:
     uri, options = lake.table_uri(table), lake.storage_options
     try:
         return DeltaTable.create(
@@ -90,11 +115,13 @@ def open_or_create(lake: Lake, table: str, schema: Schema, properties: Mapping[s
 
 
 def exists(lake: Lake, table: str) -> bool:
-    """Whether the lake has this table."""
+    """Whether the lake has this table, understood or not."""
     try:
         open_table(lake, table)
     except MissingTableError:
         return False
+    except UnsupportedTableError:
+        return True
     return True
 
 
@@ -104,10 +131,37 @@ def table_names(lake: Lake) -> tuple[str, ...]:
 
 
 def table_folders(lake: Lake) -> Iterator[str]:
-    """The names under which tables may lie, in order of layer and name."""
+    """The names under which tables may lie, in order of layer and name.
+
+    What else lies there is left out, with a notice: names of the store are not trusted.
+    """
     for layer in LAYERS:
-        for prefix in lake.store.list_with_delimiter(f"{layer}/")["common_prefixes"]:
-            yield f"{layer}.{prefix.rstrip('/').rsplit('/', 1)[-1]}"
+        for name in _folders(lake, layer):
+            if is_table_folder(name):
+                yield f"{layer}.{name}"
+            else:
+                _leave_out(lake, layer, name)
+
+
+def _folders(lake: Lake, layer: str) -> list[str]:
+    store = lake.store
+    if lake.on_s3:
+        found = store.list_with_delimiter(f"{layer}/")["common_prefixes"]
+        return [prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in found]
+    # The store lists nothing where one folder has a control character in its name.
+    folder = Path(lake.uri, layer)
+    return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+
+
+def _leave_out(lake: Lake, layer: str, name: str) -> None:
+    """Says once that a folder is passed over: who has made it may be anybody."""
+    if (lake.uri, layer, name) not in _left_out:
+        _left_out.add((lake.uri, layer, name))
+        log.warning(
+            "lake %s: left out %s, which no table is called: expected letters, digits, underscores and hyphens",
+            lake.uri,
+            visible_line(repr(f"{layer}/{name}")),
+        )
 
 
 def file_statistics(table: DeltaTable) -> pa.Table:
@@ -225,7 +279,8 @@ def _scan_folder(lake: Lake, table: str, files: Sequence[str], column: str, want
         connection.register("wanted", pa.table({column: wanted}))
         paths = [f"{lake.table_path(table)}/{path}" for path in files]
         # Else `store=berlin` in the lake's own path would be a column, or take the place of one.
-        query = f'SELECT * FROM read_parquet($paths, hive_partitioning = false) SEMI JOIN wanted USING ("{column}")'
+        rows = "SELECT * FROM read_parquet($paths, hive_partitioning = false)"
+        query = f"{rows} SEMI JOIN wanted USING ({in_duckdb(column)})"
         return connection.sql(query, params={"paths": paths}).to_arrow_table()
 
 
@@ -253,12 +308,12 @@ def rows_without(rows: pa.Table, others: pa.Table, keys: Sequence[str]) -> pa.Ta
         others: rows of the same columns.
         keys: columns of both, at least one.
     """
-    same = " AND ".join(f'rows."{name}" IS NOT DISTINCT FROM others."{name}"' for name in keys)
+    same = " AND ".join(f"rows.{in_duckdb(name)} IS NOT DISTINCT FROM others.{in_duckdb(name)}" for name in keys)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("rows", rows)
         connection.register("others", others)
-        one = ", ".join(f'"{name}"' for name in keys)
+        one = ", ".join(map(in_duckdb, keys))
         found = connection.sql(
             f"SELECT DISTINCT ON ({one}) rows.* FROM rows ANTI JOIN others ON {same}"
         ).to_arrow_table()

@@ -6,7 +6,6 @@ Every module here defines one or more `Ingest` or `Pipeline` values at its top l
 from spark_jobs.pipelines._registry import (
     UnknownPipelineError,
     load_file,
-    personal_columns,
     problems,
     registered_readers,
     registry,
@@ -17,7 +16,6 @@ from spark_jobs.pipelines._registry import (
 __all__ = [
     "UnknownPipelineError",
     "load_file",
-    "personal_columns",
     "problems",
     "registered_readers",
     "registry",

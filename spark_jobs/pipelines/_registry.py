@@ -102,11 +102,6 @@ def problems() -> tuple[Problem, ...]:
     return _load(_files()).problems
 
 
-def personal_columns(definition: Definition) -> frozenset[str]:
-    """Names of columns whose values no message shows: those that this or any registered definition declares."""
-    return frozenset(name for each in (definition, *registry().values()) for name in each.personal)
-
-
 def registered_readers(skipped: Callable[[str], None]) -> tuple[Pipeline, ...]:
     """The pipelines of this folder, without those of files that cannot be loaded: what runs does not end for them.
 

@@ -47,7 +47,7 @@ class LogicalPlan:
     def can_be_backfilled(self) -> bool:
         """Whether a backfill of a range of event time, and a repair, are built for it."""
         operator = self.operator
-        return operator is not None and operator.can_be_recomputed and operator.placed_by is not None
+        return operator is not None and operator.can_be_recomputed and bool(operator.placed_by)
 
     @property
     def reads(self) -> tuple[Table, ...]:

@@ -1,5 +1,6 @@
 """What is known of rows that were set aside by the words that stand beside them."""
 
+import hashlib
 from collections.abc import Mapping
 
 NO_SUCH_KEY = "no such key"
@@ -27,6 +28,22 @@ NOT_AGAIN: Mapping[str, str] = {
     "did not have any more then: --earlier-epochs",
 }
 """Why a row cannot be read again from what the quarantine has of it."""
+
+
+def header_told(found: str, delimiter: str, *, quoted: bool) -> str:
+    """What stands in `detail` of another header than the one that is expected.
+
+    A file without a header has an event there. Where values of it must not be quoted, a digest tells it from others.
+
+    Args:
+        found: the first line of the file.
+        delimiter: of its fields.
+        quoted: whether it may be quoted.
+    """
+    if quoted:
+        return found
+    digest = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{found.count(delimiter) + 1} fields (line {digest})"
 
 
 def not_again_sql(epoch: int | None, *, of_parquet: bool, of_csv: bool) -> str:

@@ -13,13 +13,17 @@ from spark_jobs.lake.files import reading
 from spark_jobs.lake.quality import Check, Result, last_mark
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import FINAL_AFTER, WINDOW_END
+from spark_jobs.plan.personal import PersonalColumns
 from spark_jobs.quality.added import added
-from spark_jobs.quality.frames import ROWS, Held, Rows, Streamed, held, quoted
+from spark_jobs.quality.frames import ROWS, Held, Rows, Streamed, held
 from spark_jobs.quality.masking import masked
-from spark_jobs.quality.suites import RowCheck, Suite, named, suite_of
+from spark_jobs.quality.suites import RowCheck, Suite, named, sql_type, suite_of
 from spark_jobs.quality.validating import QualityError, validate
 from spark_jobs.quality.whole_tables import Checked, look, needs_rows
 from spark_jobs.spec import Definition
+from spark_jobs.spec.equivalence import why_unproven
+from spark_jobs.spec.names import in_duckdb
+from spark_jobs.spec.personal import concealed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +38,7 @@ def check(
     definition: Definition,
     spark: "Callable[[], SparkSession]",
     *,
-    personal: Collection[str] = (),
+    personal: PersonalColumns | None = None,
     all_rows: bool = False,
     now: datetime | None = None,
     most_rows: int = MOST_ROWS,
@@ -46,7 +50,7 @@ def check(
         lake: where.
         definition: that writes the table.
         spark: gives the session, where one is needed; DuckDB reads what it can.
-        personal: further columns whose values are not shown, beside the definition's own.
+        personal: which columns' values are not shown; None: those that follow from this definition alone.
         all_rows: look at all rows, instead of those that are new.
         now: by the clock; None: this moment.
         most_rows: what is more is read by Spark.
@@ -71,7 +75,9 @@ def check(
     revised = definition.sink.mode == "update" and FINAL_AFTER in {field.name for field in opened.schema().fields}
     watermark = watermarks.published(lake).get(suite.pipeline) if revised else None
     new = added(lake, suite.table, opened, since, revised=revised, watermark=watermark)
-    hidden = frozenset(personal) | frozenset(definition.personal)
+    personal = personal or PersonalColumns((definition,))
+    hidden = personal.of(suite.table)
+    types = {field.name: sql_type(field.type) for field in opened.schema().fields}
     possible, results = _possible(suite, opened)
     small = (new.rows or 0) <= most_rows and new.bytes <= most_bytes
     read_by = "duckdb"
@@ -82,12 +88,13 @@ def check(
         count, covered = rows.count, _range(rows, opened)
         left_out = [] if count else [*(each.name for each in possible), *map(_name, filter(needs_rows, suite.tables))]
         if count and possible:
-            found = None if not small else _by_duckdb(suite, possible, rows, hidden)
-            if found is None:
+            proven = [each for each in possible if small and why_unproven(each.rule.condition, types) is None]
+            found = _by_duckdb(suite, proven, rows, hidden) if proven else {}
+            if left := [each for each in possible if each.name not in found]:
                 read_by = "spark"
-                found = _by_spark(suite, possible, Streamed(spark(), lake, suite.table, new), count, hidden)
-            results += found
-        checked = Checked(lake, suite, opened, rows, hidden, now)
+                found |= _by_spark(suite, left, Streamed(spark(), lake, suite.table, new), count, hidden)
+            results += [found[each.name] for each in possible]
+        checked = Checked(lake, suite, opened, rows, personal, now)
         results += [look(checked, each) for each in suite.tables if count or not needs_rows(each)]
     return Check(
         pipeline=suite.pipeline,
@@ -110,7 +117,7 @@ def _name(expectation: Any) -> str:
 def _possible(suite: Suite, opened: DeltaTable) -> tuple[list[RowCheck], list[Result]]:
     """The rules that the table has columns for, and what is to be said of the others."""
     # As Spark does: whatever their case.
-    types = {field.name.casefold(): _sql_type(field.type) for field in opened.schema().fields}
+    types = {field.name.casefold(): sql_type(field.type) for field in opened.schema().fields}
     possible, results = [], []
     for each in suite.rows:
         missing = [name for name in each.columns if name.casefold() not in types]
@@ -123,12 +130,6 @@ def _possible(suite: Suite, opened: DeltaTable) -> tuple[list[RowCheck], list[Re
         else:
             results.append(Result(each.name, each.severity, False, f"cannot be checked: {why}"))
     return possible, results
-
-
-def _sql_type(delta_type: Any) -> str:
-    """A type of Delta's by its name in Spark SQL."""
-    name = str(getattr(delta_type, "type", delta_type))
-    return {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}.get(name, name.upper())
 
 
 def _columns(suite: Suite, possible: list[RowCheck], opened: DeltaTable, *, small: bool) -> set[str]:
@@ -152,40 +153,44 @@ def _range(rows: Held, opened: DeltaTable) -> str:
     names = [field.name for field in opened.schema().fields if field.name in known and field.name != FINAL_AFTER]
     if not names:
         return ""
-    column = quoted(WINDOW_END if WINDOW_END in names else names[0])
+    column = in_duckdb(WINDOW_END if WINDOW_END in names else names[0])
     ((first, last),) = rows.connection.execute(f"SELECT min({column}), max({column}) FROM {ROWS}").fetchall()
     return f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC" if first is not None else ""
 
 
-def _by_duckdb(suite: Suite, rules: list[RowCheck], rows: Held, personal: Collection[str]) -> list[Result] | None:
-    """None: DuckDB cannot compute one of the rules."""
+def _by_duckdb(suite: Suite, rules: list[RowCheck], rows: Held, personal: Collection[str]) -> dict[str, Result]:
+    """By the name of the rule; of none where DuckDB meets a value that it cannot compute one of them for."""
     if rows.refuses(rules):
-        return None
+        return {}
     try:
         broken = rows.broken(rules)
     except duckdb.Error:
-        return None
+        return {}
     return _found(suite, rules, rows, broken, rows.count, personal)
 
 
-def _by_spark(suite: Suite, rules: list[RowCheck], rows: Rows, count: int, personal: Collection[str]) -> list[Result]:
+def _by_spark(
+    suite: Suite, rules: list[RowCheck], rows: Rows, count: int, personal: Collection[str]
+) -> dict[str, Result]:
     from pyspark.errors import PySparkException
 
     try:
         return _found(suite, rules, rows, rows.broken(rules), count, personal)
     except PySparkException as error:
+        told, known = str(error).splitlines()[0], {name for rule in rules for name in rule.columns}
+        if personal:
+            told = concealed(type(error).__name__, str(error), known)
         raise QualityError(
-            f"table {suite.table}: {named(rules)} cannot be computed: {str(error).splitlines()[0]}. Nothing of this "
-            "check was recorded."
-        ) from error
+            f"table {suite.table}: {named(rules)} cannot be computed: {told}. Nothing of this check was recorded."
+        ) from (None if personal else error)
 
 
 def _found(
     suite: Suite, rules: list[RowCheck], rows: Rows, broken: list[int], count: int, personal: Collection[str]
-) -> list[Result]:
+) -> dict[str, Result]:
     verdicts = validate(suite.table, rules, broken)
-    return [
-        Result(
+    return {
+        rule.name: Result(
             rule.name,
             rule.severity,
             holds,
@@ -195,4 +200,4 @@ def _found(
             masked(rows.samples(rule) if wrong else [], personal),
         )
         for rule, holds, wrong in zip(rules, verdicts, broken, strict=True)
-    ]
+    }

@@ -13,11 +13,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.query import fetch_rows
+from spark_jobs.lake.query import confine, fetch_rows
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT
 from spark_jobs.quality.added import Added, reader
 from spark_jobs.quality.suites import RowCheck, broken_column
 from spark_jobs.spec.expressions import known_to_duckdb
+from spark_jobs.spec.names import in_duckdb
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,14 +45,14 @@ def held(lake: Lake, table: str, opened: DeltaTable, added: Added, columns: Coll
     """The rows for DuckDB: few in memory, as they were read; more in a table, on the disk where memory does not do."""
     with TemporaryDirectory(prefix="tidemark-check-") as scratch, duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET temp_directory = '{}'".format(scratch.replace("'", "''")))
+        confine(connection, scratch)
         schema = pa.schema(opened.schema().to_arrow())
         names = [name for name in schema.names if name in columns] or schema.names[:1]
         # Spark compares a FLOAT with a decimal as doubles, DuckDB as floats.
         taken = ", ".join(
-            f"CAST({quoted(name)} AS DOUBLE) AS {quoted(name)}"
+            f"CAST({in_duckdb(name)} AS DOUBLE) AS {in_duckdb(name)}"
             if pa.types.is_float32(schema.field(name).type)
-            else quoted(name)
+            else in_duckdb(name)
             for name in names
         )
         shape = schema.empty_table().select(names).schema
@@ -104,14 +105,9 @@ class Held:
 
     def samples(self, rule: RowCheck) -> list[Mapping[str, Any]]:
         """The first rows that break a rule."""
-        columns = ", ".join(quoted(name) for name in rule.columns) or "1 AS row"
+        columns = ", ".join(in_duckdb(name) for name in rule.columns) or "1 AS row"
         sql = f"SELECT {columns} FROM {ROWS} WHERE NOT {_holds(rule)} LIMIT {SAMPLES}"
         return [*fetch_rows(self.connection, sql)]
-
-
-def quoted(name: str) -> str:
-    """A name of a column in SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _holds(rule: RowCheck) -> str:
@@ -157,8 +153,10 @@ class Streamed:
         """Some rows that break a rule."""
         from pyspark.sql import functions as F
 
+        from spark_jobs.spark.columns import column
+
         broken = self._rows.where(~F.coalesce(F.expr(rule.rule.condition), F.lit(True)))
-        found = broken.select(*(F.col(f"`{name}`").cast("string") for name in rule.columns)).limit(SAMPLES)
+        found = broken.select(*(column(name).cast("string").alias(name) for name in rule.columns)).limit(SAMPLES)
         return [row.asDict() for row in found.collect()]
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import duckdb
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.query import connect, fetch_rows
+from spark_jobs.lake.query import connect, fetch_rows, view_of
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT, REVISED_AT, REVISION, WINDOW_END
-from spark_jobs.quality.frames import quoted
 from spark_jobs.spec.durations import format_duration
+from spark_jobs.spec.names import in_duckdb, visible
+from spark_jobs.spec.personal import is_personal
 
 MOST_VALUES = 20
 """A text column with at most so many values may be a set."""
@@ -92,11 +93,11 @@ def profile(lake: Lake, table: str, *, event_time: str | None, keys: Collection[
     """
     version = int(open_table(lake, table).version())
     with connect(lake) as connection:
-        layer, short = table.split(".", 1)
-        described = connection.execute(f"DESCRIBE SELECT * FROM {layer}.{quoted(short)}").fetchall()
+        view = view_of(table)
+        described = connection.execute(f"DESCRIBE SELECT * FROM {view}").fetchall()
         types = {str(name): str(kind) for name, kind, *_ in described}
         where = f"WHERE NOT {HEARTBEAT}" if HEARTBEAT in types else ""
-        connection.execute(f"CREATE TEMP VIEW profiled AS SELECT * FROM {layer}.{quoted(short)} {where}")
+        connection.execute(f"CREATE TEMP VIEW profiled AS SELECT * FROM {view} {where}")
         names = [name for name in types if not name.startswith("_") and name not in _OWN]
         rows, columns = _columns(connection, {name: types[name] for name in names})
         time = WINDOW_END if WINDOW_END in types else event_time
@@ -112,7 +113,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, types: dict[str, str]) -> tu
     """One pass for all columns; another for the values of those that have few."""
     parts = ["count(*)"]
     for name, kind in types.items():
-        column = quoted(name)
+        column = in_duckdb(name)
         ends = (f"min({column})", f"max({column})") if _is_single(kind) else ("NULL", "NULL")
         parts += [f"count({column})", f"approx_count_distinct({column})", *ends]
     rows, *figures = connection.execute(f"SELECT {', '.join(parts)} FROM profiled").fetchall()[0]
@@ -126,7 +127,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, types: dict[str, str]) -> tu
         if each.type == "VARCHAR" and each.distinct <= MOST_VALUES and rows >= _ROWS_FOR_A_VALUE * each.distinct > 0
     ]
     if few:
-        lists = ", ".join(f"list_sort(list(DISTINCT {quoted(name)}))" for name in few)
+        lists = ", ".join(f"list_sort(list(DISTINCT {in_duckdb(name)}))" for name in few)
         values = dict(zip(few, connection.execute(f"SELECT {lists} FROM profiled").fetchall()[0], strict=True))
         found = [
             ColumnProfile(**{**vars(each), "values": tuple(v for v in values.get(each.name, ()) if v is not None)})
@@ -154,7 +155,7 @@ def _key(
         # A measure may be unique by chance; a count of values that is far off need not be looked at.
         if len(names) == 1 and (alone.type not in ("VARCHAR", "UUID") or alone.distinct < 0.9 * rows):
             continue
-        taken = ", ".join(map(quoted, names))
+        taken = ", ".join(map(in_duckdb, names))
         sql = f"SELECT 1 FROM profiled GROUP BY {taken} HAVING count(*) > 1 LIMIT 1"
         if not connection.execute(sql).fetchall():
             return tuple(names)
@@ -162,7 +163,7 @@ def _key(
 
 
 def _gaps(connection: duckdb.DuckDBPyConnection, time: str) -> tuple[datetime | None, timedelta | None]:
-    column = quoted(time)
+    column = in_duckdb(time)
     times = f"SELECT DISTINCT {column} AS t FROM profiled WHERE {column} IS NOT NULL"
     gaps = f"SELECT t, epoch_us(t) - epoch_us(lag(t) OVER (ORDER BY t)) AS gap FROM ({times})"
     sql = f"SELECT max(t) AS newest, max(gap) AS gap_us FROM ({gaps})"
@@ -172,13 +173,13 @@ def _gaps(connection: duckdb.DuckDBPyConnection, time: str) -> tuple[datetime | 
 
 def _volume(connection: duckdb.DuckDBPyConnection, time: str) -> tuple[timedelta | None, tuple[float, float] | None]:
     """By the shortest intervals that are about alike; the first and the last are not whole."""
-    column = quoted(time)
+    column = in_duckdb(time)
     for per in _INTERVALS:
         us = per // timedelta(microseconds=1)
         sql = (
             f"SELECT count(*) AS filled, max(i) - min(i) + 1 AS spanned, min(n) / median(n) AS low, "
             f"max(n) / median(n) AS high FROM (SELECT i, n FROM (SELECT epoch_us({column}) // {us} AS i, count(*) AS n "
-            f"FROM profiled WHERE {column} IS NOT NULL GROUP BY i) QUALIFY i > min(i) OVER () AND i < max(i) OVER ())"
+            f"FROM profiled WHERE {column} IS NOT NULL GROUP BY ALL) QUALIFY i > min(i) OVER () AND i < max(i) OVER ())"
         )
         (row,) = fetch_rows(connection, sql)
         steady = row["filled"] >= 4 and row["filled"] == row["spanned"] and row["high"] <= _STEADY * row["low"]
@@ -187,34 +188,36 @@ def _volume(connection: duckdb.DuckDBPyConnection, time: str) -> tuple[timedelta
     return None, None
 
 
-def row_proposals(found: Profile, personal: Collection[str]) -> Iterator[str]:
+def row_proposals(found: Profile, personal: Collection[str], *, of_ingest: bool = False) -> Iterator[str]:
     """Lines of code for the expectations on rows, each with what was seen.
 
     Args:
         found: what the rows are like.
         personal: columns whose values are not shown.
+        of_ingest: as rules of an ingest, which set a row aside; those that only warn say so in their own word.
     """
+    warns = 'on_failure="warn"' if of_ingest else 'severity="warn"'
     for each in found.columns if found.rows else ():
         share = each.nulls / found.rows
         if not each.nulls:
-            yield f'NotNull("{each.name}"),'
+            yield f"NotNull({as_python(each.name)}),"
         elif share <= _FEW_NULLS:
-            yield f'NotNull("{each.name}", severity="warn"),  # {each.nulls:,} of {found.rows:,} have none'
-        if each.name in personal:
+            yield f"NotNull({as_python(each.name)}, {warns}),  # {each.nulls:,} of {found.rows:,} have none"
+        if is_personal(each.name, personal):
             continue
         if each.values:
-            shown = ", ".join(f'"{value}"' if '"' not in value else repr(value) for value in each.values)
-            yield f'OneOf("{each.name}", ({shown},)),' if len(each.values) == 1 else f'OneOf("{each.name}", ({shown})),'
+            shown = ", ".join(map(as_python, each.values)) + ("," if len(each.values) == 1 else "")
+            yield f"OneOf({as_python(each.name)}, ({shown})),"
         elif each.type.startswith(_NUMBERS) and _is_finite(each.smallest) and _is_finite(each.greatest):
             low, high = rounded(each.smallest, up=False), rounded(each.greatest, up=True)
             seen = f"  # seen: {each.smallest} to {each.greatest}"
-            yield f'Between("{each.name}", min={low}, max={high}),{seen}'
+            yield f"Between({as_python(each.name)}, min={low}, max={high}),{seen}"
 
 
 def table_proposals(found: Profile, *, windowed: bool) -> Iterator[str]:
     """Lines of code for the expectations on the table as a whole."""
     if found.key:
-        yield f"Unique({', '.join(repr(name).replace(chr(39), chr(34)) for name in found.key)}),"
+        yield f"Unique({', '.join(map(as_python, found.key))}),"
     if found.gap:
         allowed = _tidy(2 * found.gap)
         what = "windows" if windowed else "events"
@@ -225,6 +228,17 @@ def table_proposals(found: Profile, *, windowed: bool) -> Iterator[str]:
         seen = f"  # seen: {low:.2g} to {high:.2g} of the median"
         yield f'Volume("{format_duration(found.per)}", {shares}),{seen}'
     yield "Conservation(),"
+
+
+def as_python(text: str) -> str:
+    """A text as a literal of Python, in double quotes where it needs no other, and in ASCII where a person sees less.
+
+    What a terminal obeys, or would show in another order, stands there as its code.
+    """
+    written = repr(text)
+    if any(visible(each) != each for each in text):
+        written = ascii(text)
+    return f'"{text}"' if written == f"'{text}'" and '"' not in text else written
 
 
 def _is_finite(value: Any) -> bool:

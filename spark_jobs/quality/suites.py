@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from spark_jobs.spec import Definition, Ingest, RowRule, TableExpectation
 from spark_jobs.spec.expressions import columns
@@ -74,6 +75,12 @@ def suite_of(definition: Definition) -> Suite:
 def severity_of(rule: RowRule) -> str:
     """Of a rule of an ingest: what it lets through is shown; what it keeps out must not be there."""
     return "warn" if rule.on_failure == "warn" else "fail"
+
+
+def sql_type(delta_type: Any) -> str:
+    """A type of Delta's by its name in Spark SQL; of a nested one only the kind."""
+    name = str(getattr(delta_type, "type", delta_type))
+    return {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}.get(name, name.upper())
 
 
 def broken_column(index: int) -> str:

@@ -9,20 +9,31 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+import sqlglot
 from deltalake import DeltaTable
+from sqlglot import TokenType
 
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.audit import checks
 from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.errors import MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.quality import Result
-from spark_jobs.lake.tables import newest, open_table
+from spark_jobs.lake.tables import UNREADABLE, newest, open_table, table_folders
 from spark_jobs.plan import logical
-from spark_jobs.plan.columns import HEARTBEAT, INGEST_SEQ, WINDOW_END
-from spark_jobs.quality.frames import ROWS, SAMPLES, Held, quoted
-from spark_jobs.quality.masking import masked, personal_outputs
-from spark_jobs.quality.suites import Suite
+from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT, INGEST_SEQ, WINDOW_END
+from spark_jobs.plan.personal import PersonalColumns
+from spark_jobs.quality.frames import ROWS, SAMPLES, Held
+from spark_jobs.quality.masking import (
+    TableColumns,
+    makes_names_of_values,
+    masked,
+    masked_results,
+    personal_outputs,
+    reads_personal,
+    tables_read,
+)
+from spark_jobs.quality.suites import Suite, sql_type
 from spark_jobs.spec import (
     Conservation,
     CustomSql,
@@ -34,6 +45,9 @@ from spark_jobs.spec import (
     Volume,
 )
 from spark_jobs.spec.durations import format_duration
+from spark_jobs.spec.equivalence import comparable
+from spark_jobs.spec.names import in_duckdb
+from spark_jobs.spec.personal import concealed
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FEWEST_INTERVALS = 3
@@ -49,7 +63,7 @@ class Checked:
         suite: of the table.
         opened: the table.
         held: the rows that are new, with the columns that its expectations name.
-        personal: columns whose values are not shown.
+        personal: which columns' values are not shown.
         now: by the clock.
     """
 
@@ -57,8 +71,13 @@ class Checked:
     suite: Suite
     opened: DeltaTable
     held: Held
-    personal: Collection[str]
+    personal: PersonalColumns
     now: datetime
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The columns of the table whose values are not shown."""
+        return self.personal.of(self.suite.table)
 
     @property
     def names(self) -> list[str]:
@@ -103,24 +122,32 @@ def look(checked: Checked, expectation: TableExpectation) -> Result:
         if missing:
             raise _NotPossibleError(f"{checked.suite.table} has no column {', '.join(map(repr, missing))}")
         return ways[type(expectation)](checked, expectation)
+    except duckdb.Error as error:
+        told = first_line(error)
+        hidden = {name.casefold() for name in (*checked.hidden, *checked.personal.declared)}
+        if hidden & {name.casefold() for name in (*expectation.read, *checked.names)}:
+            told = concealed(_kind(error), str(error), checked.names)
+        return Result(expectation.name, expectation.severity, False, f"cannot be checked: {told}")
     except (_NotPossibleError, MissingTableError, query.QueryError) as error:
         return Result(expectation.name, expectation.severity, False, f"cannot be checked: {error}")
 
 
 def _unique(checked: Checked, expectation: Unique) -> Result:
-    keys = [quoted(name) for name in expectation.columns]
+    keys = [in_duckdb(name) for name in expectation.columns]
+    # A column of the key may be called so.
+    times = "__times" if "times" in {name.casefold() for name in expectation.columns} else "times"
     connection = checked.held.connection
     connection.execute(f"CREATE OR REPLACE TEMP TABLE new_keys AS SELECT DISTINCT {', '.join(keys)} FROM {ROWS}")
     same = " AND ".join(f"held_rows.{key} IS NOT DISTINCT FROM new_keys.{key}" for key in keys)
     with _whole(checked, "held_rows", checked.opened, expectation.columns):
         connection.execute(
             "CREATE OR REPLACE TEMP TABLE twice AS "
-            f"SELECT {', '.join(f'held_rows.{key}' for key in keys)}, count(*) AS times FROM held_rows "
+            f"SELECT {', '.join(f'held_rows.{key}' for key in keys)}, count(*) AS {times} FROM held_rows "
             f"SEMI JOIN new_keys ON {same} GROUP BY ALL HAVING count(*) > 1"
         )
-    extra, groups = _row(connection, "SELECT coalesce(sum(times - 1), 0), count(*) FROM twice")
+    extra, groups = _row(connection, f"SELECT coalesce(sum({times} - 1), 0), count(*) FROM twice")
     rows = checked.held.count
-    samples = query.fetch_rows(connection, f"SELECT * FROM twice ORDER BY times DESC LIMIT {SAMPLES}")
+    samples = query.fetch_rows(connection, f"SELECT * FROM twice ORDER BY {times} DESC LIMIT {SAMPLES}")
     return Result(
         expectation.name,
         expectation.severity,
@@ -128,7 +155,7 @@ def _unique(checked: Checked, expectation: Unique) -> Result:
         f"keys that occur more than once: {groups:,}, rows too many: {extra:,}" if extra else "each key occurs once",
         int(extra),
         rows,
-        masked(samples, checked.personal),
+        masked(samples, checked.hidden),
     )
 
 
@@ -138,8 +165,13 @@ def _referential(checked: Checked, expectation: Referential) -> Result:
     known = [field.name for field in other.schema().fields]
     if missing := [name for name in others if name not in known]:
         raise _NotPossibleError(f"{expectation.table} has no column {', '.join(map(repr, missing))}")
+    mine_of, theirs_of = ({f.name: sql_type(f.type) for f in each.schema().fields} for each in (checked.opened, other))
+    for mine, theirs in zip(expectation.columns, others, strict=True):
+        if mine_of[mine] != theirs_of[theirs] and not comparable(mine_of[mine], theirs_of[theirs]):
+            types = f"{mine!r} is {mine_of[mine]} and {theirs!r} is {theirs_of[theirs]}"
+            raise _NotPossibleError(f"{types}: cast one of them where it is written")
     connection = checked.held.connection
-    pairs = list(zip(map(quoted, expectation.columns), map(quoted, others), strict=True))
+    pairs = list(zip(map(in_duckdb, expectation.columns), map(in_duckdb, others), strict=True))
     same = " AND ".join(f"{ROWS}.{mine} = others.{theirs}" for mine, theirs in pairs)
     given = " AND ".join(f"{mine} IS NOT NULL" for mine, _ in pairs)
     with _whole(checked, "others", other, others):
@@ -160,7 +192,7 @@ def _referential(checked: Checked, expectation: Referential) -> Result:
         f"{count:,} of {rows:,} rows refer to nothing in {expectation.table}",
         int(count),
         rows,
-        masked(samples, checked.personal),
+        masked(samples, checked.hidden),
     )
 
 
@@ -190,7 +222,7 @@ def _newest_scanned(checked: Checked, column: str) -> Any:
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("times", rows)
-        return _row(connection, f"SELECT max({quoted(column)}) FROM times")[0]
+        return _row(connection, f"SELECT max({in_duckdb(column)}) FROM times")[0]
 
 
 def _volume(checked: Checked, expectation: Volume) -> Result:
@@ -237,7 +269,7 @@ def _counts(checked: Checked, column: str, per_us: int, first: int, last: int) -
         connection.register("times", rows.to_reader())
         # `//` rounds towards zero, and times before 1970 are negative.
         found = connection.execute(
-            f"SELECT CAST(floor(epoch_us({quoted(column)}) / {per_us}) AS BIGINT), count(*) FROM times GROUP BY ALL"
+            f"SELECT CAST(floor(epoch_us({in_duckdb(column)}) / {per_us}) AS BIGINT), count(*) FROM times GROUP BY ALL"
         ).fetchall()
     return {int(number): int(count) for number, count in found}
 
@@ -256,14 +288,55 @@ def _conservation(checked: Checked, expectation: Conservation) -> Result:
 
 
 def _custom_sql(checked: Checked, expectation: CustomSql) -> Result:
-    names, rows = query.run(checked.lake, f"SELECT * FROM ({expectation.sql.strip().rstrip(';')}) LIMIT {SAMPLES}")
-    (count,) = query.run(checked.lake, f"SELECT count(*) FROM ({expectation.sql.strip().rstrip(';')})")[1][0]
-    hidden = personal_outputs(expectation.sql, names, checked.personal)
-    samples = [dict(zip(names, row, strict=True)) for row in rows]
+    sql = _without_end(expectation.sql)
+    tables = _columns_of(checked, tables_read(sql))
+    try:
+        # On lines of its own: it may end in a comment.
+        names, rows = query.run(checked.lake, f"SELECT * FROM (\n{sql}\n) LIMIT {SAMPLES}")
+        (count,) = query.run(checked.lake, f"SELECT count(*) FROM (\n{sql}\n)")[1][0]
+    except query.QueryError as error:
+        cause = error.__cause__
+        # Said before any row is read. Where a PIVOT makes names of values, a message that lists names is no such one.
+        early = isinstance(cause, duckdb.ParserException | duckdb.CatalogException | duckdb.PermissionException)
+        early = early or (isinstance(cause, duckdb.BinderException) and not makes_names_of_values(sql))
+        if early or not checked.personal.declared or not reads_personal(sql, tables):
+            raise
+        known = frozenset(name for each in tables.values() for name in each.names)
+        raise _NotPossibleError(
+            f"query {sql!r}: {concealed(_kind(cause or error), str(cause or error), known)}"
+        ) from None
+    hidden = personal_outputs(sql, names, tables) if checked.personal.declared else [False] * len(names)
     said = f"{count:,} rows are wrong" if count else "no row is wrong"
-    return Result(
-        expectation.name, expectation.severity, not count, said, int(str(count)), None, masked(samples, hidden)
-    )
+    samples = masked_results(rows, names, hidden, sql=sql, tables=tables)
+    return Result(expectation.name, expectation.severity, not count, said, int(str(count)), None, samples)
+
+
+def _columns_of(checked: Checked, names: Collection[str]) -> dict[str, TableColumns]:
+    """The columns of the tables that a query names, as it sees them."""
+    found = {}
+    for table in table_folders(checked.lake):
+        if table.casefold() not in names:
+            continue
+        try:
+            columns = [field.name for field in open_table(checked.lake, table).schema().fields]
+        except (MissingTableError, *UNREADABLE):
+            continue
+        columns += ["is_final"] if FINAL_AFTER in columns else []
+        found[table] = TableColumns(columns, checked.personal.of(table))
+    return found
+
+
+def _kind(error: BaseException) -> str:
+    """What kind of error DuckDB says that it is."""
+    kind, _, rest = str(error).partition(":")
+    return kind if rest and kind.endswith("Error") and kind.replace(" ", "").isalpha() else type(error).__name__
+
+
+def _without_end(sql: str) -> str:
+    """A query up to the semicolon that ends it; a comment may follow."""
+    tokens = sqlglot.tokenize(sql, dialect="duckdb")
+    ends = tokens and tokens[-1].token_type is TokenType.SEMICOLON
+    return sql[: tokens[-1].start] if ends else sql
 
 
 class _whole:

@@ -9,6 +9,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.spec import Pipeline
+from spark_jobs.spec.names import in_spark
 
 
 def open_pairs(spark: SparkSession, lake: Lake, pipeline: Pipeline) -> int:
@@ -21,7 +22,7 @@ def open_pairs(spark: SparkSession, lake: Lake, pipeline: Pipeline) -> int:
     """
     state = _state(spark, lake, pipeline)
     values = state.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]
-    total = state.agg(F.sum(F.col(f"value.`{values[-1]}`"))).collect()[0][0]
+    total = state.agg(F.sum(F.col(f"value.{in_spark(values[-1])}"))).collect()[0][0]
     return int(total or 0)
 
 

@@ -174,6 +174,14 @@ _RAISING = {
 }
 
 
+def syntax(sql: str) -> exp.Expr:
+    """The syntax tree of an expression that was taken, or that a rule makes of columns and values it knows.
+
+    It is not to be changed.
+    """
+    return _syntax(sql)
+
+
 @cache
 def parse(sql: str) -> exp.Expr:
     """The syntax tree of one Spark SQL expression; not to be changed.
@@ -380,6 +388,11 @@ def columns(sql: str) -> frozenset[str]:
     return frozenset(column.parts[0].name for column in _syntax(sql).find_all(exp.Column))
 
 
+def only_counts(sql: str) -> bool:
+    """Whether the value of an aggregate is a count, which tells no value of what it counts."""
+    return isinstance(parse(sql), exp.Count | exp.CountIf | exp.ApproxDistinct)
+
+
 def ungrouped_columns(sql: str) -> frozenset[str]:
     """The columns that the expression reads outside of any aggregate: only those of the key may stand there."""
     return frozenset(
@@ -404,11 +417,6 @@ def to_duckdb(sql: str) -> str:
 def known_to_duckdb(sql: str) -> str:
     """In DuckDB's dialect, an expression that was taken, or that a rule makes of columns and values it knows."""
     return _syntax(sql).sql(dialect="duckdb")
-
-
-def to_text(value: str) -> str:
-    """A text as a literal of Spark SQL."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def raising_function(sql: str) -> tuple[str, str] | None:
@@ -586,15 +594,20 @@ def has_keys_that_json_lacks(sql_type: str) -> bool:
     return any(part.expressions[0].this != exp.DType.TEXT for part in maps)
 
 
-_FORBIDDEN = re.compile(r"[\s,;{}()=.`]")
+_FORBIDDEN = re.compile(r"[\s\x00-\x1f\x7f-\x9f,;{}()=.`]")
+_NAME = re.compile(r"""(?:[\w@"$#%?/-]|:(?!:))+""")
 
 
-def check_column_names(names: Iterable[str]) -> None:
+def check_column_names(names: Iterable[str], *, otherwise: str = "choose another name") -> None:
     """Refuses names that Tidemark keeps for itself, that a table cannot hold, or that Spark takes for one.
 
+    Args:
+        names: of columns.
+        otherwise: what to do about one that a table cannot hold.
+
     Raises:
-        ValueError: if a name is empty, starts with an underscore, has a blank or one of `,;{}()=.` or a backtick, or
-            differs from another one at most in case.
+        ValueError: if a name is empty, starts with an underscore, has a blank, a control character, one of `,;{}()=.`
+            or a backtick, or differs from another one at most in case.
     """
     seen: dict[str, str] = {}
     for name in names:
@@ -604,8 +617,8 @@ def check_column_names(names: Iterable[str]) -> None:
             raise ValueError(f"column names that start with an underscore are Tidemark's own, got {name!r}")
         if _FORBIDDEN.search(name):
             raise ValueError(
-                f"expected a column name without blanks, dots, backticks or any of ,;{{}}()=, which a Delta table "
-                f"cannot keep; got {name!r}"
+                "expected a column name without blanks, dots, backticks, control characters or any of ,;{}()=, which a "
+                f"Delta table cannot keep; got {name!r}: {otherwise}"
             )
         if name.casefold() in seen:
             raise ValueError(
@@ -615,12 +628,12 @@ def check_column_names(names: Iterable[str]) -> None:
 
 
 def check_plain_column(name: str) -> str:
-    """A column by its plain name.
+    """A column by its plain name, which is never read as SQL: `order`, `@timestamp` and `event-time` are names, too.
 
     Raises:
-        ValueError: if the text is an expression, a field of a struct or a name that would need quotes.
+        ValueError: if the text is an expression, a field of a struct or in quotes.
     """
-    if not re.fullmatch(r"[^\W\d]\w*", name):
+    if not _NAME.fullmatch(name):
         raise ValueError(
             f"expected the plain name of a column, got {name!r}: compute it in a Select before, or in Table(select=...)"
         )

@@ -72,6 +72,12 @@ QUARANTINE_COLUMNS = frozenset(
 """What a row that a pipeline sets aside has beside the event, and beside `reason` and `detail`."""
 
 
+_OTHERWISE = (
+    "leave such a field out, keep it with contract=Contract(new='keep'), and give it another name where it is read: "
+    "Table(select={'order_id': \"_unknown_fields['order id']\", ...})"
+)
+
+
 class _Definition(Spec):
     name: PipelineName
     sink: Sink
@@ -97,11 +103,20 @@ class _Definition(Spec):
         """Whether its table has a suite of expectations."""
         return bool(self.expectations)
 
-    def _check_named_columns(self, known: Iterable[str] | None) -> None:
-        for field, names in (("personal", self.personal), ("column_descriptions", self.column_descriptions)):
-            unknown = sorted(set(names) - set(known)) if known is not None else []
-            if unknown:
-                raise ValueError(f"{field}: expected columns of {sorted(known or ())}, got {unknown}")
+    def _check_named_columns(self, known: Iterable[str] | None, *, of_events: Iterable[str] | None = ()) -> None:
+        """Refuses names that no table has.
+
+        Args:
+            known: columns of the result; None: whatever there is.
+            of_events: columns of the tables beside it, which may be personal, too; None: whatever there is.
+        """
+        if known is None:
+            return
+        every = None if of_events is None else {*known, *of_events}
+        asked = (("personal", self.personal, every), ("column_descriptions", self.column_descriptions, {*known}))
+        for field, names, expected in asked:
+            if expected is not None and (unknown := sorted(set(names) - expected)):
+                raise ValueError(f"{field}: expected columns of {sorted(expected)}, got {unknown}")
 
     def to_json(self) -> str:
         """The whole definition as JSON, columns in their order; what is kept beside a checkpoint."""
@@ -182,7 +197,7 @@ class Ingest(_Definition):
     @field_validator("columns")
     @classmethod
     def _names_are_free(cls, columns: Mapping[str, str]) -> Mapping[str, str]:
-        check_column_names(columns)
+        check_column_names(columns, otherwise=_OTHERWISE)
         return columns
 
     def _check_types(self) -> None:
@@ -191,6 +206,12 @@ class Ingest(_Definition):
             if nested:
                 raise ValueError(
                     f"columns: CSV holds single values, got {nested}: use STRING, and from_json in a Select"
+                )
+            unheaded = [name for name in self.columns if '"' in name or self.source.delimiter in name]
+            if unheaded and self.source.header:
+                raise ValueError(
+                    f"columns: quotes and the delimiter are no part of a name in the header of a CSV file, got "
+                    f"{unheaded}: give other names, with header=False"
                 )
         elif self.reads_json:
             keyed = {name: sql_type for name, sql_type in self.columns.items() if has_keys_that_json_lacks(sql_type)}
@@ -371,11 +392,23 @@ class Pipeline(_Definition):
                 is_result, taken = True, {name.casefold() for name in given}
         known = (*given, *_OF_RESULTS) if given is not None else None
         check_expectations(self.expectations, (), known, _RESULT_TYPES, self.event_time)
-        self._check_named_columns(given)
+        self._check_named_columns(given, of_events=self._of_events())
+
+    def _of_events(self) -> frozenset[str] | None:
+        """Columns that tables beside the result have of its events; None: whatever the source tables have."""
+        if not self._sets_aside:
+            return frozenset()
+        selects = [table.select for table in self.tables]
+        if any(select is None for select in selects):
+            return None
+        return frozenset(name for select in selects for name in select or ())
+
+    @property
+    def _sets_aside(self) -> bool:
+        return any(isinstance(step, Enrich) and step.missing == "quarantine" for step in self.row_steps)
 
     def _check_late_name(self, name: str) -> None:
-        sets_aside = any(isinstance(step, Enrich) and step.missing == "quarantine" for step in self.row_steps)
-        if sets_aside and name.casefold() in QUARANTINE_COLUMNS:
+        if self._sets_aside and name.casefold() in QUARANTINE_COLUMNS:
             raise ValueError(f"{name!r} is a column that Tidemark adds to quarantined rows: choose another name")
         if self.watermark is not None and self.watermark.late is not Late.DROP and name.casefold() in LATE_COLUMNS:
             raise ValueError(f"{name!r} is a column that Tidemark adds to late rows: choose another name")

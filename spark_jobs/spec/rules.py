@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from spark_jobs.spec.base import Spec
-from spark_jobs.spec.expressions import Condition, columns, is_numeric, is_text, raising_function, to_text
+from spark_jobs.spec.expressions import Condition, columns, is_numeric, is_text, raising_function
+from spark_jobs.spec.names import in_spark, text_in_spark
 from spark_jobs.spec.patterns import check_pattern
 
 OnFailure = Literal["quarantine", "warn", "fail"]
@@ -80,7 +81,7 @@ class NotNull(_Rule):
     @property
     def condition(self) -> str:
         """`column IS NOT NULL`."""
-        return f"`{self.column}` IS NOT NULL"
+        return f"{in_spark(self.column)} IS NOT NULL"
 
 
 class Between(_Rule):
@@ -113,9 +114,9 @@ class Between(_Rule):
         """The bounds as comparisons."""
         bounds = []
         if self.min is not None:
-            bounds.append(f"`{self.column}` >= {self.min}")
+            bounds.append(f"{in_spark(self.column)} >= {self.min}")
         if self.max is not None:
-            bounds.append(f"`{self.column}` <= {self.max}")
+            bounds.append(f"{in_spark(self.column)} <= {self.max}")
         return " AND ".join(bounds)
 
     def refuses_type(self, sql_type: str) -> str | None:
@@ -141,7 +142,7 @@ class OneOf(_Rule):
     @property
     def condition(self) -> str:
         """`column IN (…)`."""
-        return f"`{self.column}` IN ({', '.join(to_text(value) for value in self.values)})"
+        return f"{in_spark(self.column)} IN ({', '.join(text_in_spark(value) for value in self.values)})"
 
     def refuses_type(self, sql_type: str) -> str | None:
         """It compares texts."""
@@ -171,7 +172,7 @@ class Matches(_Rule):
     @property
     def condition(self) -> str:
         """`column RLIKE …`, from the beginning of the text to its end; a dot is any character."""
-        return f"`{self.column}` RLIKE {to_text(f'{chr(92)}A(?s:{self.regex}){chr(92)}z')}"
+        return f"{in_spark(self.column)} RLIKE {text_in_spark(f'{chr(92)}A(?s:{self.regex}){chr(92)}z')}"
 
     def refuses_type(self, sql_type: str) -> str | None:
         """It compares texts."""

@@ -5,6 +5,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.quarantine import header_told
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Files, Ingest
 from spark_jobs.transforms.rows import (
     HEADER,
@@ -52,9 +54,16 @@ def read_again(set_aside: DataFrame, definition: Ingest) -> DataFrame:
     refused = reduce(lambda left, right: left | right, strict, F.col(REASON).isNotNull())
     if (header := header_line(definition)) is not None:
         # Its file's header stands in the detail.
-        other = (F.col(WAS) == HEADER) & ~F.endswith(F.col(_WAS_DETAIL), F.lit(f", got {header}"))
+        delimiter = definition.source.delimiter if isinstance(definition.source, Files) else ","
+        known = (header_told(header, delimiter, quoted=quoted) for quoted in (True, False))
+        same = reduce(lambda left, right: left | right, (_ends(f", got {each}") for each in known))
+        other = (F.col(WAS) == HEADER) & ~same
         refused = refused | F.coalesce(is_header_line(header), F.lit(False)) | F.coalesce(other, F.lit(True))
     return judged.withColumn(PASSES, ~refused)
+
+
+def _ends(text: str) -> Column:
+    return F.endswith(F.col(_WAS_DETAIL), F.lit(text))
 
 
 def header_line(definition: Ingest) -> str | None:
@@ -75,9 +84,9 @@ def for_bronze(passed: DataFrame, definition: Ingest, clock: Column, seq: Column
         seq: their number there.
     """
     parts = (F.col(f"{_SOURCE}.{name}").cast("string") for name in ("name", "partition", "position"))
-    event_id = F.col(definition.event_id).cast("string") if definition.event_id else F.md5(F.concat_ws("/", *parts))
+    event_id = column(definition.event_id).cast("string") if definition.event_id else F.md5(F.concat_ws("/", *parts))
     return passed.select(
-        *definition.payload,
+        *columns_of(definition.payload),
         event_id.alias("_event_id"),
         seq.cast("bigint").alias("_ingest_seq"),
         clock.alias("_ingest_time"),

@@ -6,9 +6,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import COUNTED_UPTO, EVENTS, GAP, JUDGED, SESSION
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Aggregate, Session, TopN, Window
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import split_order_by
+from spark_jobs.spec.names import in_spark
 
 
 def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> DataFrame:
@@ -20,11 +22,11 @@ def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> Dat
     On a stream this is Spark's own stateful aggregation; in batch it gives the rows that the stream would give if no
     event came late.
     """
-    keys: list[Column] = [F.col(name) for name in step.by]
+    keys: list[Column] = columns_of(step.by)
     if step.window is not None:
         if event_time is None:
             raise ValueError("a window needs an event time")
-        given = F.col(SESSION) if SESSION in events.columns else window_column(F.col(event_time), step.window)
+        given = F.col(SESSION) if SESSION in events.columns else window_column(column(event_time), step.window)
         window = given.alias("__window")
         if JUDGED in events.columns:
             # As the stream has counted them: not in windows that were closed when an event came.
@@ -41,7 +43,7 @@ def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> Dat
         if step.window is not None
         else []
     )
-    return grouped.select(*bounds, *step.by, *step.measures, EVENTS)
+    return grouped.select(*bounds, *columns_of((*step.by, *step.measures, EVENTS)))
 
 
 def _event_count() -> Column:
@@ -57,11 +59,11 @@ def top_n(results: DataFrame, step: TopN, by: Iterable[str]) -> DataFrame:
         step: how many, in which order.
         by: the key of a group inside its window.
     """
-    order = ", ".join((*split_order_by(step.order_by), *(f"`{name}`" for name in by)))
+    order = ", ".join((*split_order_by(step.order_by), *(in_spark(name) for name in by)))
     rank = F.expr(f"row_number() OVER (PARTITION BY window_start, window_end ORDER BY {order})")
     with_rank = results.withColumn("rank", rank).where(F.col("rank") <= step.n)
     bounds = ["window_start", "window_end", "rank"]
-    return with_rank.select(*bounds, *(name for name in results.columns if name not in bounds))
+    return with_rank.select(*columns_of((*bounds, *(name for name in results.columns if name not in bounds))))
 
 
 def gap_us(window: Session) -> Column:

@@ -4,7 +4,7 @@ Spark's stateful operators drop late rows in silence. Above the narrow branch, e
 dropped, and counts all of them. Both branches lie over one source, so that it is read by one set of offsets.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 
@@ -16,8 +16,10 @@ from spark_jobs.plan.columns import FATE, GAP, HEARTBEAT, INGEST_SEQ, JUDGED, KE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.operators import Operator, Side
 from spark_jobs.plan.verdicts import Never, Verdict
-from spark_jobs.spec import Pipeline
+from spark_jobs.spark.columns import column, columns_of
+from spark_jobs.spec import Enrich, Pipeline
 from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms.events import HISTORY, with_row_steps
 from spark_jobs.transforms.operators import transform_of
 
@@ -85,6 +87,18 @@ class Branches:
             frames[side.name].append(source)
         return self.transform.results(*(self._going_on(union(frames[side.name]), side) for side in self._plan.sides))
 
+    def looked_up(self, sources: Sequence[DataFrame]) -> Iterator[tuple[Enrich, DataFrame, DataFrame]]:
+        """Each `Enrich` with the rows that meet it and those of its table.
+
+        Args:
+            sources: as in `results`.
+        """
+        for _, (side, source) in self._sides_of(sources):
+            for number, step in enumerate(side.steps):
+                if isinstance(step, Enrich):
+                    before = with_row_steps(source, side.steps[:number], lookups=self._lookups)
+                    yield step, before, self._lookups[step.table]
+
     def _sides_of(self, sources: Sequence[DataFrame]) -> list[tuple[int, tuple[Side, DataFrame]]]:
         """Each source with its number and its side."""
         sides = [side for side in self._plan.sides for _ in side.tables]
@@ -100,7 +114,9 @@ class Branches:
             # between two conditions Spark would take apart, and push down the one without the time.
             if self._has_gaps:
                 goes_on = goes_on & (F.col(GAP) > 0)
-            goes_on = F.unix_micros(time) >= F.when(goes_on, F.lit(_LEAST_LONG)).otherwise(F.lit(_GREATEST_LONG))
+            goes_on = F.unix_micros(column(time)) >= F.when(goes_on, F.lit(_LEAST_LONG)).otherwise(
+                F.lit(_GREATEST_LONG)
+            )
         events = passed.where(goes_on).drop(FATE)
         if self.cut_us is None:
             return events
@@ -126,7 +142,7 @@ class Branches:
     def _with_watermark(self, stream: DataFrame, side: Side) -> DataFrame:
         if side.delay is None or side.event_time is None:
             return stream
-        return stream.withWatermark(side.event_time, f"{duration_ms(side.delay)} milliseconds")
+        return stream.withWatermark(in_spark(side.event_time), f"{duration_ms(side.delay)} milliseconds")
 
     def _narrow(self, stream: DataFrame, side: Side, index: int) -> DataFrame:
         events = self._with_account(self._steps(stream, side), side, index)
@@ -135,15 +151,15 @@ class Branches:
             events = events.withColumn(FATE, F.coalesce(F.col(FATE), passed_over))
         # Who counts events asks of no group, and need not read its key a second time.
         keys = self.operator.event_keys if self.operator.verdict.counts_groups else ()
-        key = [F.col(f"`{name}`") for name in keys]
+        key = columns_of(keys)
         # A hash passes over nulls: without their flags (null, a) and (a, null) would be one key.
-        hashed = F.xxhash64(F.lit(0), *chain.from_iterable((F.isnull(column), column) for column in key))
+        hashed = F.xxhash64(F.lit(0), *chain.from_iterable((F.isnull(part), part) for part in key))
         gap = [GAP] if self._has_gaps else []
         return events.select(TIME, SEQ, FATE, SOURCE, hashed.alias(KEY), *gap)
 
     def _with_account(self, events: DataFrame, side: Side, index: int) -> DataFrame:
         name = self._time(side)
-        time: Column = F.col(name) if name else F.lit(0).cast("timestamp")
+        time: Column = column(name) if name else F.lit(0).cast("timestamp")
         if self._has_gaps:
             time = F.when(F.col(GAP) > 0, time)
         return events.withColumns({TIME: time, SEQ: F.when(~F.col(HEARTBEAT), F.col(INGEST_SEQ)), SOURCE: F.lit(index)})

@@ -6,7 +6,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import ERA, FATE
+from spark_jobs.spark.columns import column
 from spark_jobs.spec import Enrich, Select, Table, Where
+from spark_jobs.spec.names import in_spark
 from spark_jobs.spec.steps import StepSpec
 
 FILTERED, WITHHELD, UNMATCHED, QUARANTINED, HISTORY = 1, 2, 3, 4, 5
@@ -54,7 +56,7 @@ def with_row_steps(
                 given = {name: F.expr(sql) for name, sql in step.columns.items()}
                 if only is not None:
                     passed = F.col(FATE).isNull() if has_fate else F.lit(True)
-                    given = {name: F.when(only & passed, column) for name, column in given.items()}
+                    given = {name: F.when(only & passed, value) for name, value in given.items()}
                 rows = rows.withColumns(given)
             case Where():
                 fate = F.when(~F.coalesce(F.expr(step.condition), F.lit(False)), _byte(removed))
@@ -73,9 +75,9 @@ def with_row_steps(
 def _enriched(rows: DataFrame, step: Enrich, table: DataFrame) -> DataFrame:
     """The rows with the columns of an `Enrich`, and `_FOUND`: null where the table does not have the key."""
     on = (*step.on, *((ERA,) if ERA in table.columns else ()))
-    keys = [F.col(f"`{name}`").alias(f"{_LOOKUP}{name}") for name in on]
-    new = [F.col(f"`{column}`").alias(name) for name, column in step.columns.items()]
+    keys = [column(name).alias(f"{_LOOKUP}{name}") for name in on]
+    new = [column(theirs).alias(name) for name, theirs in step.columns.items()]
     found = table.select(*keys, *new, F.lit(True).alias(_FOUND))
-    equal = " AND ".join(f"`{name}` = `{_LOOKUP}{name}`" for name in on)
+    equal = " AND ".join(f"{in_spark(name)} = {in_spark(_LOOKUP + name)}" for name in on)
     joined = rows.join(F.broadcast(found), F.expr(equal), "left")
     return joined.drop(*(f"{_LOOKUP}{name}" for name in on))

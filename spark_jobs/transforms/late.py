@@ -17,6 +17,7 @@ from spark_jobs.plan.verdicts import MISSED, Verdict
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spec import Table
+from spark_jobs.spec.names import column_named, text_in_spark
 from spark_jobs.transforms.events import project
 
 _WINDOWS = f"missed_windows {MISSED}, partly_late BOOLEAN, "
@@ -95,8 +96,9 @@ class Bronze:
         select = self.tables[index].select
         if select is None:
             return found.drop_columns([HEARTBEAT])
-        if all(_is_name(sql) and sql in found.column_names for sql in select.values()):
-            names = {**select, **{name: name for name in EVENT_COLUMNS}}
+        if all(column_named(sql) in found.column_names for sql in select.values()):
+            names = {name: str(column_named(sql)) for name, sql in select.items()}
+            names |= {name: name for name in EVENT_COLUMNS}
             return found.select(list(names.values())).rename_columns(list(names))
         return self._read(index, self.spark.createDataFrame(found, self.schemas[index])).toArrow()
 
@@ -213,7 +215,7 @@ class LateRows:
 
     def _side_of_source(self) -> str:
         names = [side.name for side in self._plan.sides for _ in side.tables]
-        return f"element_at(array({', '.join(repr(name) for name in names)}), {SOURCE} + 1)"
+        return f"element_at(array({', '.join(text_in_spark(name) for name in names)}), {SOURCE} + 1)"
 
     def _counted(self, events: int, pairs: int | None, groups: int) -> LateCount:
         most = groups if self._verdict.counts_groups and not self._verdict.counts_per_task else events
@@ -240,11 +242,6 @@ class LateRows:
             f"{batch_id}L AS _batch_id",
             f"{verdict.groups()} AS {_GROUPS}",
         )
-
-
-def _is_name(sql: str) -> bool:
-    """Whether an expression can only be the name of a column, where there is one."""
-    return sql.isidentifier() and sql.casefold() not in ("null", "true", "false")
 
 
 def _beside(events: pa.Table, verdicts: pa.Table) -> pa.Table:

@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_jobs.plan.columns import BATCH, CLOSED, IN_RESULT, INGEST_SEQ, SESSION
+from spark_jobs.spark.columns import columns_of
+from spark_jobs.spec.names import in_spark
 
 _AT, _GAP, _FROM, _UPTO = "__at_us", "__gap_of_event_us", "__session_from_us", "__session_upto_us"
 
@@ -27,17 +29,17 @@ def first_of_each(events: DataFrame, keys: Sequence[str], time: str, within_ms: 
         within_ms: two events of a key are the same where less than this lies between them, in milliseconds.
     """
     kept, event = "__kept", "__event"
-    row = F.struct(*(F.col(f"`{name}`") for name in events.columns)).alias(event)
+    row = F.struct(*columns_of(events.columns)).alias(event)
     # What is in the result first, then by arrival.
     order = F.struct((~F.col(IN_RESULT)).alias("later"), F.col(INGEST_SEQ).alias("seq"), row)
     compared = " ".join(
         f"WHEN left.{field} < right.{field} THEN -1 WHEN left.{field} > right.{field} THEN 1"
         for field in ("later", "seq")
     )
-    distance = f"abs(unix_micros(k.{event}.`{time}`) - unix_micros(e.{event}.`{time}`))"
+    distance = f"abs(unix_micros(k.{event}.{in_spark(time)}) - unix_micros(e.{event}.{in_spark(time)}))"
     taken = f"exists(kept, k -> {distance} < {within_ms * 1000}L)"
     empty = f"filter({kept}, e -> false)"
-    grouped = events.groupBy(*(F.col(f"`{name}`") for name in keys)).agg(F.collect_list(order).alias(kept))
+    grouped = events.groupBy(*columns_of(keys)).agg(F.collect_list(order).alias(kept))
     in_order = grouped.select(F.expr(f"array_sort({kept}, (left, right) -> CASE {compared} ELSE 0 END)").alias(kept))
     greedy = f"aggregate({kept}, {empty}, (kept, e) -> IF(e.later AND {taken}, kept, concat(kept, array(e))))"
     return in_order.select(F.explode(F.expr(greedy)).alias("__one")).select(f"__one.{event}.*").drop(IN_RESULT)
@@ -55,7 +57,7 @@ def with_sessions(events: DataFrame, keys: Sequence[str], time: Column, gap_us: 
     timed = events.withColumns({_AT: F.unix_micros(time), _GAP: gap_us})
     bounds = [StructField(name, LongType()) for name in (_FROM, _UPTO)]
     schema = StructType([*timed.schema.fields, *bounds])
-    found = timed.groupBy(*(F.col(f"`{name}`") for name in keys)).applyInArrow(_sessions, schema)
+    found = timed.groupBy(*columns_of(keys)).applyInArrow(_sessions, schema)
     session = F.struct(F.timestamp_micros(_FROM).alias("start"), F.timestamp_micros(_UPTO).alias("end"))
     return found.withColumn(SESSION, session).drop(_AT, _GAP, _FROM, _UPTO)
 

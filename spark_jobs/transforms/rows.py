@@ -10,12 +10,14 @@ from spark_jobs.plan.quarantine import HEADER as HEADER
 from spark_jobs.plan.quarantine import INSIDE_QUOTES, NOT_UTF8
 from spark_jobs.plan.quarantine import REPEATED_HEADER as REPEATED_HEADER
 from spark_jobs.plan.quarantine import UNREADABLE as UNREADABLE
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spark.schemas import schema_ddl
 from spark_jobs.spec import Files, Ingest, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.durations import duration_ms, format_duration
 from spark_jobs.spec.expressions import columns
-from spark_jobs.spec.personal import MASK
+from spark_jobs.spec.names import in_spark
+from spark_jobs.spec.personal import MASK, is_personal
 from spark_jobs.transforms.csv_columns import NO_WIDER, Wider, csv_row, kept_values
 from spark_jobs.transforms.csv_lines import leaves_quote_open
 
@@ -77,8 +79,8 @@ def parse(raw: DataFrame, definition: Ingest, wider: Wider = NO_WIDER) -> DataFr
         detail = detail.when(F.size(lacking) > 0, F.concat(F.lit("it lacks "), F.array_join(lacking, ", ")))
     # Columns of their own: what is asked more than once is not found out again.
     return raw.withColumns({_ROW: row, _ALSO: also}).select(
-        *raw.columns,
-        *(F.col(f"{_ROW}.`{name}`").alias(name) for name in definition.columns),
+        *columns_of(raw.columns),
+        *(F.col(f"{_ROW}.{in_spark(name)}").alias(name) for name in definition.columns),
         *([kept.alias(UNKNOWN_FIELDS)] if UNKNOWN_FIELDS in definition.payload else []),
         reason.alias(REASON),
         detail.alias(DETAIL),
@@ -115,7 +117,7 @@ def wrong_types(definition: Ingest, wider: Wider = NO_WIDER) -> Column:
         values = F.from_json(RAW, "map<string,string>")
 
         def read(name: str, sql_type: str) -> Column:
-            return F.from_json(RAW, f"`{name}` {sql_type}")[name]
+            return F.from_json(RAW, schema_ddl({name: sql_type}))[name]
 
     found = [
         F.when(values[name].isNotNull() & read(name, sql_type).isNull(), F.lit(f"{name} is no {sql_type}"))
@@ -131,7 +133,7 @@ def typed(rows: DataFrame, definition: Ingest) -> DataFrame:
     A text that is not UTF-8 is refused by every reader of Delta tables that comes upon it.
     """
     texts = [
-        F.col(f"`{name}`").cast("string")
+        column(name).cast("string")
         for name in definition.columns
         if "string" in rows.schema[name].dataType.simpleString()
     ]
@@ -204,8 +206,8 @@ def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] =
     limit_us = duration_ms(definition.max_future) * 1000
     arrival = F.col("_ingest_time")
     if definition.arrival_time:
-        arrival = F.least(F.col(definition.arrival_time), arrival)
-    event_time = F.col(definition.event_time)
+        arrival = F.least(column(definition.arrival_time), arrival)
+    event_time = column(definition.event_time)
     # Compared without a difference, which could overflow: a stream would stop at such a row for ever.
     latest_us = F.least(F.unix_micros(arrival), F.lit(_LAST_US)) + F.lit(limit_us)
     too_far = F.unix_micros(event_time) > latest_us
@@ -218,7 +220,7 @@ def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] =
     faults = [
         *((broken(rule), rule.name, values_read(rule, definition.personal)) for rule in quarantining),
         (too_far, FUTURE, far),
-        (too_early, PAST, _before_year_one(definition.event_time)),
+        (too_early, PAST, _before_year_one(definition.event_time, definition.personal)),
         *((broken(rule), rule.name, values_read(rule, definition.personal)) for rule in set_aside),
     ]
     found = F.when(F.col(REASON).isNotNull(), F.lit(-1))
@@ -264,8 +266,10 @@ def rules_with(definition: Ingest, on_failure: str) -> tuple[RowRule, ...]:
     return tuple(rule for rule in definition.all_rules if rule.on_failure == on_failure)
 
 
-def _before_year_one(column: str) -> Column:
-    return F.concat(F.lit(f"{column} is "), F.unix_micros(column).cast("string"), F.lit(" microseconds from 1970"))
+def _before_year_one(name: str, personal: Collection[str]) -> Column:
+    if is_personal(name, personal):
+        return _values([name], personal)
+    return F.concat(F.lit(f"{name} is "), F.unix_micros(column(name)).cast("string"), F.lit(" microseconds from 1970"))
 
 
 def _form(definition: Ingest) -> str:
@@ -274,7 +278,7 @@ def _form(definition: Ingest) -> str:
 
 def _values(names: Sequence[str], personal: Collection[str]) -> Column:
     def shown(name: str) -> Column:
-        return F.lit(MASK) if name in personal else F.coalesce(F.col(name).cast("string"), F.lit("null"))
+        return F.lit(MASK) if is_personal(name, personal) else F.coalesce(column(name).cast("string"), F.lit("null"))
 
     parts = [F.concat(F.lit(f"{name} is "), shown(name)) for name in names]
     return reduce(lambda left, right: F.concat(left, F.lit(", "), right), parts) if parts else F.lit("")

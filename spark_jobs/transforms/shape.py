@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
+from spark_jobs.spark.columns import column
 from spark_jobs.spec import Files, Ingest
 from spark_jobs.transforms.csv_columns import Wider, more_columns
 from spark_jobs.transforms.rows import RAW, REASON
@@ -42,7 +43,7 @@ def with_unknown_fields(rows: DataFrame, definition: Ingest, number: Column, wid
 def shape_counts(definition: Ingest) -> list[Column]:
     """The aggregates of the counting pass that `shape_of` reads."""
     return [
-        *(F.count(F.col(f"`{name}`")).alias(f"filled_{index}") for index, name in enumerate(definition.columns)),
+        *(F.count(column(name)).alias(f"filled_{index}") for index, name in enumerate(definition.columns)),
         F.count(F.col(_UNKNOWN)).alias("searched"),
         F.count(F.when(F.size(_UNKNOWN) > 0, 1)).alias("unknown"),
         F.min(F.array_min(_UNKNOWN)).alias("first_unknown"),

@@ -10,11 +10,12 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.lookups import LookupMovedError, RepeatedKeyError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.spec import Aggregate, Enrich, Pipeline, Sink, Table, Tumbling, Watermark, Where
 from tests.support import lakes
 
@@ -162,3 +163,15 @@ def test_a_table_with_a_key_twice_or_none_at_all_is_refused(spark: SparkSession,
     write_deltalake(lake.table_uri("silver.products"), twice)
     with pytest.raises(RepeatedKeyError, match="more than one row with the same p "):
         lakes.run(spark, lake, pipeline("null", windowed=False))
+
+
+def test_a_key_of_another_type_is_refused_before_anything_is_read(spark: SparkSession, lake: Lake) -> None:
+    """`"7"` and `"07"` are two keys of the table, and both the number 7: the event would become two."""
+    bronze = lakes.Bronze(lake, "bronze.sales", {**COLUMNS, "p": pa.int32()}, "t")
+    bronze.append([{"p": 7, "v": 1, "t": lakes.at(START)}])
+    products(lake, {"7": "tea", "07": "milk"})
+    with pytest.raises(
+        SchemaMismatchError, match=r"Enrich compares `p` of its events, int, with `p` of silver\.products"
+    ):
+        lakes.run(spark, lake, pipeline("null", windowed=False))
+    assert not exists(lake, "gold.by_category")

@@ -6,19 +6,37 @@ import json
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import current_epoch
 from spark_jobs.lake.history import ledger_rows
 from spark_jobs.lake.quality import Check
 from spark_jobs.lake.query import run
+from spark_jobs.plan.quarantine import header_told
 from spark_jobs.quality import frames
 from spark_jobs.quality.checking import check
-from spark_jobs.spec import Between, Files, Ingest, Matches, NotNull, OneOf, Satisfies, Sink, Unique
+from spark_jobs.spec import (
+    Between,
+    Files,
+    Ingest,
+    Matches,
+    NotNull,
+    OneOf,
+    Pipeline,
+    Satisfies,
+    Select,
+    Sink,
+    Table,
+    Unique,
+)
 from spark_jobs.spec.personal import MASK
+from spark_jobs.transforms.again import read_again
+from tests.support import lakes
 
 ROWS = (
     {"id": "a-1", "f": 0.1, "d": 0.5, "m": "0.10", "n": 1, "k": 9007199254740993},
@@ -46,9 +64,30 @@ RULES = {
     Satisfies("a number", "CAST(id AS INT) > 0"): 0,
     Satisfies("in words", "coalesce(n % 2 = 1, false) OR id LIKE 'a%'"): 2,
     Satisfies("quotient", "k / n > 0"): 2,
-    # DuckDB has no such function: Spark looks, whatever the size.
+    # What DuckDB is not proven to judge alike, Spark judges, whatever the size.
     Satisfies("by spark", "crc32(id) > 0"): 0,
 }
+
+BY_SPARK = {"a number", "quotient", "by spark"}
+
+# For these DuckDB computes another value than Spark, without an error.
+OTHERWISE = (
+    "dayofweek(at) BETWEEN 2 AND 6",
+    "dayname(at) NOT IN ('Sat', 'Sun')",
+    "monthname(at) = 'January'",
+    "weekday(at) < 5",
+    r"code LIKE 'A\\_%'",
+    "substring(code, 0, 2) = 'A1'",
+    "round(price, 2) = total",
+    "CAST(score AS INT) <= 4",
+    "CAST(price AS STRING) <> '1.0'",
+    "CAST(code AS BOOLEAN)",
+    "size(tags) > 0",
+    "format_string('%d', n) <> '1'",
+    "timestampdiff(MONTH, TIMESTAMP '2026-01-31 00:00:00', at) < 2",
+    "upper(code) <> 'SS'",
+    "lower(code) <> 'i'",
+)
 
 
 def no_spark() -> NoReturn:
@@ -94,7 +133,7 @@ def test_a_rule_has_one_verdict_wherever_it_is_asked(
     expected = {rule.name: count for rule, count in RULES.items()}
     by_stream = {rule.name: entry.reasons.get(f"warn: {rule.name}", 0) for rule in rules}
     with_spark = check(lake, definition, lambda: spark, most_rows=0)
-    fitting = definition.model_copy(update={"rules": rules[:-1]})
+    fitting = definition.model_copy(update={"rules": tuple(rule for rule in rules if rule.name not in BY_SPARK)})
     without_spark = check(lake, fitting, no_spark)
     monkeypatch.setattr(frames, "IN_MEMORY_BYTES", 0)
     in_a_table = check(lake, fitting, no_spark)
@@ -102,10 +141,53 @@ def test_a_rule_has_one_verdict_wherever_it_is_asked(
     assert by_stream == expected
     assert counts(with_spark) == counts(fallen_back) == {**expected, "not_null(at)": 0, "unique(n)": 0}
     assert in_a_table.results == without_spark.results
-    assert counts(without_spark) == {name: count for name, count in counts(with_spark).items() if name != "by spark"}
+    assert counts(without_spark) == {name: count for name, count in counts(with_spark).items() if name not in BY_SPARK}
     assert (with_spark.read_by, without_spark.read_by, fallen_back.read_by) == ("spark", "duckdb", "spark")
     samples = [dict(sample) for each in (*with_spark.results, *without_spark.results) for sample in each.samples]
     assert {sample["id"] for sample in samples if "id" in sample} == {MASK}
+
+
+def test_a_check_agrees_with_the_stream_where_duckdb_would_not(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    rules = tuple(Satisfies(f"rule {number}", sql, on_failure="warn") for number, sql in enumerate(OTHERWISE))
+    columns = {"code": "STRING", "price": "DOUBLE", "total": "DECIMAL(10, 2)", "score": "DOUBLE", "n": "INT",
+               "tags": "ARRAY<STRING>", "at": "TIMESTAMP"}  # fmt: skip
+    definition = Ingest(
+        name="ingest_odd",
+        source=Files(str(tmp_path / "in")),
+        columns=columns,
+        event_time="at",
+        rules=rules,
+        sink=Sink("bronze.odd"),
+    )
+    lines = [
+        {
+            "code": code,
+            "price": price,
+            "total": total,
+            "score": score,
+            "n": n,
+            "tags": tags,
+            "at": f"2026-0{n + 1}-0{day}",
+        }
+        for code, price, total, score, n, tags, day in (
+            ("A1", 1.0, "1.00", 4.6, 0, [], 3),
+            ("A_1", 2.675, "2.68", 4.4, 1, None, 4),
+            ("ß", 0.125, "0.13", -4.5, 2, ["x"], 5),
+            ("İ", 1e21, "7.00", 5.0, 0, ["x"], 1),
+            ("t", 0.1, "0.10", None, 1, ["x"], 7),
+        )
+    ]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    query = IngestQuery(spark, lake, definition)
+    query.start(until_caught_up=True).awaitTermination()
+    epoch = current_epoch(lake, definition.name)
+    assert epoch is not None
+    ((_, entry),) = ledger_rows(lake, "bronze.odd", definition.name, epoch.number)
+    found = check(lake, definition, lambda: spark)
+    by_stream = {rule.name: entry.reasons.get(f"warn: {rule.name}", 0) for rule in rules}
+    assert counts(found) == {**by_stream, "not_null(at)": 0}
+    assert sum(count > 0 for count in by_stream.values()) > len(OTHERWISE) / 2, "most rules are broken by some row"
 
 
 def test_a_changed_rule_keeps_the_checkpoint_and_masks_what_it_sets_aside(
@@ -127,3 +209,50 @@ def test_a_changed_rule_keeps_the_checkpoint_and_masks_what_it_sets_aside(
         assert query.error is None
     assert run(lake, "SELECT name FROM bronze.changed")[1] == [("Ada",)]
     assert run(lake, "SELECT detail FROM bronze.changed__quarantine")[1] == [(f"name is {MASK}",)]
+
+
+def test_a_file_without_its_header_quotes_no_line_and_is_replayed_by_its_digest(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    definition = Ingest(
+        name="ingest_headless",
+        source=Files(str(tmp_path / "in"), format="csv"),
+        columns={"id": "STRING", "email": "STRING", "at": "TIMESTAMP"},
+        event_time="at",
+        sink=Sink("bronze.headless"),
+        personal=("email",),
+    )
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1.csv").write_text("3,carol@example.org,2026-01-01T00:00:00Z\n")
+    query = IngestQuery(spark, lake, definition)
+    query.start(until_caught_up=True).awaitTermination()
+    assert query.error is None
+    ((reason, detail),) = run(lake, "SELECT reason, detail FROM bronze.headless__quarantine")[1]
+    assert (reason, "carol" in str(detail)) == ("header", False)
+    assert str(detail).startswith("expected id,email,at, got 3 fields (line ")
+    other = definition.model_copy(update={"columns": {"at": "TIMESTAMP", "id": "STRING", "email": "STRING"}})
+    rows = spark.createDataFrame(
+        [("2026-01-01T00:00:00Z,3,x", "header", f"expected id, got {header_told('at,id,email', ',', quoted=False)}")],
+        "raw STRING, reason STRING, detail STRING",
+    ).selectExpr(
+        "*", "struct('a' AS name, 1 AS partition, 1L AS position) AS _source", "now() AS _ingest_time", "0L AS __index"
+    )
+    assert [row["__passes"] for row in read_again(rows, other).collect()] == [True]
+    assert [row["__passes"] for row in read_again(rows, definition).collect()] == [False]
+
+
+def test_a_value_that_cannot_be_cast_is_in_no_error_of_a_stream(spark: SparkSession, lake: Lake) -> None:
+    """Spark's ANSI mode quotes it, also through what a driver says of its pipelines and keeps of them."""
+    bronze = lakes.Bronze(lake, "bronze.people", {"email": pa.string(), "t": lakes.TIMESTAMP}, "t")
+    bronze.append([{"email": "carol@example.org", "t": lakes.at(1_700_000_000_000)}])
+    definition = Pipeline(
+        name="cast_people",
+        source=Table("bronze.people", select={"email": "email", "t": "t"}),
+        steps=(Select({"n": "CAST(email AS INT)"}),),
+        sink=Sink("gold.people"),
+        personal=("email",),
+    )
+    outcomes = Driver(spark, lake, [definition]).run_until_caught_up(close=False)
+    told = str(outcomes["cast_people"].error)
+    assert "carol" not in told
+    assert "CAST_INVALID_INPUT" in told

@@ -79,6 +79,13 @@ class TestDifferences:
         arrive(lake, odd, *[GOOD] * 99)
         assert ("retyped", "quantity", "1 of 100 rows have a value that is no INT") in told(lake, an_ingest_of())
 
+    def test_a_line_that_may_be_an_event_names_no_column(self, lake):
+        arrive(lake, "s1,2,carol@example.org,2026-01-01", "s2,3,x,2026-01-01", name="one.csv")
+        columns = {"sale_id": "STRING", "quantity": "INT", "email": "STRING", "sold_at": "TIMESTAMP"}
+        found = told(lake, an_ingest(columns=columns, source=Files("landing/sales", format="csv"), personal=("email",)))
+        assert "carol" not in str(found)
+        assert ("new", "field 3", "1 of 1 files have it; it is dropped") in found
+
     def test_the_header_of_csv_and_the_schema_of_parquet(self, lake):
         arrive(lake, 'sale_id;"quantity";price;sold_at', "s1;1;1.5;2026-01-01", name="one.csv")
         csv = an_ingest(

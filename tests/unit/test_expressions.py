@@ -299,11 +299,17 @@ class TestColumns:
     def test_outside_of_aggregates_it_reads_these(self, sql, loose):
         assert ungrouped_columns(sql) == loose
 
-    @pytest.mark.parametrize("name", ["product_id", "größe", "Names2"])
+    @pytest.mark.parametrize(
+        "name",
+        ["product_id", "größe", "Names2", "order", "1a", "@timestamp", "event-time", "event:time", 'say"'],
+    )
     def test_a_plain_column_is_a_name(self, name):
         assert COLUMN.validate_python(name) == name
 
-    @pytest.mark.parametrize("name", ["", "a.b", "a + 1", "upper(a)", "a b", "1a", "`a`", "a-b"])
+    @pytest.mark.parametrize(
+        "name",
+        ["", "a.b", "a + 1", "upper(a)", "a b", "`a`", "a+b", "a::date", "a[0]", "a||b", "a\x1bb"],
+    )
     def test_expressions_are_no_plain_columns(self, name):
         assert "compute it in a Select before" in message(COLUMN, name)
 

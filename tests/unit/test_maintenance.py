@@ -1,9 +1,12 @@
 """Maintenance of real tables, without a JVM: nothing that anybody needs is lost, and everything stays small."""
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
@@ -11,6 +14,7 @@ from spark_jobs.console.maintaining import done_text
 from spark_jobs.lake import compaction, maintenance
 from spark_jobs.lake.checkpoints import Starts, begin_epoch, fix_starts
 from spark_jobs.lake.compaction import DataFile, compact, data_files_of, groups_to_compact
+from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.history import latest_version, ledger_rows
 from spark_jobs.lake.maintenance import Maintenance, Pace
 from spark_jobs.lake.readers import Need, needs
@@ -189,6 +193,51 @@ class TestCompaction:
         with pytest.raises(Exception, match="hold 3 rows, their log says 6"):
             compact(lake, TABLE, wrong, ())
         assert latest_version(lake, TABLE) == 2
+
+    def test_a_column_that_the_table_does_not_know_is_not_lost(self, lake):
+        batches(lake, 3)
+        first, *_ = files = data_files_of(open_table(lake, TABLE))
+        path = Path(lake.table_path(TABLE), first.path)
+        pq.write_table(pq.read_table(path).rename_columns(["n", "col-7f4a"]), path)
+        with pytest.raises(LedgerError, match=r"has columns \['col-7f4a'\], which the table does not have"):
+            compact(lake, TABLE, files, ())
+        assert latest_version(lake, TABLE) == 2
+
+    def test_nulls_that_the_log_does_not_know_change_nothing(self, lake):
+        batches(lake, 3)
+        first, *_ = files = data_files_of(open_table(lake, TABLE))
+        path = Path(lake.table_path(TABLE), first.path)
+        pq.write_table(pq.read_table(path).drop_columns(["name"]), path)
+        with pytest.raises(LedgerError, match="column 'name' has 1 nulls where its log says 0"):
+            compact(lake, TABLE, files, ())
+        assert latest_version(lake, TABLE) == 2
+
+    @pytest.mark.parametrize(
+        ("changed", "told"),
+        [
+            (lambda rows: rows.slice(0, 2), "other rows, values, column 'n', column 'name' than"),
+            (lambda rows: rows.set_column(0, "n", [[0, 0, 3]]), "other values, column 'n' than"),
+            (lambda rows: rows.set_column(0, "n", [rows["n"].to_pylist()[::-1]]), "other values than"),
+        ],
+    )
+    def test_what_is_written_is_read_again_before_it_is_named(self, lake, monkeypatch, changed, told):
+        batches(lake, 3)
+        write = compaction.write_deltalake
+        monkeypatch.setattr(
+            compaction, "write_deltalake", lambda table, rows, **options: write(table, changed(rows), **options)
+        )
+        with pytest.raises(LedgerError, match=told):
+            compact(lake, TABLE, data_files_of(open_table(lake, TABLE)), ())
+        assert (latest_version(lake, TABLE), parquet_files(lake)) == (2, 3)
+
+    def test_values_of_every_type_are_the_same_afterwards(self, lake):
+        held = {"a": float("nan"), "b": None, "c": {"x": [1, None]}, "d": [("k", 1)], "e": Decimal("1.20"), "held": 1}
+        kinds = {"c": pa.struct([("x", pa.list_(pa.int64()))]), "d": pa.map_(pa.string(), pa.int64())}
+        kinds |= {"a": pa.float64(), "b": pa.timestamp("us", "UTC"), "e": pa.decimal128(9, 2), "held": pa.int32()}
+        schema = pa.schema([(name, kinds[name]) for name in held])
+        for _ in range(3):
+            write(lake, TABLE, pa.Table.from_pylist([held], schema=schema))
+        assert compact(lake, TABLE, data_files_of(open_table(lake, TABLE)), ("e",)) == 3
 
     def test_readers_find_the_files_in_the_order_in_which_they_came(self, lake):
         batches(lake, 9)

@@ -13,6 +13,7 @@ from infra.lint_structure import problems
         ("match step:\n    case Aggregate():\n        pass", "asks whether something is a Aggregate"),
         ('name = f"{table}__late"', "names a side table by '__late'"),
         ("frame._jdf.count()", "reaches for _jdf"),
+        ("opened = DeltaTable(lake.table_uri(table))", "opens a table unasked what it needs"),
     ],
 )
 def test_what_is_another_layers_business_is_found(source, said):

@@ -50,9 +50,9 @@ class Grouped(Operator):
         return "the whole window" if self.pipeline.top_n else "the rows of its key and windows"
 
     @property
-    def placed_by(self) -> str | None:
+    def placed_by(self) -> tuple[str, ...]:
         """Where its window starts."""
-        return WINDOW_START if self.step.window is not None else None
+        return (WINDOW_START,) if self.step.window is not None else ()
 
     @property
     def can_be_recomputed(self) -> bool:

@@ -12,6 +12,7 @@ from spark_jobs.plan.tables import TableRef, beside
 from spark_jobs.plan.verdicts import Never, Verdict
 from spark_jobs.spec import Enrich, Late, Pipeline, Session, Table, Where
 from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.names import first_of, in_spark
 from spark_jobs.spec.steps import StepSpec
 
 
@@ -64,7 +65,7 @@ class Operator(ABC):
     @property
     def replay(self) -> Replay:
         """How a batch gives the stream's rows."""
-        if not self.can_be_recomputed or self.placed_by is None:
+        if not self.can_be_recomputed or not self.placed_by:
             return Replay.REFUSED
         return Replay.RESULT if self.follows_result else Replay.SUBTRACT
 
@@ -81,9 +82,22 @@ class Operator(ABC):
         """What one late event can change."""
 
     @property
-    def placed_by(self) -> str | None:
-        """Where a result row lies in event time, so that it belongs to a range; SQL. None: nowhere."""
-        return None
+    def placed_by(self) -> tuple[str, ...]:
+        """The columns of which the first with a value says where a result row lies in event time; empty: nothing does.
+
+        By it a row belongs to a range.
+        """
+        return ()
+
+    def placed_in(self, range_us: tuple[int, int]) -> str:
+        """Which rows of the result lie in a range; SQL of Spark.
+
+        Args:
+            range_us: from, and up to; microseconds since 1970.
+        """
+        placed = first_of(self.placed_by, in_spark)
+        begin, end = (f"timestamp_micros({instant}L)" for instant in range_us)
+        return f"{placed} >= {begin} AND {placed} < {end}"
 
     @property
     def can_be_recomputed(self) -> bool:
@@ -120,7 +134,7 @@ class Operator(ABC):
 
     def closed(self, watermark_ms: int) -> str:
         """Which rows of the result the stream does not change any more once its watermark is there; SQL."""
-        return f"({self.placed_by} < timestamp_micros({self.first_open_us(watermark_ms)}L))"
+        return f"({first_of(self.placed_by, in_spark)} < timestamp_micros({self.first_open_us(watermark_ms)}L))"
 
     def first_open_us(self, watermark_ms: int) -> int:
         """No row that is placed before this instant is open; microseconds since 1970."""

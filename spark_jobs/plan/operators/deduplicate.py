@@ -57,9 +57,9 @@ class Deduplicated(Operator):
         return self.groups_after is None
 
     @property
-    def placed_by(self) -> str | None:
+    def placed_by(self) -> tuple[str, ...]:
         """The event time."""
-        return self.pipeline.event_time
+        return (self.pipeline.event_time,) if self.pipeline.event_time else ()
 
     @property
     def touches(self) -> timedelta:

@@ -56,9 +56,9 @@ class Joined(Operator):
         return True
 
     @property
-    def placed_by(self) -> str | None:
+    def placed_by(self) -> tuple[str, ...]:
         """Where its left event happened; without one, its right event."""
-        return f"coalesce({', '.join(self.statistics)})"
+        return self.statistics
 
     @property
     def touches(self) -> timedelta:

@@ -29,9 +29,9 @@ class Stateless(Operator):
         return (EVENT_ID,)
 
     @property
-    def placed_by(self) -> str | None:
+    def placed_by(self) -> tuple[str, ...]:
         """The event time, if there is one."""
-        return self.pipeline.event_time
+        return (self.pipeline.event_time,) if self.pipeline.event_time else ()
 
     @property
     def can_be_recomputed(self) -> bool:

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from spark_jobs.spec.base import FROZEN
 from spark_jobs.spec.expressions import AggregateExpression, PlainColumn, check_column_names, columns, ungrouped_columns
+from spark_jobs.spec.names import column_named
 from spark_jobs.spec.steps.base import Columns, Known, Origins, StepSpec, origins_of, refuse_result_columns
 from spark_jobs.spec.steps.rows import Select
 from spark_jobs.spec.watermark import Late
@@ -126,7 +127,7 @@ class Aggregate(StepSpec):
         selects = (step for step in pipeline.row_steps if isinstance(step, Select))
         copies = {name: sql for step in selects for name, sql in step.columns.items()}
         for name in self.by:
-            if pipeline.event_time in (name, copies.get(name, "").strip(" `()")):
+            if pipeline.event_time in (name, column_named(copies.get(name, "").strip(" ()"))):
                 raise ValueError(
                     f"steps: Aggregate by {name!r} is the event time, by which the window groups already: leave it "
                     "out, or group by something computed from it, such as to_date(...) in a Select"

@@ -31,8 +31,9 @@ def origins_of_table(table: Table, known: Known) -> Origins:
 
 
 def origins_of(names: Iterable[str], given: Origins) -> frozenset[str]:
-    """What the columns of an expression are computed from."""
-    return frozenset().union(*(given.get(name, frozenset()) for name in names))
+    """What the columns of an expression are computed from; Spark finds them whatever their case."""
+    wanted = {name.casefold() for name in names}
+    return frozenset().union(*(origins for name, origins in given.items() if name.casefold() in wanted))
 
 
 class StepSpec(Spec):

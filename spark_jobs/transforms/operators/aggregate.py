@@ -1,10 +1,10 @@
 """Groups by window and key."""
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import BATCH, EVENTS, FATE
 from spark_jobs.plan.operators.aggregate import Grouped
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Session
 from spark_jobs.transforms.aggregation import aggregate, gap_us
 from spark_jobs.transforms.events import WITHHELD, with_row_steps
@@ -20,7 +20,9 @@ class GroupedTransform(Transform[Grouped]):
         (events,) = sides
         step, time = self.operator.step, self.operator.pipeline.event_time
         if BATCH in events.columns and isinstance(step.window, Session):
-            events = with_sessions(events, step.by, F.col(str(time)), gap_us(step.window))
+            events = with_sessions(events, step.by, column(str(time)), gap_us(step.window))
         groups = aggregate(events, step, time)
         results = with_row_steps(groups, self.operator.pipeline.result_steps, removed=WITHHELD)
-        return results.select(*(name for name in results.columns if name not in (EVENTS, FATE)), EVENTS, FATE)
+        return results.select(
+            *columns_of((*(name for name in results.columns if name not in (EVENTS, FATE)), EVENTS, FATE))
+        )

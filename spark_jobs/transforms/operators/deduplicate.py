@@ -4,12 +4,12 @@ from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import HEARTBEAT, IN_RESULT, PLACE
 from spark_jobs.plan.operators.aggregate import Grouped
 from spark_jobs.plan.operators.deduplicate import Deduplicated
 from spark_jobs.plan.operators.stateless import Stateless
+from spark_jobs.spark.columns import column
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.transforms.events import WITHHELD, with_row_steps
 from spark_jobs.transforms.operators.aggregate import GroupedTransform
@@ -45,9 +45,9 @@ class DeduplicatedTransform(Transform[Deduplicated]):
             return first_of_each(events, keys, time, duration_ms(self.operator.step.within))
         if not events.isStreaming:
             return events.dropDuplicates(keys)
-        ttl = F.col(time).alias(time, metadata={TTL: duration_ms(self.operator.step.within)})
+        ttl = column(time).alias(time, metadata={TTL: duration_ms(self.operator.step.within)})
         return events.select(
-            *(ttl if name == time else F.col(f"`{name}`") for name in events.columns)
+            *(ttl if name == time else column(name) for name in events.columns)
         ).dropDuplicatesWithinWatermark(keys)
 
     def written(self, results: DataFrame) -> DataFrame:

@@ -5,7 +5,9 @@ from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import EVENT_COLUMNS, EVENT_ID, HEARTBEAT, INGEST_SEQ, OTHER, PLACE, SIDE
 from spark_jobs.plan.operators.join import BOTH, LEFT, RIGHT, Joined
+from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec.durations import duration_ms
+from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms.events import WITHHELD, with_row_steps
 from spark_jobs.transforms.operators.base import Transform
 
@@ -24,19 +26,19 @@ class JoinedTransform(Transform[Joined]):
         renamed = {name: f"{OTHER}{name}" for name in EVENT_COLUMNS} | {name: f"{_KEY}{name}" for name in on}
         right = right.withColumnsRenamed(renamed)
         after_ms, before_ms = duration_ms(step.within) if step.within else 0, duration_ms(step.before)
-        time = f"`{self.operator.pipeline.event_time}`"
+        time, theirs_time = in_spark(str(self.operator.pipeline.event_time)), in_spark(step.event_time)
         equal = [f"{_ON} = {OTHER}{_ON}"]
         near = [
-            f"`{step.event_time}` >= {time} - INTERVAL '{before_ms / 1000:.3f}' SECOND",
-            f"`{step.event_time}` <= {time} + INTERVAL '{after_ms / 1000:.3f}' SECOND",
+            f"{theirs_time} >= {time} - INTERVAL '{before_ms / 1000:.3f}' SECOND",
+            f"{theirs_time} <= {time} + INTERVAL '{after_ms / 1000:.3f}' SECOND",
         ]
         how = "full_outer" if step.how == "full" else step.how
         joined = left.join(right, F.expr(" AND ".join(equal + near)), how)
-        keys = [F.coalesce(F.col(f"`{name}`"), F.col(f"`{_KEY}{name}`")).alias(name) for name in on]
+        keys = [F.coalesce(column(name), column(f"{_KEY}{name}")).alias(name) for name in on]
         others = [name for name in left.columns if name not in (*on, *EVENT_COLUMNS, _ON)]
         theirs = [name for name in right.columns if not name.startswith((_KEY, OTHER))]
         side = F.when(F.col(f"{OTHER}{EVENT_ID}").isNull(), LEFT).when(F.col(EVENT_ID).isNull(), RIGHT).otherwise(BOTH)
-        columns = [*keys, *(F.col(f"`{name}`") for name in (*others, *theirs)), side.alias(SIDE)]
+        columns = [*keys, *columns_of((*others, *theirs)), side.alias(SIDE)]
         columns += [F.col(name) for name in (*EVENT_COLUMNS, *(f"{OTHER}{name}" for name in EVENT_COLUMNS))]
         return with_row_steps(joined.select(*columns), self.operator.pipeline.result_steps, removed=WITHHELD)
 
@@ -46,6 +48,6 @@ class JoinedTransform(Transform[Joined]):
         Spark's state takes nulls for equal. And where a key could be null, Spark would remove such rows below the
         watermark, which heartbeats, and events without a key, would then not move.
         """
-        null = F.expr(" OR ".join(f"`{name}` IS NULL" for name in self.operator.step.on))
+        null = F.expr(" OR ".join(f"{in_spark(name)} IS NULL" for name in self.operator.step.on))
         own = F.when(null, F.coalesce(F.col(INGEST_SEQ), F.lit(0).cast("bigint")) * 2 + side)
-        return F.struct(*(f"`{name}`" for name in self.operator.step.on), own.otherwise(F.lit(-1).cast("bigint")))
+        return F.struct(*columns_of(self.operator.step.on), own.otherwise(F.lit(-1).cast("bigint")))

@@ -4,6 +4,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.plan.columns import EVENT_COLUMNS, PLACE
 from spark_jobs.plan.operators.stateless import Stateless
+from spark_jobs.spark.columns import columns_of
 from spark_jobs.transforms.operators.base import Transform
 
 
@@ -20,4 +21,6 @@ class StatelessTransform(Transform[Stateless]):
     def written(self, results: DataFrame) -> DataFrame:
         """The payload; of bronze's own columns the event's id, its number and when it arrived."""
         written = super().written(results).drop(PLACE)
-        return written.select(*(name for name in written.columns if name not in EVENT_COLUMNS), *EVENT_COLUMNS)
+        return written.select(
+            *columns_of((*(name for name in written.columns if name not in EVENT_COLUMNS), *EVENT_COLUMNS))
+        )

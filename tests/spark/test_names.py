@@ -1,0 +1,339 @@
+"""Columns whose names are words of SQL or signs: whatever is done to their tables gives what plain names give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.batch.audit import Audit, look, plan_recount, recount
+from spark_jobs.console.audit import audit_text
+from spark_jobs.engine.heartbeats import Front, Heartbeats
+from spark_jobs.engine.ingest import IngestQuery
+from spark_jobs.lake import Lake
+from spark_jobs.lake.tables import open_table
+from spark_jobs.quality.added import added
+from spark_jobs.quality.frames import Streamed
+from spark_jobs.quality.suites import RowCheck
+from spark_jobs.spec import (
+    Aggregate,
+    Between,
+    Deduplicate,
+    Enrich,
+    Files,
+    Hopping,
+    Ingest,
+    Join,
+    Late,
+    NotNull,
+    OneOf,
+    Pipeline,
+    Select,
+    Session,
+    Sink,
+    Table,
+    TopN,
+    Tumbling,
+    Watermark,
+    Where,
+)
+from spark_jobs.spec.names import in_spark
+from tests.support import lakes
+from tests.support.clicks import COLUMNS, MINUTE, START, events, run_backfill, run_repair, with_duplicates
+
+PLAIN = {name: name for name in ("k", "v", "d", "t", "w", "n", "total", "mean", "u", "paid", "label")}
+WORDS = {
+    "k": "order",
+    "v": "when",
+    "d": "values",
+    "t": "at",
+    "w": "end",
+    "n": "from",
+    "total": "case",
+    "mean": "desc",
+    "u": "window",
+    "paid": "table",
+    "label": "column",
+}
+SIGNS = {
+    "k": 'say"',
+    "v": "event:value",
+    "d": "@d",
+    "t": "event-time",
+    "w": "w/2",
+    "n": "offset",
+    "total": "total$",
+    "mean": "mean%",
+    "u": "@timestamp",
+    "paid": "paid?",
+    "label": "#label",
+}
+
+Names = Mapping[str, str]
+
+
+def _sql(names: Names) -> dict[str, str]:
+    return {name: in_spark(given) for name, given in names.items()}
+
+
+def windowed(names: Names, *, window: Any, mode: str = "append", top: bool = False) -> Pipeline:
+    sql = _sql(names)
+    measures = {
+        names["n"]: "count(*)",
+        names["total"]: f"sum({sql['w']})",
+        names["mean"]: f"avg({sql['d']})",
+    }
+    steps: list[Any] = [
+        Where(f"{sql['v']} >= 0"),
+        Select({names["w"]: f"{sql['v']} * 2"}),
+        Aggregate(window=window, by=(names["k"],), measures=measures),
+    ]
+    if top:
+        steps.append(TopN(2, order_by=f"{sql['total']} DESC, {sql['k']}"))
+    late: dict[str, Any] = {"late": Late.UPDATE, "grace": "2 minutes"} if mode == "update" else {}
+    return _pipeline(names, tuple(steps), mode=mode, **late)
+
+
+def _pipeline(
+    names: Names, steps: tuple[Any, ...], *, mode: str = "append", waits: bool = True, **late: Any
+) -> Pipeline:
+    return lakes.one_file_a_batch(
+        Pipeline(
+            name="activity",
+            source=Table("bronze.clicks"),
+            event_time=names["t"],
+            watermark=Watermark(**{"delay": "3 minutes", **late}) if waits else None,
+            steps=steps,
+            sink=Sink("gold.activity", mode=mode),  # type: ignore[arg-type]
+        )
+    )
+
+
+def fed(lake: Lake, names: Names, batches: Iterable[list[dict[str, Any]]]) -> lakes.Bronze:
+    columns = {names[name]: kind for name, kind in COLUMNS.items()}
+    bronze = lakes.Bronze(lake, "bronze.clicks", columns, names["t"])
+    for batch in batches:
+        bronze.append([{names[name]: value for name, value in row.items()} for row in batch])
+    return bronze
+
+
+def contents(lake: Lake, names: Names, *tables: str) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of tables, by the plain names of their columns."""
+    plain = {given: name for name, given in names.items()}
+    found = {}
+    for table in tables:
+        rows = [{plain.get(name, name): value for name, value in row.items()} for row in lakes.rows(lake, table)]
+        for row in rows:
+            row.pop("settled_at", None)
+            if row.get("mean") is not None:
+                row["mean"] = round(row["mean"], 9)
+        found[table] = lakes.comparable(rows)
+    return found
+
+
+def audited(spark: SparkSession, lake: Lake, definition: Pipeline) -> Audit:
+    found = look(lake, definition)
+    planned = plan_recount(lake, definition, None, found)
+    return planned if isinstance(planned, Audit) else recount(spark, *planned, found)
+
+
+@dataclass
+class Life:
+    """What was seen of a pipeline.
+
+    Attributes:
+        tables: what they held after each thing that was done to them.
+        audits: whether each was sound, and how many rows it recounted and found wrong.
+    """
+
+    tables: list[dict[str, list[tuple[Any, ...]]]] = field(default_factory=list)
+    audits: list[tuple[bool, int, int]] = field(default_factory=list)
+
+
+def lived(spark: SparkSession, lake: Lake, definition: Pipeline, names: Names, *tables: str) -> Life:
+    """Runs, audits, repairs and backfills a pipeline."""
+    life = Life()
+
+    def audit() -> None:
+        found = audited(spark, lake, definition)
+        life.audits.append((found.sound, found.rows, found.differing))
+
+    lakes.run(spark, lake, definition)
+    lakes.assert_balanced(lake, definition)
+    life.tables.append(contents(lake, names, *tables))
+    audit()
+    assert run_repair(spark, lake, definition) is not None
+    lakes.assert_balanced(lake, definition)
+    life.tables.append(contents(lake, names, *tables))
+    for mode in ("as-streamed", "corrected"):
+        run_backfill(spark, lake, definition, mode=mode, force=True)
+        life.tables.append(contents(lake, names, *tables))
+    audit()
+    return life
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "other")).ensure_exists()
+
+
+GIVEN = pytest.mark.parametrize("names", [pytest.param(WORDS, id="words"), pytest.param(SIGNS, id="signs")])
+RESULT, LATE, GROUPS = "gold.activity", "gold.activity__late", "gold.activity__groups"
+
+
+@GIVEN
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"window": Tumbling("10 minutes")},
+        {"window": Hopping("15 minutes", "10 minutes"), "mode": "update", "top": True},
+        {"window": Session("4 minutes")},
+    ],
+    ids=["tumbling", "top, updated", "session"],
+)
+def test_windows_live_as_under_plain_names(
+    spark: SparkSession, lake: Lake, other: Lake, names: Names, kind: dict[str, Any]
+) -> None:
+    batches = events(5, batches=4, size=12)
+    tables = (RESULT, LATE, *((GROUPS,) if kind.get("top") else ()))
+    fed(lake, names, batches)
+    fed(other, PLAIN, batches)
+    expected = lived(spark, other, windowed(PLAIN, **kind), PLAIN, *tables)
+    assert lived(spark, lake, windowed(names, **kind), names, *tables) == expected
+    assert all(sound and rows for sound, rows, _ in expected.audits)
+
+
+@GIVEN
+def test_the_first_of_each_key_is_the_one_under_plain_names(
+    spark: SparkSession, lake: Lake, other: Lake, names: Names
+) -> None:
+    batches = with_duplicates(3)[:6]
+    fed(lake, names, batches)
+    fed(other, PLAIN, batches)
+
+    def first(given: Names) -> Pipeline:
+        return _pipeline(given, (Deduplicate(given["k"], within="1 hour"),))
+
+    expected = lived(spark, other, first(PLAIN), PLAIN, RESULT, LATE)
+    assert lived(spark, lake, first(names), names, RESULT, LATE) == expected
+
+
+@GIVEN
+def test_two_streams_meet_as_under_plain_names(spark: SparkSession, lake: Lake, other: Lake, names: Names) -> None:
+    batches = events(9, batches=3, size=8)
+
+    def joined(to: Lake, given: Names) -> Pipeline:
+        fed(to, given, batches)
+        columns = {given["k"]: pa.string(), given["paid"]: pa.int64(), given["u"]: lakes.TIMESTAMP}
+        right = lakes.Bronze(to, "bronze.paid", columns, given["u"])
+        for number in (0, 1, 2):
+            late = 40 if number == 2 else 0
+            row = {given["k"]: "a", given["paid"]: number}
+            at = lakes.at(START + (10 * number + 5 - late) * MINUTE)
+            right.append([{**row, given["u"]: at}], ids=[f"r{number}"])
+        join = Join(Table("bronze.paid"), on=(given["k"],), event_time=given["u"], within="5 minutes", how="full")
+        return _pipeline(given, (join,))
+
+    expected = lived(spark, other, joined(other, PLAIN), PLAIN, RESULT, LATE)
+    assert lived(spark, lake, joined(lake, names), names, RESULT, LATE) == expected
+
+
+@GIVEN
+def test_columns_are_looked_up_under_such_names(spark: SparkSession, lake: Lake, names: Names) -> None:
+    fed(lake, names, events(5, batches=2, size=6))
+    known = lakes.Bronze(lake, "silver.known", {names["k"]: pa.string(), names["paid"]: pa.int64()}, names["t"])
+    known.append([{names["k"]: key, names["paid"]: number} for number, key in enumerate("ab")])
+    enrich = Enrich("silver.known", on=(names["k"],), columns={names["label"]: names["paid"]}, missing="quarantine")
+    definition = _pipeline(names, (enrich,), waits=False)
+    lakes.run(spark, lake, definition)
+    lakes.assert_balanced(lake, definition)
+    rows = lakes.rows(lake, RESULT)
+    assert rows
+    assert {(row[names["k"]], row[names["label"]]) for row in rows} <= {("a", 0), ("b", 1)}
+    found = audited(spark, lake, definition)
+    assert found.sound, audit_text(found)
+
+
+def _landed(lake: Lake, names: Names, minutes: Iterable[int]) -> Ingest:
+    """An ingest of JSON, and its input."""
+    folder = Path(lake.uri, "landing")
+    folder.mkdir(exist_ok=True)
+    for minute in minutes:
+        time = f"{lakes.at(START + minute * MINUTE):%Y-%m-%dT%H:%M:%SZ}"
+        row = {names["k"]: f"k{minute}", names["v"]: minute, names["t"]: time}
+        (folder / f"{minute}.json").write_text(json.dumps(row) + "\n" + json.dumps({**row, names["v"]: -5}) + "\n")
+    return Ingest(
+        name="ingest_clicks",
+        source=Files("landing"),
+        columns={names["k"]: "STRING", names["v"]: "BIGINT", names["t"]: "TIMESTAMP"},
+        event_time=names["t"],
+        event_id=names["k"],
+        rules=(Between(names["v"], min=0), OneOf(names["k"], tuple(f"k{n}" for n in range(60)))),
+        idle_after=timedelta(minutes=1),
+        sink=Sink("bronze.clicks"),
+    )
+
+
+@GIVEN
+def test_a_run_closes_what_it_has_read_under_such_names(spark: SparkSession, lake: Lake, names: Names) -> None:
+    ingest = _landed(lake, names, (0, 7, 19))
+    sql = _sql(names)
+    counts = Aggregate(window=Tumbling("10 minutes"), by=(names["k"],), measures={names["n"]: "count(*)"})
+    by_name = _pipeline(names, (counts,))
+    renamed = Table("bronze.clicks", select={names["u"]: sql["t"], names["k"]: sql["k"]})
+    computed = Table("bronze.clicks", select={names["u"]: f"{sql['t']} + INTERVAL 1 HOUR", names["k"]: sql["k"]})
+    others = [
+        by_name.model_copy(
+            update={"name": name, "source": source, "event_time": names["u"], "sink": Sink(f"gold.{name}")}
+        )
+        for name, source in (("renamed", renamed), ("computed", computed))
+    ]
+    definitions = [ingest, by_name, *others]
+    lakes.run_all(spark, lake, definitions, close=True)
+    for definition in (by_name, *others):
+        lakes.assert_balanced(lake, definition)
+        assert sum(row[names["n"]] for row in lakes.rows(lake, definition.sink.table)) == 3, definition.name
+    assert sum(row["_heartbeat"] for row in lakes.rows(lake, "bronze.clicks")) == 1
+    set_aside = lakes.rows(lake, "bronze.clicks__quarantine")
+    assert [row["reason"] for row in set_aside] == [f"between({names['v']}, 0..)"] * 3
+    assert all(row["detail"] == f"{names['v']} is -5" for row in set_aside)
+
+
+@GIVEN
+def test_silence_moves_the_watermark_of_such_a_time(spark: SparkSession, lake: Lake, names: Names) -> None:
+    ingest = _landed(lake, names, (0, 7))
+    lakes.run_all(spark, lake, [ingest], close=False)
+    query = IngestQuery(spark, lake, ingest)
+    query.start(until_caught_up=True).awaitTermination()
+    query.beat(90_000, ())
+    (beat,) = (row for row in lakes.rows(lake, "bronze.clicks") if row["_heartbeat"])
+    assert lakes.ms(beat[names["t"]]) == START + 7 * MINUTE + 90_000
+    # By the rows as by the log.
+    open_table(lake, "bronze.clicks").optimize.compact()
+    time = in_spark(names["t"])
+    later = f"{time} + INTERVAL 1 HOUR"
+    newest, hour = START + 7 * MINUTE, 60 * MINUTE
+    assert Heartbeats(spark, lake).fronts("bronze.clicks", [time, later]) == {
+        time: Front(newest, newest + 90_000),
+        later: Front(newest + hour, newest + hour + 90_000),
+    }
+
+
+@GIVEN
+def test_spark_checks_rules_on_such_columns(spark: SparkSession, lake: Lake, names: Names) -> None:
+    fed(lake, names, events(5, batches=1, size=20))
+    opened = open_table(lake, "bronze.clicks")
+    new = added(lake, "bronze.clicks", opened, None, revised=False, watermark=None)
+    rules = [RowCheck(NotNull(names["k"]), "fail"), RowCheck(Between(names["v"], min=2), "fail")]
+    rows = Streamed(spark, lake, "bronze.clicks", new)
+    plain = lakes.rows(lake, "bronze.clicks")
+    few = sum(row[names["v"]] < 2 for row in plain)
+    assert rows.broken(rules) == [sum(row[names["k"]] is None for row in plain), few]
+    assert all(set(sample) == {names["v"]} for sample in rows.samples(rules[1]))
