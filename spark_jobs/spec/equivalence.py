@@ -178,8 +178,8 @@ class _Judge:
         left, right = self._numbers(node.this, node.expression)
         kinds = {left.kind, right.kind}
         if kinds == {"integer"}:
-            # Too large a one is an error of DuckDB's: then Spark is asked.
-            return _Value("integer", digits=20)
+            # Spark goes round where a sum is too large; DuckDB rearranges the comparison, or fails.
+            raise _UnprovenError(f"{node.sql(dialect='spark')}: whole numbers may become too large")
         if kinds == {"double"} and not (left.single or right.single):
             return _Value("double")
         if "double" in kinds:
@@ -195,7 +195,7 @@ class _Judge:
 
     def rest(self, node: exp.Expr) -> _Value:
         left, right = self._numbers(node.this, node.expression)
-        if {left.kind, right.kind} != {"integer"} or not right.constant:
+        if {left.kind, right.kind} != {"integer"} or (right.constant or 0) < 1:
             raise _UnprovenError(f"{node.sql(dialect='spark')}: only the rest by a whole number is on the list")
         return _Value("integer", digits=20)
 

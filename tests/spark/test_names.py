@@ -76,6 +76,9 @@ SIGNS = {
     "label": "#label",
 }
 
+# Of each kind some, so that one run asks of both.
+MIXED = {**WORDS, **{name: SIGNS[name] for name in ("v", "t", "mean", "u", "label")}}
+
 Names = Mapping[str, str]
 
 
@@ -184,7 +187,14 @@ def other(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "other")).ensure_exists()
 
 
-GIVEN = pytest.mark.parametrize("names", [pytest.param(WORDS, id="words"), pytest.param(SIGNS, id="signs")])
+GIVEN = pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(MIXED, id="mixed"),
+        pytest.param(WORDS, id="words", marks=pytest.mark.long),
+        pytest.param(SIGNS, id="signs", marks=pytest.mark.long),
+    ],
+)
 RESULT, LATE, GROUPS = "gold.activity", "gold.activity__late", "gold.activity__groups"
 
 
@@ -192,11 +202,10 @@ RESULT, LATE, GROUPS = "gold.activity", "gold.activity__late", "gold.activity__g
 @pytest.mark.parametrize(
     "kind",
     [
-        {"window": Tumbling("10 minutes")},
-        {"window": Hopping("15 minutes", "10 minutes"), "mode": "update", "top": True},
-        {"window": Session("4 minutes")},
+        pytest.param({"window": Tumbling("10 minutes")}, id="tumbling", marks=pytest.mark.long),
+        pytest.param({"window": Hopping("15 minutes", "10 minutes"), "mode": "update", "top": True}, id="top, updated"),
+        pytest.param({"window": Session("4 minutes")}, id="session", marks=pytest.mark.long),
     ],
-    ids=["tumbling", "top, updated", "session"],
 )
 def test_windows_live_as_under_plain_names(
     spark: SparkSession, lake: Lake, other: Lake, names: Names, kind: dict[str, Any]
@@ -214,7 +223,7 @@ def test_windows_live_as_under_plain_names(
 def test_the_first_of_each_key_is_the_one_under_plain_names(
     spark: SparkSession, lake: Lake, other: Lake, names: Names
 ) -> None:
-    batches = with_duplicates(3)[:6]
+    batches = with_duplicates(3)
     fed(lake, names, batches)
     fed(other, PLAIN, batches)
 
