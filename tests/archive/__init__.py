@@ -80,7 +80,8 @@ def path(form: int) -> Path:
 def open_archive(form: int, folder: Path) -> Lake:
     """An archived lake, unpacked."""
     with tarfile.open(path(form)) as archive:
-        archive.extractall(folder, filter="data")
+        # The first releases of Python 3.11 know no filters.
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return Lake(str(folder / "lake"))
 
 
