@@ -227,7 +227,6 @@ def with_aggregate(definition: Pipeline, **changes: Any) -> Pipeline:
     return definition.model_copy(update={"steps": tuple(steps)})
 
 
-@pytest.mark.long
 def test_events_that_come_during_a_bootstrap_are_late_only_beyond_the_cut(spark: SparkSession, lake: Lake) -> None:
     definition, batches = KINDS["hopping, updated"], events(11)
     bronze = feed(lake, batches[:2])

@@ -246,7 +246,6 @@ def test_in_closed_windows_replayed_events_count_like_late_events(
     assert sound(spark, lake, definition)
 
 
-@pytest.mark.long
 def test_a_backfill_counts_what_was_replayed_and_as_streamed_does_not(spark: SparkSession, streamed: Streamed) -> None:
     lake, definition = streamed("tumbling"), pipeline("tumbling")
     before = windows(lake)
@@ -299,7 +298,6 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     assert sound(spark, lake, definition)
 
 
-@pytest.mark.long
 def test_sessions_that_drop_late_events_are_backfilled_without_a_replay(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline("session")
     definition = definition.model_copy(update={"watermark": Watermark(delay="1 minute", late=Late.DROP)})
