@@ -20,7 +20,7 @@ from spark_jobs.lake.quarantine import Selection, counted, samples
 from spark_jobs.lake.replays import open_replay
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical as plan
-from spark_jobs.plan.columns import EVENT_ID
+from spark_jobs.plan.columns import EVENT_ID, SOURCE_TABLE
 from spark_jobs.plan.equations import Equation
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
@@ -190,6 +190,8 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
     time = str(pipeline.event_time)
     # Column -> what stands above it, and how it is read.
     named = {EVENT_ID: ("event", in_duckdb(EVENT_ID)), time: (f"{time} (UTC)", _clock_sql(in_duckdb(time)))}
+    if SOURCE_TABLE in known:
+        named |= {SOURCE_TABLE: ("table", in_duckdb(SOURCE_TABLE))}
     named |= {key: (key, in_duckdb(key)) for key in keys}
     hidden = personal_with(pipeline).of(table)
     named |= {each: (label, text_in_duckdb(MASK)) for each, (label, _) in named.items() if is_personal(each, hidden)}
