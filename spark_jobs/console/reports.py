@@ -186,12 +186,10 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
             f"table {table}: not in the lake {lake.uri}. It comes with the first run: tidemark run {pipeline.name}"
         )
     known = {field.name for field in open_table(lake, table).schema().fields}
-    keys = [column for column in operator.keys if column in known and column != EVENT_ID]
+    keys = [column for column in (SOURCE_TABLE, *operator.keys) if column in known and column != EVENT_ID]
     time = str(pipeline.event_time)
     # Column -> what stands above it, and how it is read.
     named = {EVENT_ID: ("event", in_duckdb(EVENT_ID)), time: (f"{time} (UTC)", _clock_sql(in_duckdb(time)))}
-    if SOURCE_TABLE in known:
-        named |= {SOURCE_TABLE: ("table", in_duckdb(SOURCE_TABLE))}
     named |= {key: (key, in_duckdb(key)) for key in keys}
     hidden = personal_with(pipeline).of(table)
     named |= {each: (label, text_in_duckdb(MASK)) for each, (label, _) in named.items() if is_personal(each, hidden)}
