@@ -212,7 +212,9 @@ class _Books:
                 continue
             event = ", ".join(as_in(columns, (EVENT_ID, INGEST_SEQ, INGEST_TIME, SOURCE_TABLE)))
             connection.register("beside", opened.to_pyarrow_dataset())
-            connection.execute(f"INSERT INTO late SELECT {side}, {event} FROM beside WHERE {where}")
+            connection.execute(
+                f"INSERT INTO late SELECT {side}, {event} FROM beside WHERE _epoch = {self.epoch} AND {where}"
+            )
             connection.unregister("beside")
 
     def version(self, table: str) -> int:
