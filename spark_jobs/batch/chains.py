@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import FROM, UPTO, Recompute, near
-from spark_jobs.lake.settling import IDENTITY
 from spark_jobs.plan.columns import WINDOW_END, WINDOW_START
+from spark_jobs.plan.identity import IDENTITY
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec.durations import duration_ms
 

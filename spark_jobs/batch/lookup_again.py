@@ -21,13 +21,15 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.decisions import note
 from spark_jobs.lake.history import latest_version
 from spark_jobs.lake.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
-from spark_jobs.lake.settling import IDENTITY, mark_replayed
+from spark_jobs.lake.settling import mark_replayed
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import ERA, FATE
+from spark_jobs.plan.identity import IDENTITY
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import first_of, in_spark
 from spark_jobs.transforms.events import FILTERED, with_row_steps
+from spark_jobs.transforms.identity import with_identity
 from spark_jobs.transforms.late import WHY_SET_ASIDE
 
 _CLOSED, _CHANGES, _WINDOWS = "__closed", "__changes", "__windows"
@@ -171,7 +173,7 @@ def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
     target = plan.target
     reader = spark.read.format("delta").option("versionAsOf", plan.found.version)
     rows = reader.load(target.lake.table_path(target.operator.quarantine.name))
-    rows = rows.where(F.col("replayed_batch").isNull())
+    rows = with_identity(rows).where(F.col("replayed_batch").isNull())
     rows = rows.where(f"_epoch = {target.epoch.number} AND _batch_id <= {target.newest_batch}")
     rows = rows.where(plan.selection.sql("unix_micros"))
     if plan.selection.reasons:

@@ -35,7 +35,6 @@ from spark_jobs.plan.columns import (
     COUNTED_UPTO,
     ERA,
     EVENT_COLUMNS,
-    EVENT_ID,
     EVENTS,
     FATE,
     GAP,
@@ -45,10 +44,12 @@ from spark_jobs.plan.columns import (
     JUDGED,
     LOOKED_UP,
     SIDE,
+    SOURCE_TABLE,
     TIME,
     WINDOW_END,
     WINDOW_START,
 )
+from spark_jobs.plan.identity import OF_OLDER
 from spark_jobs.plan.operators import Side
 from spark_jobs.plan.operators.base import Replay
 from spark_jobs.plan.verdicts import MISSED
@@ -60,6 +61,7 @@ from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.events import project, with_row_steps
+from spark_jobs.transforms.identity import matched, with_identity, with_source
 from spark_jobs.transforms.late import WHY_SET_ASIDE
 from spark_jobs.transforms.results import REVISED, with_revision
 
@@ -143,15 +145,18 @@ class Recompute:
             if unseen := files[read.upto + 1 :]:
                 bronze = bronze.where(~F.col("_metadata.file_name").isin([path.rsplit("/", 1)[-1] for path in unseen]))
         events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT)).where(~F.col(HEARTBEAT))
+        events = with_source(events, side, table.name)
         if side.event_time is not None:
             events = events.where(_in_ranges(column(side.event_time), times))
         if self._eras:
-            events = self._looked_up_again(with_era(events, self.target, table.name, self._eras, self._span), times)
+            events = with_era(events, self.target, table.name, self._eras, self._span)
+            if side.looks_up:
+                events = self._looked_up_again(events, side, table.name, times)
         if self.target.operator.follows_result:
-            events = self._in_result(events)
+            events = self._in_result(events, side, table.name)
         return events if self.late_version is None else self._as_streamed(events, side, table.name)
 
-    def _looked_up_again(self, events: DataFrame, times: Sequence[Range]) -> DataFrame:
+    def _looked_up_again(self, events: DataFrame, side: Side, table: str, times: Sequence[Range]) -> DataFrame:
         """Events that were replayed, in the era of the batch as which they were looked up again."""
         replayed = self._replayed_within(times)
         if not replayed.num_rows:
@@ -161,12 +166,10 @@ class Recompute:
         }
         self._further.update(eras_of.values())
         numbers = pa.array([eras_of[batch] for batch in replayed["replayed_batch"].to_pylist()], pa.int32())
-        marks = self.spark.createDataFrame(
-            pa.table({"__that_id": replayed[EVENT_ID], "__that_seq": replayed[INGEST_SEQ], "__that_era": numbers})
-        )
-        same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
-        found = events.join(F.broadcast(marks), same, "left")
-        return found.withColumn(ERA, F.coalesce("__that_era", ERA)).drop("__that_id", "__that_seq", "__that_era")
+        event = {name: replayed[name] for name in (INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER)}
+        marks = self.spark.createDataFrame(pa.table({**event, "__that_era": numbers}))
+        found = matched(events, F.broadcast(marks), side, table)
+        return found.withColumn(ERA, F.coalesce("__that_era", ERA)).drop("__that_era")
 
     def _replayed_within(self, times: Sequence[Range]) -> pa.Table:
         """Those that may lie in ranges of event time."""
@@ -178,13 +181,11 @@ class Recompute:
         ends_later = pc.greater_equal(pc.add(known["last_us"], beyond_us), begin_us)
         return known.filter(pc.and_(pc.less(known["first_us"], end_us), ends_later))
 
-    def _in_result(self, events: DataFrame) -> DataFrame:
+    def _in_result(self, events: DataFrame, side: Side, table: str) -> DataFrame:
         """The events with `IN_RESULT`."""
-        held = self.held(self.target.result, "true", [EVENT_ID, INGEST_SEQ])
-        known = held.select(F.col(EVENT_ID).alias("__held_id"), F.col(INGEST_SEQ).alias("__held_seq"))
-        same = F.expr(f"{EVENT_ID} = __held_id AND {INGEST_SEQ} = __held_seq")
-        found = events.join(known, same, "left").withColumn(IN_RESULT, F.col("__held_seq").isNotNull())
-        return found.drop("__held_id", "__held_seq")
+        held = self.held(self.target.result, "true", [INGEST_SEQ, SOURCE_TABLE, *OF_OLDER])
+        found = matched(events, held.withColumn(IN_RESULT, F.lit(True)), side, table)
+        return found.withColumn(IN_RESULT, F.coalesce(IN_RESULT, F.lit(False)))
 
     def _as_streamed(self, events: DataFrame, side: Side, table: str) -> DataFrame:
         """Leaves out what the stream has not counted; an event that is late for some windows gets `JUDGED`."""
@@ -195,23 +196,17 @@ class Recompute:
             .load(self._path(target.operator.late.name))
             .where(F.col("_epoch") == target.epoch.number)
             .where(F.col("settled_version").isNull() if self.settled_count else F.lit(True))
-            .where(F.col(SIDE) == side.name if side.name else F.lit(True))
-            .select(
-                F.col(EVENT_ID).alias("__that_id"),
-                F.col(INGEST_SEQ).alias("__that_seq"),
-                F.col("engine_watermark").alias(JUDGED),
-                self._history_upto.alias(COUNTED_UPTO),
-            )
         )
-        same = F.expr(f"{EVENT_ID} = __that_id AND {INGEST_SEQ} = __that_seq")
+        why = [F.col("engine_watermark").alias(JUDGED), self._history_upto.alias(COUNTED_UPTO)]
+        late = with_identity(late).select(INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER, *why)
         if target.logical.replay is Replay.BOUNDARIES:
-            return batches_of(target, table).added_to(events.join(late, same, "left_anti"))
+            return batches_of(target, table).added_to(matched(events, late, side, table, how="left_anti"))
         if target.operator.follows_result and not self.settled_count:
             # What the stream has let through is what the result has, less what was counted after all.
             events = events.where(IN_RESULT)
         if not verdict.in_windows:
-            return events.join(late, same, "left_anti")
-        return events.join(late, same, "left").drop("__that_id", "__that_seq")
+            return matched(events, late, side, table, how="left_anti")
+        return matched(events, late, side, table)
 
     @property
     def _history_upto(self) -> Column:
@@ -247,6 +242,8 @@ class Recompute:
     def held(self, table: str, where: str, columns: Sequence[str]) -> DataFrame:
         """The rows that a table has."""
         rows = self.spark.read.format("delta").load(self.target.lake.table_path(table))
+        # An earlier version has not kept of which table an event is.
+        rows = with_identity(rows, [SOURCE_TABLE] if SOURCE_TABLE in columns else [])
         return rows.where(where).select(*columns_of(columns))
 
     def difference(
@@ -268,7 +265,10 @@ class Recompute:
         columns = [name for name in rows.columns if name not in REVISED]
         both = self.compared(table, rows, where, keys, only=only)
         gone = F.col("__new").isNull()
-        values = [F.when(gone, column(f"__old_{name}")).otherwise(column(name)).alias(name) for name in columns]
+        # A row stays under its key, which may lack the source of an event.
+        kept = F.col("__old").isNotNull()
+        of_old = {name: kept if name in keys else gone for name in columns}
+        values = [F.when(of_old[name], column(f"__old_{name}")).otherwise(column(name)).alias(name) for name in columns]
         events = [F.lit(0), F.lit(0)]
         if EVENTS in columns:
             events = [F.coalesce(column(name), F.lit(0)) for name in (EVENTS, f"__old_{EVENTS}")]
@@ -298,8 +298,11 @@ class Recompute:
         old = old if only is None else near(old, only)
         old = old.select(*(column(name).alias(f"__old_{name}") for name in columns), F.lit(True).alias("__old"))
         new = rows.select(*columns_of(columns)).withColumn("__new", F.lit(True))
-        same_key = F.expr(" AND ".join(f"{in_spark(name)} <=> {in_spark(f'__old_{name}')}" for name in keys))
-        both = new.join(old, same_key, "full_outer")
+        equal = {name: f"{in_spark(name)} <=> {in_spark(f'__old_{name}')}" for name in keys}
+        if SOURCE_TABLE in equal:
+            # What an earlier version wrote names no table: the rest of its key tells.
+            equal[SOURCE_TABLE] = f"({equal[SOURCE_TABLE]} OR `__old_{SOURCE_TABLE}` IS NULL)"
+        both = new.join(old, F.expr(" AND ".join(equal.values())), "full_outer")
         changed = [differs(both, name) for name in measures(columns, keys)]
         kind = (
             F.when(F.col("__old").isNull(), "inserted")
@@ -334,7 +337,7 @@ class Recompute:
 
     def _of_epoch(self, table: str, version: int) -> DataFrame:
         rows = self.spark.read.format("delta").option("versionAsOf", version).load(self._path(table))
-        return rows.where(F.col("_epoch") == self.target.epoch.number)
+        return with_identity(rows).where(F.col("_epoch") == self.target.epoch.number)
 
     def windows(self, events: DataFrame, name: str) -> DataFrame:
         """Adds all windows that events belong to, after the row steps: a gap may be of a column that these add."""

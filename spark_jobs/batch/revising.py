@@ -100,7 +100,7 @@ def _commit(
         kept.drop("__kind", "__grown"),
         changed.rows,
         size_of(kept),
-        operator.row_keys,
+        [name for name in operator.row_keys if name in kept.columns],
         # In another case it is none to `deltalake`, which takes a name in quotes as it is.
         None if others or column not in kept.columns else (column, int(counted["low"]), int(counted["high"])),
         base,

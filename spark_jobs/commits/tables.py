@@ -13,6 +13,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, UnsupportedTableError, first_line
 from spark_jobs.lake.health import trouble
 from spark_jobs.lake.tables import open_or_create, row_count
+from spark_jobs.plan.columns import SOURCE_TABLE
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.names import in_property
 
@@ -24,6 +25,7 @@ class SchemaMismatchError(TidemarkError):
 ADDED_LATER = {
     *("settled_version", "settled_at"),
     *("replayed_batch", "replayed_at", "changes_from", "changes_upto"),
+    SOURCE_TABLE,
 }
 """Columns of Tidemark's own that tables of earlier versions lack; they are added."""
 

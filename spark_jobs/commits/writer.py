@@ -168,8 +168,7 @@ class TableWriter:
 
     def _refuse_other_rows(self, found: Stamp, stamp: Stamp, *, counted: bool) -> None:
         """A replay must give the rows that the table has: another number, or as many others, means a changed input."""
-        same_content = found.content == stamp.content
-        if same_content and (found.rows == stamp.rows or not counted):
+        if found.has_same_content(stamp) and (found.rows == stamp.rows or not counted):
             return
         raise LedgerError(
             f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` was written with {_described(found)}; "

@@ -20,7 +20,7 @@ from spark_jobs.lake.quarantine import Selection, counted, samples
 from spark_jobs.lake.replays import open_replay
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical as plan
-from spark_jobs.plan.columns import EVENT_ID
+from spark_jobs.plan.columns import EVENT_ID, SOURCE_TABLE
 from spark_jobs.plan.equations import Equation
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
@@ -186,7 +186,7 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
             f"table {table}: not in the lake {lake.uri}. It comes with the first run: tidemark run {pipeline.name}"
         )
     known = {field.name for field in open_table(lake, table).schema().fields}
-    keys = [column for column in operator.keys if column in known and column != EVENT_ID]
+    keys = [column for column in (SOURCE_TABLE, *operator.keys) if column in known and column != EVENT_ID]
     time = str(pipeline.event_time)
     # Column -> what stands above it, and how it is read.
     named = {EVENT_ID: ("event", in_duckdb(EVENT_ID)), time: (f"{time} (UTC)", _clock_sql(in_duckdb(time)))}

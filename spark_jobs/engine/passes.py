@@ -17,7 +17,7 @@ from spark_jobs.commits.changes import Append, Written
 from spark_jobs.lake import Lake
 from spark_jobs.lake.appends import remove_files
 from spark_jobs.lake.errors import LedgerError
-from spark_jobs.plan.columns import FATE, SEQ, SOURCE
+from spark_jobs.plan.columns import FATE, SEQ, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.data_files import DataFiles
@@ -27,7 +27,7 @@ from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms import account
 from spark_jobs.transforms.branches import Branches
-from spark_jobs.transforms.content import digest, digest_sql
+from spark_jobs.transforms.content import BY_IDENTITY, digest, digest_sql
 from spark_jobs.transforms.results import with_revision
 
 LEAST_ROWS_A_FILE = 50_000
@@ -43,6 +43,7 @@ class BatchPass(ABC):
         plan: of the pipeline.
         branches: of it.
         bounds: of the batch.
+        columns: that its rows have.
 
     Attributes:
         events: terms of the ledger, counted over all events of the batch, once it has run.
@@ -50,9 +51,11 @@ class BatchPass(ABC):
         repeated_tasks: how many tasks were counted twice.
     """
 
-    def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds) -> None:
+    def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds, columns: Sequence[str]) -> None:
         self._plan, self._branches, self._bounds = plan, branches, bounds
         self._operator = branches.operator
+        # A checkpoint of an earlier version may know no source tables.
+        self._content = [name for name in self._operator.content if name != SOURCE_TABLE or name in columns]
         self.events: Mapping[str, int | None] = {}
         self.figures: dict[str, int | None] = {}
         self.repeated_tasks = 0
@@ -86,12 +89,11 @@ class BatchPass(ABC):
 
     def content(self) -> dict[str, str | None]:
         """A digest of each kind of rows."""
-        return {
-            role: digest(
-                [(self.figures[f"{role}_xor"], self.figures[f"{role}_sum"])] if self.figures[f"{role}_sum"] else ()
-            )
-            for role in ("result", *self._narrow_hashes)
-        }
+        return {role: self._digest(role) for role in ("result", *self._narrow_hashes)}
+
+    def _digest(self, role: str) -> str | None:
+        figures = self.figures[f"{role}_xor"], self.figures[f"{role}_sum"]
+        return digest([figures] if figures[1] else (), form=BY_IDENTITY if role == "result" else None)
 
     @property
     def _is_result(self) -> str:
@@ -120,7 +122,7 @@ class BatchPass(ABC):
             f"count(CASE WHEN {self._is_result} THEN 1 END) AS rows",
             f"count(CASE WHEN {self._is_result} AND {FATE} IS NOT NULL THEN 1 END) AS withheld",
             *(f"{sql} AS {name}" for name, sql in self._operator.result_terms.items()),
-            *digest_sql(_hash(self._is_result, self._operator.content), prefix="result"),
+            *digest_sql(_hash(self._is_result, self._content), prefix="result"),
         ]
 
     @property
@@ -150,7 +152,7 @@ class KeepingPass(BatchPass):
     """
 
     def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds, batch: DataFrame) -> None:
-        super().__init__(plan, branches, bounds)
+        super().__init__(plan, branches, bounds, batch.columns)
         terms = account.terms_of_events(plan, self._branches.verdict, bounds.late_watermark_ms)
         self._observed = Observed(batch, terms)
         kept = f"{self._is_result} OR {self._is_late} OR {self._is_set_aside}"
@@ -209,9 +211,9 @@ class WritingPass(BatchPass):
         files: DataFiles,
         around_state: tuple[DataFrame, DataFrame],
     ) -> None:
-        super().__init__(plan, branches, bounds)
-        self._lake, self._columns, self._data_files = lake, columns, files
         results, narrow = around_state
+        super().__init__(plan, branches, bounds, results.columns)
+        self._lake, self._columns, self._data_files = lake, columns, files
         terms = account.terms_of_events(plan, self._branches.verdict, bounds.late_watermark_ms)
         of_narrow = [*self._of_narrow, f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}"]
         self._narrow = Observed(narrow, [*terms, *map(F.expr, of_narrow)])

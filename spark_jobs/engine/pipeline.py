@@ -31,7 +31,7 @@ from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.lake.stamps import decode
 from spark_jobs.plan import logical
-from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
+from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, SOURCE_TABLE, WINDOW_END
 from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.quarantine import NO_SUCH_KEY
 from spark_jobs.plan.tables import TableRef
@@ -47,7 +47,8 @@ from spark_jobs.transforms import account
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.events import project, with_row_steps
-from spark_jobs.transforms.late import FEW, Bronze, LateRows, late_schema, quarantine_schema
+from spark_jobs.transforms.identity import with_source
+from spark_jobs.transforms.late import FEW, Bronze, LateRows, late_schema, quarantine_schema, source_table
 from spark_jobs.transforms.results import REVISED, with_revision
 
 
@@ -225,7 +226,30 @@ class PipelineQuery(Query[Pipeline]):
                 )
 
     def _batch_source(self, table: Table) -> DataFrame:
-        return project(self._bronze(table), table, (*EVENT_COLUMNS, HEARTBEAT))
+        return self._events(self._bronze(table), table)
+
+    def _events(self, bronze: DataFrame, table: Table) -> DataFrame:
+        events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT))
+        side = self.logical.side_of(table.name)
+        if not side.several or self._state_knows_no_sources:
+            return events
+        return with_source(events, side, table.name)
+
+    @property
+    def _state_knows_no_sources(self) -> bool:
+        """Whether an earlier version has begun the checkpoint, whose state has no place for the source of an event.
+
+        The result goes on without.
+        """
+        operator = self.logical.operator
+        if operator is None or not operator.keeps_events_in_state:
+            return False
+        result, epoch = operator.result.name, current_epoch(self.lake, self.name)
+        if epoch is None or not tables.exists(self.lake, result):
+            return False
+        if SOURCE_TABLE in {field.name for field in tables.open_table(self.lake, result).schema().fields}:
+            return False
+        return newest_batch(self.lake, epoch.folder, "offsets") is not None
 
     def _bronze(self, table: Table) -> DataFrame:
         return self.spark.read.format("delta").load(self.lake.table_path(table.name))
@@ -237,7 +261,7 @@ class PipelineQuery(Query[Pipeline]):
         return with_revision(results, self.logical, 0).schema
 
     def _quarantine_schema(self, events: Sequence[DataFrame]) -> StructType:
-        schema = quarantine_schema(events)
+        schema = quarantine_schema(events, self.logical)
         if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
             raise SchemaMismatchError(
                 f"pipeline `{self.name}` reads columns {doubled}, and {self.branches.operator.quarantine.name} has "
@@ -273,7 +297,7 @@ class PipelineQuery(Query[Pipeline]):
         if table.max_bytes_per_trigger is not None:
             options["maxBytesPerTrigger"] = str(table.max_bytes_per_trigger)
         bronze = self.spark.readStream.format("delta").options(**options).load(self.lake.table_path(table.name))
-        return project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT))
+        return self._events(bronze, table)
 
     def _start(self, table: Table) -> Start:
         """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it.
@@ -554,6 +578,7 @@ class PipelineQuery(Query[Pipeline]):
         why = rows.selectExpr(
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
+            *source_table(self.logical),
             f"{text_in_spark(NO_SUCH_KEY)} AS reason",
             f"{text_in_spark(f'{names} has no row with its key')} AS detail",
             f"{self.epoch.number} AS _epoch",

@@ -18,8 +18,9 @@ from spark_jobs.lake.revisions import Revision, revisions, with_revised
 from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical as plan
-from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, SIDE, WINDOW_END
+from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, INGEST_TIME, SIDE, SOURCE_TABLE, WINDOW_END
 from spark_jobs.plan.equations import Equation, Holding
+from spark_jobs.plan.identity import as_in
 from spark_jobs.plan.operators.join import LEFT
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spec import Definition, Pipeline
@@ -180,10 +181,13 @@ class _Books:
     def figure(self, measure: str, table: str, where: str = "true", *, beside: Holding | None = None) -> int:
         """One number from a table, as of the batch; 0 where the table has no row."""
         version = self.version(table)
-        rows = open_table(self.lake, table, version=version).to_pyarrow_dataset()
+        opened = open_table(self.lake, table, version=version)
+        columns = [field.name for field in opened.schema().fields]
         try:
             with duckdb.connect() as connection, reading(self.lake, lambda _: [table], version=version):
-                connection.register("books", rows)
+                connection.register("held", opened.to_pyarrow_dataset())
+                lacking = as_in(columns, {SOURCE_TABLE} - {*columns})
+                connection.execute(f"CREATE TEMP VIEW books AS SELECT {', '.join(['*', *lacking])} FROM held")
                 if beside is not None and (beside.late or beside.replayed):
                     self._late(connection, beside)
                 row = connection.execute(f"SELECT {measure} FROM books WHERE {where}").fetchone()
@@ -196,18 +200,22 @@ class _Books:
 
     def _late(self, connection: duckdb.DuckDBPyConnection, holding: Holding) -> None:
         """Makes `late`, of its own: DuckDB pushes conditions into a dataset that Arrow cannot compare texts by."""
-        connection.execute(f"CREATE TEMP TABLE late ({EVENT_ID} VARCHAR, {INGEST_SEQ} BIGINT, {SIDE} VARCHAR)")
-        if holding.late is not None:
-            connection.register("late_rows", open_table(self.lake, holding.late.name).to_pyarrow_dataset())
-            connection.execute(f"INSERT INTO late SELECT {EVENT_ID}, {INGEST_SEQ}, {SIDE} FROM late_rows")
-        if holding.replayed is not None:
-            opened = open_table(self.lake, holding.replayed.name)
-            if "replayed_batch" in {field.name for field in opened.schema().fields}:
-                connection.register("quarantine", opened.to_pyarrow_dataset())
-                connection.execute(
-                    f"INSERT INTO late SELECT {EVENT_ID}, {INGEST_SEQ}, '{LEFT}' FROM quarantine "
-                    "WHERE replayed_batch IS NOT NULL"
-                )
+        connection.execute(
+            f"CREATE TEMP TABLE late ({SIDE} VARCHAR, {EVENT_ID} VARCHAR, {INGEST_SEQ} BIGINT, "
+            f"{INGEST_TIME} TIMESTAMPTZ, {SOURCE_TABLE} VARCHAR)"
+        )
+        tables = [(holding.late, SIDE, "true"), (holding.replayed, f"'{LEFT}'", "replayed_batch IS NOT NULL")]
+        for table, side, where in tables:
+            opened = None if table is None else open_table(self.lake, table.name)
+            columns = [] if opened is None else [field.name for field in opened.schema().fields]
+            if opened is None or (table == holding.replayed and "replayed_batch" not in columns):
+                continue
+            event = ", ".join(as_in(columns, (EVENT_ID, INGEST_SEQ, INGEST_TIME, SOURCE_TABLE)))
+            connection.register("beside", opened.to_pyarrow_dataset())
+            connection.execute(
+                f"INSERT INTO late SELECT {side}, {event} FROM beside WHERE _epoch = {self.epoch} AND {where}"
+            )
+            connection.unregister("beside")
 
     def version(self, table: str) -> int:
         """The newest version of the table that no later batch has written, as at the first look."""

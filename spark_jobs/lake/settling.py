@@ -18,10 +18,9 @@ from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.revisions import newest_writer
 from spark_jobs.lake.tables import again_at_conflicts, open_table
+from spark_jobs.plan.columns import INGEST_TIME
+from spark_jobs.plan.identity import IDENTITY, MAY_BE_NULL, as_in
 from spark_jobs.spec.names import first_of, in_delta, in_duckdb
-
-IDENTITY = ("_epoch", "_batch_id", "_event_id", "_ingest_seq")
-"""Tells late events apart."""
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 
@@ -33,9 +32,9 @@ class LateEvents:
     Attributes:
         version: of the table of late events; None: there is none.
         quarantine_version: likewise.
-        events: one row for each: `_epoch`, `_batch_id`, `_event_id`, `_ingest_seq`, `first_us` and `last_us` (where the
-            first and the last of the windows that it missed start; without windows the first and the last instant at
-            which it can change rows), `replayed_batch` (null: it is late) and `settled`.
+        events: one row for each: `IDENTITY`, `_ingest_time`, `first_us` and `last_us` (where the first and the last of
+            the windows that it missed start; without windows the first and the last instant at which it can change
+            rows), `replayed_batch` (null: it is late) and `settled`.
     """
 
     version: int | None
@@ -121,11 +120,12 @@ def _rows(
     settled: str = "settled_version IS NOT NULL",
 ) -> tuple[int, pa.Table]:
     opened = open_table(lake, table, version=version)
+    event = as_in({field.name for field in opened.schema().fields}, (*IDENTITY, INGEST_TIME))
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("aside", opened.to_pyarrow_dataset())
         found = connection.sql(
-            f"SELECT {', '.join(map(in_duckdb, IDENTITY))}, {first} AS first_us, {last} AS last_us, "
+            f"SELECT {', '.join(event)}, {first} AS first_us, {last} AS last_us, "
             f"{replayed_batch} AS replayed_batch, {settled} AS settled FROM aside WHERE {where}"
         ).to_arrow_table()
     return opened.version(), found
@@ -191,16 +191,18 @@ def _mark(lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, 
 @again_at_conflicts
 def _update(lake: Lake, table: str, marks: pa.Table, where: str | None) -> int:
     opened = open_table(lake, table, to_write=True)
+    present = {field.name for field in opened.schema().fields}
+    known, given = [name for name in IDENTITY if name in present], marks.column_names
     figures = (
         opened.merge(
-            marks,
-            " AND ".join(f"t.{in_delta(name)} = s.{in_delta(name)}" for name in IDENTITY),
+            _each_once(marks, known),
+            " AND ".join(f"(t.{in_delta(name)} {_equal(name)} s.{in_delta(name)})" for name in known),
             source_alias="s",
             target_alias="t",
             commit_properties=CommitProperties(max_commit_retries=0),
         )
         .when_matched_update(
-            {in_delta(name): f"s.{in_delta(name)}" for name in marks.column_names if name not in IDENTITY},
+            {in_delta(name): f"s.{in_delta(name)}" for name in given if name not in IDENTITY},
             predicate=where,
         )
         .execute()
@@ -210,6 +212,28 @@ def _update(lake: Lake, table: str, marks: pa.Table, where: str | None) -> int:
     return int(figures["num_target_rows_updated"])
 
 
+def _equal(name: str) -> str:
+    # An equality finds the rows, which the other comparison cannot.
+    return "IS NOT DISTINCT FROM" if name in MAY_BE_NULL else "="
+
+
+def _each_once(marks: pa.Table, known: Sequence[str]) -> pa.Table:
+    """The first of the marks that a table cannot tell apart, whose rows name no source table: they are marked together.
+
+    A merge refuses two marks for one row.
+    """
+    groups = marks.select(known).append_column("__row", pa.array(range(marks.num_rows), pa.int64())).group_by(known)
+    return marks.take(groups.aggregate([("__row", "min")])["__row_min"])
+
+
 def those_of(events: pa.Table, wanted: pa.Table) -> pa.Table:
     """Those of the events that another table names by their identity."""
-    return events.join(wanted, list(IDENTITY), join_type="left semi")
+    numbered = _without_nulls(events).append_column("__row", pa.array(range(events.num_rows), pa.int64()))
+    found = numbered.join(_without_nulls(wanted), list(IDENTITY), join_type="left semi")
+    return events.take(found["__row"])
+
+
+def _without_nulls(events: pa.Table) -> pa.Table:
+    """The identities; a join takes no null for equal to another."""
+    filled = {name: pc.fill_null(events[name], "") if name in MAY_BE_NULL else events[name] for name in IDENTITY}
+    return pa.table(filled)

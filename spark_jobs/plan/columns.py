@@ -8,6 +8,10 @@ EVENT_ID, INGEST_SEQ, INGEST_TIME, PLACE, HEARTBEAT = METADATA_COLUMNS
 EVENT_COLUMNS = (EVENT_ID, INGEST_SEQ, INGEST_TIME)
 """What an event keeps of bronze's own columns, whatever the source selects."""
 
+SOURCE_TABLE = "_source_table"
+"""Of each event that a pipeline with several source tables keeps: the one that it was read from, such as
+`bronze.sales`. With its number there it is the event's identity (`plan/identity.py`)."""
+
 SIDE = "_side"
 """Of each row of a join, and of each late event of one: `both`, `left` or `right`."""
 

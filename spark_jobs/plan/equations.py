@@ -50,7 +50,7 @@ class Holding:
         minus: terms that are taken off.
         said: what the ledger says of them, such as `pairs judged`.
         of_epoch: whether only the rows of this epoch count, by their `_epoch`.
-        where: further, the rows of the table that count.
+        where: further, the rows of the table that count; they are called `books` there.
         whole_table: whether all rows of the table must be of this epoch.
         open: what the rest is called where the table may hold less, because some still waits in Spark's state.
         late: a table that `where` reads as `late`: what a repair has counted after all is no part of the measure.

@@ -54,6 +54,15 @@ class LogicalPlan:
         """The source tables, in the order by which a row tells where it comes from."""
         return tuple(table for side in self.sides for table in side.tables)
 
+    def side_of(self, table: str) -> Side:
+        """The side that reads a table; none is read twice."""
+        return next(side for side in self.sides if table in {each.name for each in side.tables})
+
+    @property
+    def names_sources(self) -> bool:
+        """Whether a row beside the result says of which table its event is (`SOURCE_TABLE`): there are several."""
+        return len(self.reads) > 1
+
     @property
     def result(self) -> TableRef:
         """The table that has the ledger in its history."""

@@ -13,6 +13,7 @@ from spark_jobs.plan.columns import (
     REVISED_AT,
     REVISION,
     SIDE,
+    SOURCE_TABLE,
     WINDOW_END,
     WINDOW_START,
 )
@@ -35,6 +36,7 @@ _RESULTS: Mapping[str, str] = {
     FINAL_AFTER: "The row is final once the published watermark has reached this time, UTC.",
     REVISION: "How often the row was written; 1 at first.",
     REVISED_AT: "When the row was written last, UTC.",
+    SOURCE_TABLE: "Table that the event was read from; with `_ingest_seq` it tells events apart.",
     SIDE: "Which sides of the join the row has: both, left or right.",
 }
 

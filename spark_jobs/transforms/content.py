@@ -3,6 +3,9 @@
 import hashlib
 from collections.abc import Iterable
 
+BY_IDENTITY = "identity"
+"""The form of a digest of result rows; one without a form, of an earlier version, is of the ids of events."""
+
 _LOW_BITS = 0xFFFFFFFF
 
 
@@ -18,11 +21,15 @@ def digest_sql(row_hash: str, *, prefix: str = "content") -> tuple[str, str]:
     return f"bit_xor({row_hash}) AS {prefix}_xor", f"sum({row_hash} & {_LOW_BITS}L) AS {prefix}_sum"
 
 
-def digest(parts: Iterable[tuple[object, ...]]) -> str | None:
+def digest(parts: Iterable[tuple[object, ...]], *, form: str | None = None) -> str | None:
     """One short text for the figures of a batch's groups; None where there are no rows.
 
     Args:
         parts: one tuple for each kind of rows, such as (reason, xor, sum).
+        form: what the rows are told apart by, where that has changed; digests of two forms are never compared.
     """
     found = sorted(repr(part) for part in parts)
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16] if found else None
+    if not found:
+        return None
+    text = hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+    return f"{form}:{text}" if form else text

@@ -1,6 +1,6 @@
 """Late rows: the event itself, the windows that it missed, the watermark that judged it, how late it was."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.lake import Lake, tables
-from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, SEQ, SIDE, SOURCE
+from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, SEQ, SIDE, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.verdicts import MISSED, Verdict
 from spark_jobs.spark.progress import BatchBounds
@@ -21,7 +21,7 @@ from spark_jobs.spec.names import column_named, text_in_spark
 from spark_jobs.transforms.events import project
 
 _WINDOWS = f"missed_windows {MISSED}, partly_late BOOLEAN, "
-_SIDE = f"{SIDE} STRING, "
+_SIDE, _TABLE = f"{SIDE} STRING, ", f"{SOURCE_TABLE} STRING, "
 _WHY = (
     "late_by_ms BIGINT, watermark TIMESTAMP, engine_watermark TIMESTAMP, _epoch INT, _batch_id BIGINT, "
     "settled_version BIGINT, settled_at TIMESTAMP"
@@ -39,6 +39,7 @@ def late_schema(sources: Sequence[DataFrame], plan: LogicalPlan, verdict: Verdic
     - `missed_windows`, where it was late for windows: each window that the event missed; its `late_by_ms` is how much
       longer the watermark would have had to wait for the event to be counted in it;
     - `partly_late`, likewise: whether the event is counted in other windows;
+    - `_source_table`, where several tables are read: which of them the event is of;
     - `_side`, in a join: whose event it is;
     - `late_by_ms`: how much longer the watermark would have had to wait for all of it;
     - `watermark`: the published watermark, up to which results were final when the event was judged;
@@ -46,9 +47,24 @@ def late_schema(sources: Sequence[DataFrame], plan: LogicalPlan, verdict: Verdic
     - `settled_version`, `settled_at`: the version of the result in which a repair or a backfill has counted the event
       after all, and when; null until then.
     """
-    kept = {field.name: field for source in sources for field in source.schema if field.name != HEARTBEAT}
     why = (_WINDOWS if verdict.in_windows else "") + (_SIDE if len(plan.sides) > 1 else "") + _WHY
-    return StructType([*kept.values(), *schema_of(why)])
+    return StructType([*_fields_of_events(sources), *schema_of((_TABLE if plan.names_sources else "") + why)])
+
+
+def _fields_of_events(sources: Sequence[DataFrame]) -> Iterable[StructField]:
+    """The columns of events, as the pipeline reads them."""
+    own = (HEARTBEAT, SOURCE_TABLE)
+    return {field.name: field for source in sources for field in source.schema if field.name not in own}.values()
+
+
+def source_table(plan: LogicalPlan) -> list[str]:
+    """Which table the event of a narrow row is of; SQL with its name, none where there is one table alone."""
+    return [f"{_by_source([table.name for table in plan.reads])} AS {SOURCE_TABLE}"] if plan.names_sources else []
+
+
+def _by_source(texts: Sequence[str]) -> str:
+    """Of a narrow row, the text that belongs to its source; SQL."""
+    return f"element_at(array({', '.join(map(text_in_spark, texts))}), {SOURCE} + 1)"
 
 
 @dataclass(frozen=True)
@@ -157,16 +173,17 @@ WHY_SET_ASIDE = (
 """What a row of it has beside the event, and which batch has set it aside."""
 
 
-def quarantine_schema(sources: Sequence[DataFrame]) -> StructType:
+def quarantine_schema(sources: Sequence[DataFrame], plan: LogicalPlan) -> StructType:
     """The columns of a pipeline's `<table>__quarantine`: the event as the pipeline reads it, and why it is there.
 
+    - `_source_table`, where several tables are read: which of them the event is of;
     - `replayed_batch`, `replayed_at`: the batch with whose version of the lookup table a replay has found the event's
       key, and when it did; null: it has not;
     - `changes_from`, `changes_upto`: where rows lie that the event can change, as of a late event;
     - `settled_version`, `settled_at`: as of a late event: the version of the result that counts it.
     """
-    kept = {field.name: field for source in sources for field in source.schema if field.name != HEARTBEAT}
-    return StructType([*kept.values(), *schema_of(QUARANTINE)])
+    why = (_TABLE if plan.names_sources else "") + QUARANTINE
+    return StructType([*_fields_of_events(sources), *schema_of(why)])
 
 
 class LateRows:
@@ -213,10 +230,6 @@ class LateRows:
         groups = judged.selectExpr(f"explode({_GROUPS}) AS hash").distinct().count()
         return kept, self._counted(count, pairs, groups)
 
-    def _side_of_source(self) -> str:
-        names = [side.name for side in self._plan.sides for _ in side.tables]
-        return f"element_at(array({', '.join(text_in_spark(name) for name in names)}), {SOURCE} + 1)"
-
     def _counted(self, events: int, pairs: int | None, groups: int) -> LateCount:
         most = groups if self._verdict.counts_groups and not self._verdict.counts_per_task else events
         fewest = groups if self._verdict.counts_groups else events
@@ -229,12 +242,14 @@ class LateRows:
         """
         judged_ms, verdict = self._bounds.late_watermark_ms, self._verdict
         published_us = (judged_ms + self._plan.grace_ms) * 1000
+        sides = [side.name for side in self._plan.sides for _ in side.tables]
         of_windows = ["missed_windows", f"size(missed_windows) < {verdict.pairs()} AS partly_late"]
         return late.selectExpr("*", f"{verdict.missed(judged_ms)} AS missed_windows").selectExpr(
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
             *(of_windows if verdict.in_windows else ()),
-            *([f"{self._side_of_source()} AS {SIDE}"] if len(self._plan.sides) > 1 else ()),
+            *source_table(self._plan),
+            *([f"{_by_source(sides)} AS {SIDE}"] if len(self._plan.sides) > 1 else ()),
             f"{verdict.late_by_ms(judged_ms)} AS late_by_ms",
             f"timestamp_micros({published_us}L) AS watermark",
             f"timestamp_micros({judged_ms * 1000}L) AS engine_watermark",

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_jobs.plan.columns import BATCH, CLOSED, IN_RESULT, INGEST_SEQ, SESSION
+from spark_jobs.plan.columns import BATCH, CLOSED, IN_RESULT, INGEST_SEQ, SESSION, SOURCE_TABLE
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spec.names import in_spark
 
@@ -30,11 +30,12 @@ def first_of_each(events: DataFrame, keys: Sequence[str], time: str, within_ms: 
     """
     kept, event = "__kept", "__event"
     row = F.struct(*columns_of(events.columns)).alias(event)
-    # What is in the result first, then by arrival.
-    order = F.struct((~F.col(IN_RESULT)).alias("later"), F.col(INGEST_SEQ).alias("seq"), row)
+    # What is in the result first, then by arrival; of two tables' events with one number always the same one.
+    source = F.col(SOURCE_TABLE) if SOURCE_TABLE in events.columns else F.lit("")
+    order = F.struct((~F.col(IN_RESULT)).alias("later"), F.col(INGEST_SEQ).alias("seq"), source.alias("source"), row)
     compared = " ".join(
         f"WHEN left.{field} < right.{field} THEN -1 WHEN left.{field} > right.{field} THEN 1"
-        for field in ("later", "seq")
+        for field in ("later", "seq", "source")
     )
     distance = f"abs(unix_micros(k.{event}.{in_spark(time)}) - unix_micros(e.{event}.{in_spark(time)}))"
     taken = f"exists(kept, k -> {distance} < {within_ms * 1000}L)"

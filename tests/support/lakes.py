@@ -52,6 +52,7 @@ class Bronze:
         table: such as `bronze.sales`.
         columns: payload columns with their Arrow types.
         event_time: which of them is the event time.
+        arrived_ms: when its batches arrive.
     """
 
     lake: Lake
@@ -59,6 +60,7 @@ class Bronze:
     columns: Mapping[str, pa.DataType]
     event_time: str
     _next: int = field(default=0)
+    arrived_ms: int = 1_700_000_000_000
 
     def append(self, rows: Sequence[Mapping[str, Any]], *, ids: Sequence[str] | None = None) -> None:
         """Appends a batch of events; their ids are `e<sequence number>` unless given."""
@@ -70,7 +72,7 @@ class Bronze:
                     **row,
                     "_event_id": ids[index] if ids else f"e{seq}",
                     "_ingest_seq": seq,
-                    "_ingest_time": at(1_700_000_000_000),
+                    "_ingest_time": at(self.arrived_ms),
                     "_source": {"name": "test", "partition": None, "position": seq},
                     "_heartbeat": False,
                 }

@@ -235,6 +235,19 @@ b      2024-03-01 12:00:00  hidden      2024-03-01 12:00:00       2             
 """
         )
 
+    def test_of_several_tables_each_event_says_which_it_is_from(self, tmp_path):
+        lake = a_lake(tmp_path)
+        rows = self.late_rows(("a", 5, 1, 9), ("a", 7, 1, 9)).append_column(
+            "_source_table", pa.array(["bronze.sales", "bronze.more"])
+        )
+        write(lake, "gold.hourly_sales__late", rows)
+        told = shown(lambda to: reports.print_late(to, lake, a_pipeline(), 4)).splitlines()
+        assert [[word for word in line.split() if word.startswith(("_", "bronze"))] for line in told[1:]] == [
+            ["_source_table"],
+            ["bronze.more"],
+            ["bronze.sales"],
+        ]
+
     def test_before_the_first_run_it_says_which_command_makes_the_table(self, tmp_path):
         with pytest.raises(MissingTableError, match=r"gold\.hourly_sales__late.*tidemark run hourly_sales"):
             reports.print_late(Console(file=io.StringIO()), a_lake(tmp_path), a_pipeline(), 5)

@@ -43,6 +43,16 @@ class Side:
     delay: timedelta | None
     steps: tuple[StepSpec, ...] = ()
 
+    @property
+    def several(self) -> bool:
+        """Whether it has several tables, so that each event says which one it is of (`SOURCE_TABLE`)."""
+        return len(self.tables) > 1
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether a table is asked for columns of its events, which may be set aside."""
+        return any(isinstance(step, Enrich) for step in self.steps)
+
 
 @dataclass(frozen=True)
 class Operator(ABC):
@@ -162,6 +172,11 @@ class Operator(ABC):
         pipeline = self.pipeline
         delay = pipeline.watermark.engine_delay if pipeline.watermark else None
         return (Side("", pipeline.source_tables, pipeline.event_time, delay, pipeline.row_steps),)
+
+    @property
+    def keeps_events_in_state(self) -> bool:
+        """Whether Spark's state holds events with all of their columns, so that a new one does not fit a checkpoint."""
+        return False
 
     @property
     def gives_events(self) -> bool:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, OTHER, SIDE
 from spark_jobs.plan.equations import Equation, Holding
+from spark_jobs.plan.identity import event_columns, same_event
 from spark_jobs.plan.operators.base import Operator, Side
 from spark_jobs.plan.verdicts import EventTime, Verdict
 from spark_jobs.spec.steps.join import Join
@@ -72,8 +73,9 @@ class Joined(Operator):
 
     @property
     def row_keys(self) -> tuple[str, ...]:
-        """The events of both sides, by their numbers: a copy has the same id."""
-        return (EVENT_ID, INGEST_SEQ, f"{OTHER}{EVENT_ID}", f"{OTHER}{INGEST_SEQ}")
+        """The events of both sides, by their identity: a copy has the same id."""
+        left, right = self.sides
+        return (*event_columns(several=left.several), *event_columns(several=right.several, prefix=OTHER))
 
     @property
     def repair_unit(self) -> str:
@@ -91,6 +93,11 @@ class Joined(Operator):
         return (EVENT_ID, f"{OTHER}{EVENT_ID}")
 
     @property
+    def keeps_events_in_state(self) -> bool:
+        """Until the other side has come."""
+        return True
+
+    @property
     def gives_events(self) -> bool:
         """A row for each match."""
         return True
@@ -98,7 +105,7 @@ class Joined(Operator):
     @property
     def content(self) -> tuple[str, ...]:
         """Which events were put together."""
-        return self.keys
+        return self.row_keys
 
     @property
     def event_keys(self) -> tuple[str, ...]:
@@ -137,20 +144,21 @@ class Joined(Operator):
     def holdings(self) -> tuple[Holding, ...]:
         """Each event of a side is in the result, waits for the other side, or has waited in vain unseen."""
         held = [Holding("rows", self.result, "count(*)", ("rows",), "written", whole_table=True)]
-        for side, prefix in ((LEFT, ""), (RIGHT, OTHER)):
-            # By its number: a copy of an event has its id, and is an event.
-            number, event = f"{prefix}{INGEST_SEQ}", f"{prefix}{EVENT_ID}"
+        for each, prefix in zip(self.sides, ("", OTHER), strict=True):
+            # By its identity: a copy of an event has its id, and is an event.
+            side, event = each.name, event_columns(several=each.several, prefix=prefix)
             rest = f"{side}_open" if side in self.outer and not self.withholds else f"{side}_open_or_not_written"
-            where = f"{number} IS NOT NULL"
+            where = f"{prefix}{INGEST_SEQ} IS NOT NULL"
             aside = self.sets_aside and side == LEFT
             if self.keeps_late or aside:
-                late = f"SELECT {INGEST_SEQ}, {EVENT_ID} FROM late WHERE {SIDE} = '{side}'"
-                where += f" AND ({number}, {event}) NOT IN ({late})"
+                where += (
+                    f" AND NOT EXISTS (SELECT 1 FROM late WHERE late.{SIDE} = '{side}' AND {_same_event(each, prefix)})"
+                )
             held.append(
                 Holding(
                     f"{side} events",
                     self.result,
-                    f"count(DISTINCT ({number}, {event}))",
+                    f"count(DISTINCT ({', '.join(event)}))",
                     (f"{side}_on_time",),
                     "on time",
                     where=where,
@@ -166,3 +174,8 @@ class Joined(Operator):
         """In a line."""
         step = self.step
         return f"{step.how} join with {step.other.name} on {', '.join(step.on)} by time"
+
+
+def _same_event(side: Side, prefix: str) -> str:
+    """Whether a row of `late` is of the event that a row of `books`, the result, has of a side."""
+    return same_event(lambda name: f"late.{name}", lambda name: f"books.{prefix}{name}", several=side.several)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ
+from spark_jobs.plan.columns import EVENT_ID
 from spark_jobs.plan.equations import EVENTS_UNIT, Equation, Holding
+from spark_jobs.plan.identity import event_columns
 from spark_jobs.plan.operators.base import Operator
 
 
@@ -53,8 +54,8 @@ class Stateless(Operator):
 
     @property
     def row_keys(self) -> tuple[str, ...]:
-        """The event by its number: a copy has its id."""
-        return (EVENT_ID, INGEST_SEQ)
+        """The event by its identity: a copy has its id."""
+        return event_columns(several=self.sides[0].several)
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ class Stateless(Operator):
     @property
     def content(self) -> tuple[str, ...]:
         """Which events."""
-        return (EVENT_ID,)
+        return self.row_keys
 
     @property
     def equations(self) -> tuple[Equation, ...]:

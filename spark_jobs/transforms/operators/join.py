@@ -3,7 +3,7 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.plan.columns import EVENT_COLUMNS, EVENT_ID, HEARTBEAT, INGEST_SEQ, OTHER, PLACE, SIDE
+from spark_jobs.plan.columns import EVENT_COLUMNS, EVENT_ID, HEARTBEAT, INGEST_SEQ, OTHER, PLACE, SIDE, SOURCE_TABLE
 from spark_jobs.plan.operators.join import BOTH, LEFT, RIGHT, Joined
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec.durations import duration_ms
@@ -35,11 +35,12 @@ class JoinedTransform(Transform[Joined]):
         how = "full_outer" if step.how == "full" else step.how
         joined = left.join(right, F.expr(" AND ".join(equal + near)), how)
         keys = [F.coalesce(column(name), column(f"{_KEY}{name}")).alias(name) for name in on]
-        others = [name for name in left.columns if name not in (*on, *EVENT_COLUMNS, _ON)]
+        others = [name for name in left.columns if name not in (*on, *EVENT_COLUMNS, SOURCE_TABLE, _ON)]
         theirs = [name for name in right.columns if not name.startswith((_KEY, OTHER))]
         side = F.when(F.col(f"{OTHER}{EVENT_ID}").isNull(), LEFT).when(F.col(EVENT_ID).isNull(), RIGHT).otherwise(BOTH)
         columns = [*keys, *columns_of((*others, *theirs)), side.alias(SIDE)]
         columns += [F.col(name) for name in (*EVENT_COLUMNS, *(f"{OTHER}{name}" for name in EVENT_COLUMNS))]
+        columns += [F.col(name) for name in left.columns if name == SOURCE_TABLE]
         return with_row_steps(joined.select(*columns), self.operator.pipeline.result_steps, removed=WITHHELD)
 
     def _key(self, side: int) -> Column:

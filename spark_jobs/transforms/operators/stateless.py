@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame
 
-from spark_jobs.plan.columns import EVENT_COLUMNS, PLACE
+from spark_jobs.plan.columns import EVENT_COLUMNS, PLACE, SOURCE_TABLE
 from spark_jobs.plan.operators.stateless import Stateless
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.transforms.operators.base import Transform
@@ -19,8 +19,7 @@ class StatelessTransform(Transform[Stateless]):
         return events
 
     def written(self, results: DataFrame) -> DataFrame:
-        """The payload; of bronze's own columns the event's id, its number and when it arrived."""
+        """The payload; of bronze's own columns the event's id, its number and when it arrived; which table it is of."""
         written = super().written(results).drop(PLACE)
-        return written.select(
-            *columns_of((*(name for name in written.columns if name not in EVENT_COLUMNS), *EVENT_COLUMNS))
-        )
+        own = (*EVENT_COLUMNS, *(name for name in written.columns if name == SOURCE_TABLE))
+        return written.select(*columns_of((*(name for name in written.columns if name not in own), *own)))
