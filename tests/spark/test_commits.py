@@ -241,7 +241,7 @@ def test_a_small_append_whose_commit_was_lost_with_power_is_made_again(lake, lef
     assert open_table(lake, "gold.totals").to_pyarrow_table().num_rows == 2
 
 
-def test_a_revision_by_spark_is_skipped_where_its_epoch_was_ended_meanwhile(tmp_path, spark):
+def test_a_revision_by_spark_is_skipped_once_its_epoch_was_ended(tmp_path, spark):
     lake = a_lake(tmp_path)
     create_table(lake, "gold.totals", COLUMNS)
     epoch = begin_epoch(lake, a_running_total(), 1)

@@ -75,7 +75,7 @@ def test_a_checkpoint_that_was_adopted_knows_its_files_where_they_are(moved, tmp
     assert bytes(moved.store.get(f"{epoch.folder}/sources/0/0").bytes()) == before
 
 
-def test_an_adoption_that_is_interrupted_is_no_adoption_and_can_be_repeated(moved, monkeypatch):
+def test_an_adoption_that_is_interrupted_is_none_and_can_be_repeated(moved, monkeypatch):
     epoch, plan = open_epoch(moved, an_ingest()), plan_adoption(moved, an_ingest())
     with monkeypatch.context() as patch:
         calls = []
@@ -132,7 +132,7 @@ def test_a_path_is_written_as_java_writes_it(name):
     assert _as_uri("/a b", "file:/old/1.json") == "file:/a%20b"
 
 
-def test_a_lake_may_move_to_a_store(tmp_path):
+def test_a_lake_may_move_from_a_store_to_a_folder(tmp_path):
     lake = a_lake(tmp_path / "lake")
     there = "s3a://bucket/a lake/landing/sales/1.json"
     epoch = checkpointed(lake, an_ingest(), [there])

@@ -44,7 +44,7 @@ def test_a_second_pipeline_on_an_empty_table_is_refused(lake):
     assert owner(lake) == "hourly_sales"
 
 
-def test_a_lake_from_before_there_were_owners_knows_them_by_their_checkpoints(lake):
+def test_a_lake_from_before_owners_knows_them_by_checkpoints(lake):
     epoch = begin_epoch(lake, FIRST, 1)
     refuse_others(lake, SECOND)
     lake.store.put(f"{epoch.folder}/metadata", b'{"id": "q"}')
