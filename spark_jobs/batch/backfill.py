@@ -14,7 +14,7 @@ from spark_jobs.batch.planning import BackfillPlan, Slice, Target
 from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.batch.revising import Changed, revise
-from spark_jobs.commits.merging import SupersededError
+from spark_jobs.lake.basis import SupersededError
 from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
@@ -75,6 +75,7 @@ def _execute_beside_others(spark: SparkSession, target: Target, plan: BackfillPl
 
     def attempt(number: int) -> Done:
         if not number:
+            target.refuse_revised()
             return _execute(spark, target, plan, part)
         if plan.kind == "bootstrap":
             target.look()  # it computes from what was there at its cut
@@ -155,6 +156,7 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
     )
     try:
         marked = None if late is None else _marked(recompute, plan, part, late, chains)
+        target.basis.refuse_outdated(target.lake)
         if marked is not None and not counts_late:
             # Before the result: what dies in between leaves events that are open and counted, which the next run of
             # either kind puts right. Events that are settled and not counted would be lost to it.

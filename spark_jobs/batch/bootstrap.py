@@ -25,7 +25,7 @@ from spark_jobs.batch.planning import (
 )
 from spark_jobs.batch.ranges import Range, shown, us
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, history_cut
+from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, end_before_it_begins, history_cut
 from spark_jobs.lake.errors import CheckpointError, CutNotReachedError, MissingTableError
 from spark_jobs.lake.files import refuse_missing
 from spark_jobs.lake.reset import newest_epoch, refuse_tables_of_others
@@ -214,6 +214,13 @@ def begin(lake: Lake, definition: Definition, plan: BootstrapPlan) -> Epoch:
     Raises:
         CheckpointError: if another has begun it as a stream meanwhile.
     """
+    before = current_epoch(lake, definition.name)
+    if before is not None and before.number < plan.epoch and not end_before_it_begins(lake, before):
+        raise CheckpointError(
+            f"pipeline `{plan.pipeline}`: its stream has begun in epoch {before.number} since this was planned. "
+            f"Nothing was written. To begin again: tidemark reset {plan.pipeline} --empty-tables, then tidemark "
+            f"bootstrap {plan.pipeline}"
+        )
     epoch = begin_epoch(lake, definition, plan.epoch, cut_us=plan.cut_us)
     if history_cut(lake, epoch) is None:
         raise CheckpointError(

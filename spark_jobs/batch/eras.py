@@ -3,7 +3,7 @@
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from math import inf
 
@@ -30,6 +30,7 @@ class Era:
 
     Attributes:
         versions: lookup table -> its version.
+        ids: lookup table -> the id of the Delta table that had it, as far as the ledger says.
         last_batch: the number of the last of them.
         ends: source table -> how far the batches of this era and of those before have read.
     """
@@ -37,6 +38,7 @@ class Era:
     versions: Mapping[str, int]
     last_batch: int
     ends: Mapping[str, Place]
+    ids: Mapping[str, str] = field(default_factory=dict)
 
 
 def eras(target: Target) -> tuple[Era, ...]:
@@ -52,13 +54,19 @@ def eras(target: Target) -> tuple[Era, ...]:
         versions = {table: entry.reads[table][0] for table in sorted(lookups)}
         read = {table_read(source, target.pipeline): offset for source, offset in entry.sources.items() if offset}
         ends = {table: place(offset) for table, offset in read.items() if table is not None}
-        if found and found[-1].versions == versions:
+        ids = {table: entry.table_ids[table] for table in sorted(lookups & entry.table_ids.keys())}
+        if found and found[-1].versions == versions and _same_tables(found[-1].ids, ids):
             found.pop()
         elif unclear:
             raise _refused(target, unclear, place(read[unclear])[0])
         unclear = next((table for table, offset in read.items() if table is not None and in_snapshot(offset)), None)
-        found.append(Era(versions, batch_id, ends))
+        found.append(Era(versions, batch_id, ends, ids))
     return tuple(found)
+
+
+def _same_tables(some: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    """Whether no table is known to be another one; entries from before there were ids say nothing."""
+    return all(others[table] == some[table] for table in some.keys() & others.keys())
 
 
 @dataclass(frozen=True)
@@ -135,9 +143,10 @@ def refuse_lost_versions(target: Target, known: Sequence[Era], which: Iterable[i
         remedy: what was not done, and what to do instead.
 
     Raises:
-        NotComparableError: if maintenance has removed a version.
+        NotComparableError: if maintenance has removed a version, or a table was removed and made anew.
         TidemarkError: if a table, or a data file of a version that it has, is gone, or the store does not answer.
     """
+    refuse_made_anew(target, known, which, remedy)
     versions = {(table, version) for number in set(which) for table, version in known[number].versions.items()}
     for table, version in sorted(versions):
         # A version that the log has not got any more is checked first: a fault of the store must not pass for it.
@@ -148,6 +157,29 @@ def refuse_lost_versions(target: Target, known: Sequence[Era], which: Iterable[i
                 "everything again."
             )
         refuse_missing(target.lake, table, open_table(target.lake, table, version=version))
+
+
+def refuse_made_anew(target: Target, known: Sequence[Era], which: Iterable[int], remedy: str) -> None:
+    """Looks whether the lookup tables are those of some eras: one that was made anew begins at version 0 again.
+
+    Args:
+        target: the pipeline.
+        known: the eras.
+        which: their numbers.
+        remedy: what was not done, and what to do instead.
+
+    Raises:
+        NotComparableError: if one is another.
+    """
+    noted = {(table, ident) for number in set(which) for table, ident in known[number].ids.items()}
+    for table in sorted({table for table, _ in noted}):
+        now = str(open_table(target.lake, table).metadata().id)
+        if (table, now) not in noted or len({ident for each, ident in noted if each == table}) > 1:
+            raise NotComparableError(
+                f"pipeline `{target.name}`: {table}, in which events were looked up, was removed and made anew since: "
+                f"its versions are other ones now, and what the events found is not known any more. {remedy} "
+                f"`tidemark reset {target.name} --empty-tables` computes everything again."
+            )
 
 
 def span_of_batches(known: Sequence[Era], low: int, high: int) -> Span:
@@ -265,8 +297,13 @@ def _refused(target: Target, table: str, version: int) -> BackfillRefusedError:
 def lookup_frames(
     spark: SparkSession, target: Target, known: Sequence[Era], which: Iterable[int]
 ) -> dict[str, DataFrame]:
-    """Lookup table -> its rows in each of some eras, which are given by their numbers, with `ERA`."""
+    """Lookup table -> its rows in each of some eras, which are given by their numbers, with `ERA`.
+
+    Raises:
+        NotComparableError: if a table was removed and made anew since.
+    """
     asked, frames = sorted(which), {}
+    refuse_made_anew(target, known, asked, "Nothing was written.")
     for table in {table for era in known for table in era.versions}:
         versions: dict[int, list[int]] = {}
         for number in asked:

@@ -144,9 +144,13 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
         plan: what to do.
         by: who has decided it.
         comment: why.
+
+    Raises:
+        OutdatedPlanError: if its epoch has been ended, or a table been made anew, since it was planned.
     """
     target, run = plan.target, f"replay-{uuid.uuid4().hex[:12]}"
     quarantine = target.operator.quarantine.name
+    target.basis.refuse_outdated(target.lake)
     note(
         target.lake,
         pipeline=target.name,
@@ -163,6 +167,7 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
     beside = pc.unique(ready.filter(ready[_CHANGES])["_batch_id"]).to_pylist()
     older = (era_of_batch(plan.eras, batch) for batch in beside)
     refuse_lost_versions(target, plan.eras, older, "Nothing was replayed. Leave out what is older: --since.")
+    target.basis.refuse_outdated(target.lake)  # each mark names its epoch, beyond which it says nothing
     replayed = mark_replayed(target.lake, quarantine, _marks(target, ready))
     still_open = found.num_rows - (pc.sum(is_closed).as_py() or 0)
     return LookedUp(run, replayed, plan.found.rows - found.num_rows, still_open)

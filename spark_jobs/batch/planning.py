@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.batch.ranges import Range, RangeError, shown, us
 from spark_jobs.lake import Lake
+from spark_jobs.lake.basis import Basis
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import refuse_missing
-from spark_jobs.lake.history import info_of, latest_version, newest_batch, unsigned_commits
+from spark_jobs.lake.history import info_of, newest_batch, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.ledger_table import changes_rows, takes_rows_away
 from spark_jobs.lake.reset import EMPTIED
@@ -171,8 +172,8 @@ class Target:
         self.lake, self.pipeline, self.force = lake, definition, force
         self.logical = logical.build(definition)
         self.operator = self._operator()
-        self.look()
         self.epoch = self._epoch()
+        self.look()
         self.newest_batch, self.newest = self._newest()
         self.conflicts = tuple(self._foreign_changes())
         self._refuse_lost_events()
@@ -188,9 +189,40 @@ class Target:
         return self.logical.result.name
 
     def look(self) -> None:
-        """Notes the versions of the tables that are revised: whatever is read from now on knows what these hold."""
-        tables = dict.fromkeys((self.operator.groups.name, self.result))
-        self.seen = {name: latest_version(self.lake, name) if exists(self.lake, name) else -1 for name in tables}
+        """Notes how the tables are: whatever is read from now on knows what these hold.
+
+        Raises:
+            BackfillRefusedError: if a reset or a rebuild is ending the epoch.
+        """
+        planned = self.logical
+        names = [*(table.name for table in planned.tables), *(source.name for source in planned.reads)]
+        names += [step.table for step in planned.lookups]
+        self.basis = Basis.of(self.lake, self.name, self._epoch_noted, names)
+        if self._must_go_on and self.basis.is_ending:
+            raise self._refuse(
+                f"its epoch {self.epoch.number} has been ended by a reset or a rebuild that was interrupted, or that "
+                "runs now",
+                "Wait until that has ended, or run it again.",
+            )
+
+    def refuse_revised(self) -> None:
+        """Looks, before anything is computed, whether what is to be revised is as it was found.
+
+        Raises:
+            SupersededError: if another run, or this one, has revised it since.
+            OutdatedPlanError: if the epoch is over, or a table another one.
+        """
+        for name in dict.fromkeys((self.operator.groups.name, self.result)):
+            if name in self.basis.tables:
+                self.basis.revision(self.lake, name, open_table(self.lake, name))
+
+    _must_go_on = True
+    """Whether the epoch is one that goes on."""
+
+    @property
+    def _epoch_noted(self) -> int:
+        """The epoch whose tables these are."""
+        return self.epoch.number
 
     def _refuse(
         self, why: str, remedy: str, kind: type[BackfillRefusedError] = BackfillRefusedError

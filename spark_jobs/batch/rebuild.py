@@ -21,12 +21,13 @@ from spark_jobs.batch.recompute import Recompute, differs
 from spark_jobs.commits.merging import measures
 from spark_jobs.commits.tables import create_table
 from spark_jobs.lake import Lake
+from spark_jobs.lake.basis import Basis
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, history_cut
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import newest_epoch, tables_of_both
 from spark_jobs.lake.revisions import Revision, revisions, with_revised
-from spark_jobs.lake.swapping import Content, remove_aside
+from spark_jobs.lake.swapping import Content, built_beside, remove_aside
 from spark_jobs.lake.swapping import swap as swap_tables
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical
@@ -48,6 +49,7 @@ class RebuildPlan(BaseModel):
     Attributes:
         pipeline: its name.
         table: its result.
+        run: of the commits that it will make, and in the name of what it builds.
         aside: where its new rows are built.
         changed: what differs between the definition of the epoch that ends and that of now.
         before: the epoch that ends.
@@ -55,12 +57,14 @@ class RebuildPlan(BaseModel):
         cut_us: up to where windows are built, microseconds since 1970; the stream gives those that end later.
         newest_us: as `BootstrapPlan`.
         reads: the source tables.
+        basis: what it was planned with.
     """
 
     model_config = ConfigDict(frozen=True)
 
     pipeline: str
     table: str
+    run: str
     aside: str
     changed: tuple[str, ...]
     before: int
@@ -68,6 +72,7 @@ class RebuildPlan(BaseModel):
     cut_us: int
     newest_us: int
     reads: tuple[Read, ...]
+    basis: Basis
 
 
 class Difference(BaseModel):
@@ -131,6 +136,12 @@ class Prospect(Target):
     def _newest(self) -> tuple[int, LedgerEntry]:
         return -1, LedgerEntry(started_ms=0)
 
+    _must_go_on = False
+
+    @property
+    def _epoch_noted(self) -> int:
+        return self.before.number
+
     def _foreign_changes(self) -> Iterator[str]:
         """None counts: all rows are replaced, whoever wrote them."""
         return iter(())
@@ -185,18 +196,22 @@ def plan_rebuild(lake: Lake, definition: Definition) -> tuple[Prospect, RebuildP
             f"Nothing was read or written. Begin again: tidemark reset {name} --keep-tables, then tidemark bootstrap "
             f"{name}"
         )
-    tables_of_both(lake, before, definition)  # refuses those of others
+    tables = tables_of_both(lake, before, definition)  # refuses those of others
+    basis = Basis.of(lake, name, before.number, (*target.basis.tables, *tables))  # before anything is looked at
+    run = f"rebuild-{uuid.uuid4().hex[:12]}"
     newest_us, cut_us = cut_of(lake, planned)
     return target, RebuildPlan(
         pipeline=name,
         table=target.result,
-        aside=aside(target.result),
+        run=run,
+        aside=aside(target.result, run),
         changed=changed,
         before=before.number,
         epoch=target.epoch.number,
         cut_us=cut_us,
         newest_us=newest_us,
         reads=reads_of(lake, planned, Range(FIRST_US, cut_us)),
+        basis=basis,
     )
 
 
@@ -210,7 +225,7 @@ def unfinished(lake: Lake, definition: Definition) -> Epoch | None:
 
 
 def build(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> None:
-    """Computes the results of the new definition up to the cut, into tables aside; whatever is there is replaced."""
+    """Computes the results of the new definition up to the cut, into tables aside that are this run's alone."""
     recompute = _Anew(spark, target, plan.reads, round(datetime.now(UTC).timestamp() * 1000))
     events = recompute.sources([Range(FIRST_US, plan.cut_us)])
     groups = recompute.groups(events).where(target.operator.closed(plan.cut_us // 1000)).persist()
@@ -222,7 +237,7 @@ def build(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> None:
                 .write.format("delta")
                 .mode("overwrite")
                 .option("overwriteSchema", "true")
-                .save(target.lake.table_path(aside(table.name)))
+                .save(target.lake.table_path(aside(table.name, plan.run)))
             )
     finally:
         groups.unpersist()
@@ -300,12 +315,14 @@ def swap(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Epoch:
     """Puts what was built in the place of the tables' rows, and begins the new epoch at the cut.
 
     Raises:
-        CheckpointError: if another has begun that epoch meanwhile.
+        OutdatedPlanError: if another reset or rebuild has ended the epoch since it was planned.
+        CheckpointError: if another has begun the new epoch meanwhile.
     """
-    lake, run = target.lake, f"rebuild-{uuid.uuid4().hex[:12]}"
+    lake, run = target.lake, plan.run
+    plan.basis.refuse_outdated(lake)  # else what was built may be gone
     contents = []
     for table in _swapped(target):
-        rows = spark.read.format("delta").load(lake.table_path(aside(table.name)))
+        rows = spark.read.format("delta").load(lake.table_path(aside(table.name, run)))
         create_table_if_missing(lake, table, rows)
         revision = Revision(
             pipeline=target.name,
@@ -316,8 +333,10 @@ def swap(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Epoch:
             end_us=plan.cut_us,
             ledger=_entry(target, plan, run, rows) if table.name == target.operator.groups.name else None,
         )
-        contents.append(Content(table.name, aside(table.name), revision))
-    epoch = swap_tables(lake, target.pipeline, target.before, plan.epoch, contents, cut_us=plan.cut_us)
+        contents.append(Content(table.name, aside(table.name, run), revision))
+    epoch = swap_tables(
+        lake, target.pipeline, target.before, plan.epoch, contents, cut_us=plan.cut_us, basis=plan.basis
+    )
     if epoch.cut_us != plan.cut_us:
         raise CheckpointError(
             f"pipeline `{target.name}`: another command has begun epoch {epoch.number} meanwhile. Begin again: "
@@ -327,9 +346,10 @@ def swap(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Epoch:
 
 
 def remove_built(lake: Lake, definition: Definition) -> None:
-    """Removes the tables aside that a swap has left, which was interrupted after its epoch had begun."""
+    """Removes the tables aside of a pipeline, of whatever run: what they were to replace is not there any more."""
     for table in logical.build(definition).tables:
-        remove_aside(lake, aside(table.name))
+        for built in built_beside(lake, table.name):
+            remove_aside(lake, built)
 
 
 def create_table_if_missing(lake: Lake, table: TableRef, rows: DataFrame) -> None:

@@ -18,6 +18,7 @@ from spark_jobs.batch.eras import (
     eras,
     lookup_frames,
     refuse_lost_versions,
+    refuse_made_anew,
     span_of,
     span_of_batches,
     with_era,
@@ -113,6 +114,7 @@ class Recompute:
         # Maintenance cuts a log from below: where the oldest is there, so are the others.
         later = f"Its results stay. A later range can be computed: `tidemark backfill {self.target.name} --from …`."
         refuse_lost_versions(self.target, self._eras, [min(which)], later)
+        refuse_made_anew(self.target, self._eras, which, later)
         return lookup_frames(self.spark, self.target, self._eras, which)
 
     @property

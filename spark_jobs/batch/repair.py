@@ -18,6 +18,7 @@ from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.batch.revising import Changed
 from spark_jobs.lake import Lake
+from spark_jobs.lake.history import latest_version
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
 from spark_jobs.lake.settling import LateEvents, those_of
@@ -167,7 +168,7 @@ def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
             return _execute(spark, target, plan)
         now, again = plan_repair(target.lake, target.pipeline, force=target.force)
         if again.nothing_to_do:
-            return Done(Changed(0, 0, 0, 0, now.seen[now.result]))
+            return Done(Changed(0, 0, 0, 0, latest_version(now.lake, now.result)))
         return _execute(spark, now, again)
 
     return until_not_superseded(attempt, f"{plan.run} of `{target.name}`", target.result)

@@ -24,6 +24,7 @@ from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.merging import CommitId
 from spark_jobs.lake import Lake
 from spark_jobs.lake.appends import append
+from spark_jobs.lake.basis import LAST_TXN_VERSION
 from spark_jobs.lake.checkpoints import Epoch, current_epoch
 from spark_jobs.lake.decisions import decisions_of, note
 from spark_jobs.lake.durable import force_commit
@@ -35,7 +36,6 @@ from spark_jobs.lake.quarantine import QuarantineError, Selected, Selection, des
 from spark_jobs.lake.records import RecordTakenError
 from spark_jobs.lake.replayed import Replayed, decode_replay
 from spark_jobs.lake.replays import Replay, commits_of, open_replay, records
-from spark_jobs.lake.reset import LAST_TXN_VERSION
 from spark_jobs.lake.spark_log import query_id
 from spark_jobs.lake.tables import open_table, prune_log_checkpoints
 from spark_jobs.plan.changes import needs_new_epoch
@@ -69,6 +69,7 @@ class ReplayPlan:
         epoch: of its checkpoint.
         selection: what was asked for.
         found: what there is of it.
+        table_id: of the quarantine where it was found.
         unfinished: a replay that has begun and not ended, which is carried out first; None: there is none.
     """
 
@@ -76,6 +77,7 @@ class ReplayPlan:
     epoch: Epoch
     selection: Selection
     found: Selected
+    table_id: str
     unfinished: Replay | None = None
 
 
@@ -141,8 +143,9 @@ def plan_replay(lake: Lake, definition: Definition, selection: Selection, *, aft
     # Also one that has not ended may have taken its rows out of the quarantine: the same command ends it.
     unfinished = open_replay(lake, definition.name)
     may_be_gone = after_another or unfinished is not None
+    table_id = str(open_table(lake, table_of(ingest)).metadata().id)
     found = selected(lake, ingest, epoch.number, selection, may_be_gone=may_be_gone)
-    return ReplayPlan(ingest, epoch, selection, found, unfinished)
+    return ReplayPlan(ingest, epoch, selection, found, table_id, unfinished)
 
 
 def begin(lake: Lake, plan: ReplayPlan, *, by: str, comment: str = "", slice_rows: int = SLICE_ROWS) -> Replay:
@@ -156,6 +159,7 @@ def begin(lake: Lake, plan: ReplayPlan, *, by: str, comment: str = "", slice_row
         run=f"replay-{uuid.uuid4().hex[:12]}",
         epoch=plan.epoch.number,
         version=plan.found.version,
+        table_id=plan.table_id,
         selection=plan.selection,
         rows=plan.found.rows,
         slice_rows=slice_rows,
@@ -207,6 +211,11 @@ class ReplayRun:
         self._reached("opened", 0)
         epoch = current_epoch(self._lake, replay.pipeline)
         is_current = epoch is not None and epoch.number == replay.epoch
+        quarantine = str(open_table(self._lake, self._quarantine).metadata().id)
+        if replay.table_id not in (None, quarantine):
+            # Another one of its name: its versions are others.
+            self._end("given up")
+            return Done(replay.run, replay.rows, {}, {}, {}, None, time.time() - self._began, given_up=True)
         if not is_current and (epoch is None or epoch.tables_emptied or not self._committed()):
             # What it was about is gone, or is read again.
             self._end("given up")

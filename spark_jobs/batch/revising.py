@@ -12,15 +12,15 @@ from pyspark.sql import functions as F
 from spark_jobs.batch.planning import Target
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
-from spark_jobs.commits.merging import TRIES, CommitId, is_conflict, refuse_superseded
+from spark_jobs.commits.merging import TRIES, CommitId, is_conflict, is_same_transaction
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import ConflictError, LedgerError
-from spark_jobs.lake.history import commit_at, latest_version
+from spark_jobs.lake.history import commit_at
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.ledger_compaction import compact_ledger_now_and_then
 from spark_jobs.lake.revisions import Revision, decode_revision, newest_writer
-from spark_jobs.lake.tables import prune_log_checkpoints
+from spark_jobs.lake.tables import open_table, prune_log_checkpoints
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spec.names import first_of, in_spark
@@ -67,19 +67,26 @@ def revise(
     Raises:
         SupersededError: if another run has revised the table since the pipeline was looked at. It may have counted
             events that this one does not know.
+        OutdatedPlanError: if its epoch has been ended since, or a table that was read is another one.
         ConflictError: if another writer was faster each time.
     """
-    base = latest_version(target.lake, table.name)
-    refuse_superseded(target.lake, table.name, target.seen[table.name], base, run=revision.run)
+    opened = open_table(target.lake, table.name)
+    commit_id, base = CommitId(*target.basis.revision(target.lake, table.name, opened)), opened.version()
     kept = difference().persist()
     try:
-        return _commit(target, table, kept, base, revision, entry)
+        return _commit(target, table, kept, commit_id, base, revision, entry)
     finally:
         kept.unpersist()
 
 
 def _commit(
-    target: Target, table: TableRef, kept: DataFrame, base: int, revision: Revision, entry: LedgerEntry
+    target: Target,
+    table: TableRef,
+    kept: DataFrame,
+    commit_id: CommitId,
+    base: int,
+    revision: Revision,
+    entry: LedgerEntry,
 ) -> Changed:
     operator = target.operator
     placed = first_of(operator.placed_by, in_spark)
@@ -103,23 +110,38 @@ def _commit(
         [name for name in operator.row_keys if name in kept.columns],
         # In another case it is none to `deltalake`, which takes a name in quotes as it is.
         None if others or column not in kept.columns else (column, int(counted["low"]), int(counted["high"])),
-        base,
+        lambda opened: target.basis.revision(target.lake, table.name, opened),
     )
-    commit_id = CommitId(f"{target.name}/{table.name}/{revision.run}", revision.number)
+    # What was read must have been what the plan names, and so must be what is written: that the commit itself asks.
+    target.basis.refuse_outdated(target.lake)
     backend = SmallCommits if change.few else LargeCommits
     try:
         backend(target.lake, table.name).commit(change, commit_id, revision.encode())
     except (Py4JJavaError, PySparkException, CommitFailedError) as error:
-        if is_conflict(error) or "DELTA_CONCURRENT" in str(error):
+        conflicts = is_conflict(error) or "DELTA_CONCURRENT" in str(error)
+        if conflicts and not is_same_transaction(error):
             raise ConflictError(
                 f"{revision.run} of `{target.name}`: another writer changed the same files of {table.name} at the "
                 f"same moments, {TRIES} times in a row. The newest commit there is by "
                 f"{newest_writer(target.lake, table.name)}. Nothing of this run was written to it. Run the "
                 "same command again."
             ) from error
-        raise
+        # Of the same transaction the table's log tells whether it is this one's, whose answer got lost, or another's.
+        if not is_same_transaction(error):
+            raise
     version = _found(target, table.name, revision, base)
-    return Changed(inserted, updated, deleted, grown, version)
+    if version is None:
+        # It was skipped, because another has taken its number.
+        target.basis.revision(target.lake, table.name, open_table(target.lake, table.name))
+        raise LedgerError(
+            f"table {table.name}: {revision.run} of `{target.name}` was committed, but no version has it."
+        )
+    return _noted(target, table.name, commit_id, Changed(inserted, updated, deleted, grown, version))
+
+
+def _noted(target: Target, table: str, commit_id: CommitId, changed: Changed) -> Changed:
+    target.basis = target.basis.after(table, commit_id.number)
+    return changed
 
 
 def _completed(entry: LedgerEntry, changed: Changed) -> LedgerEntry:
@@ -127,12 +149,8 @@ def _completed(entry: LedgerEntry, changed: Changed) -> LedgerEntry:
     return entry.model_copy(update={"terms": {**entry.terms, **terms}})
 
 
-def _found(target: Target, table: str, revision: Revision, before: int) -> int:
-    """The version in which the table has a commit, which is forced to the disk.
-
-    Raises:
-        LedgerError: if it has none.
-    """
+def _found(target: Target, table: str, revision: Revision, before: int) -> int | None:
+    """The version in which the table has a commit, which is forced to the disk; None: it has none."""
     version = before
     while (commit := commit_at(target.lake, table, version + 1)) is not None:
         version += 1
@@ -142,4 +160,4 @@ def _found(target: Target, table: str, revision: Revision, before: int) -> int:
             prune_log_checkpoints(target.lake, table, version)
             compact_ledger_now_and_then(target.lake, table, version)
             return version
-    raise LedgerError(f"table {table}: {revision.run} of `{target.name}` was committed, but no version has it.")
+    return None

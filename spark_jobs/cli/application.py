@@ -48,6 +48,7 @@ for _command in (
     shop.demo,
     shop.simulate,
     epochs.reset,
+    epochs.adopt,
     pipelines.pipelines,
     tables.tables,
     ledger.ledger,

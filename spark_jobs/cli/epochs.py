@@ -1,12 +1,12 @@
-"""`tidemark reset`: epochs of a checkpoint."""
+"""`tidemark reset` and `tidemark adopt`: epochs of a checkpoint, and the place where it lies."""
 
 from typing import Annotated
 
 import typer
 
-from spark_jobs.cli.definitions import one, pointed_at
+from spark_jobs.cli.definitions import one, pointed_at, registered, resolved
 from spark_jobs.cli.options import LakeOption, PipelineArgument, SourceOption, lake_of
-from spark_jobs.cli.terminal import out
+from spark_jobs.cli.terminal import out, say
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
@@ -57,3 +57,45 @@ def reset(
 
 def _reads(pipeline: Pipeline, table: str) -> bool:
     return table in {source.name for source in pipeline.tables}
+
+
+def adopt(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Registered names, or paths of pipeline files. [default: all that have run]",
+            metavar="[PIPELINE]...",
+            show_default=False,
+        ),
+    ] = None,
+    lake: LakeOption = None,
+    before: Annotated[
+        str | None,
+        typer.Option("--from", help="Where the lake was. [default: the checkpoints tell]", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be changed; change nothing.")] = False,
+) -> None:
+    """Make the checkpoints of a lake fit that was moved or copied as a whole to where it is now."""
+    from spark_jobs.control.awaiting import refuse_deployed
+    from spark_jobs.lake import Lake
+    from spark_jobs.lake.checkpoints import current_epoch
+    from spark_jobs.lake.moving import adopt as adopt_checkpoint
+    from spark_jobs.lake.moving import plan_adoption
+
+    where, old = lake_of(lake), None if before is None else Lake.parse(before).uri
+    found = resolved(names) if names else registered()
+    definitions = [each for each in found if names or current_epoch(where, each.name) is not None]
+    refuse_deployed(where, [each.name for each in definitions])
+    # All of them first: where one cannot be adopted, none is.
+    plans = [plan_adoption(where, each, before=old) for each in definitions]
+    for plan in plans:
+        name = plan.epoch.pipeline
+        if plan.before is None:
+            say(f"{name}: its checkpoint fits {where.uri}.")
+            continue
+        if not dry_run:
+            adopt_checkpoint(where, plan)
+        what = "would be taken" if dry_run else "are taken"
+        say(f"{name}: {plan.files:,} files that were read below {plan.before} {what} for those below {where.uri}.")
+    if dry_run:
+        say("Nothing was written: --dry-run.")

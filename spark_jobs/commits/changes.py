@@ -1,10 +1,11 @@
 """What a commit does to a table, as values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -94,11 +95,12 @@ class Revise(Upsert):
         rows: those that differ from the table's, with `GONE`.
         between: a column, and its least and greatest value in `rows` in microseconds since 1970: by them files are left
             out. None: no file is.
-        base: the version of the table that they were compared with.
+        permitted: raises where the table is not any more what they were compared with; asked of the table over which
+            the change is committed.
     """
 
     between: tuple[str, int, int] | None
-    base: int
+    permitted: Callable[[DeltaTable], object]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.commits.changes import GONE, Append, Change, Remove, ReplaceWindows, Revise, Upsert, Written
-from spark_jobs.commits.merging import CommitId, measures, refuse_superseded, retrying, touched, within
+from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import latest_version
+from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import REVISION
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spec.names import in_spark
@@ -90,7 +90,7 @@ class LargeCommits:
 
         def execute() -> None:
             if isinstance(change, Revise):
-                refuse_superseded(self.lake, self.table, change.base, latest_version(self.lake, self.table))
+                change.permitted(open_table(self.lake, self.table))
             source = rows if isinstance(change, Revise) else rows.withColumn(GONE, F.lit(False))
             if isinstance(change, ReplaceWindows) and of_windows:
                 held = (

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from spark_jobs.lake import Lake
-from spark_jobs.lake.history import commit_at
-from spark_jobs.lake.revisions import decode_revision
 from spark_jobs.spec.names import Quoting
 
 FEW_WINDOWS = 1_000
@@ -37,35 +34,6 @@ class CommitId:
     number: int
 
 
-class SupersededError(Exception):
-    """Another run has revised the table since it was compared: the difference is not the difference any more."""
-
-    def __init__(self, run: str) -> None:
-        super().__init__(run)
-        self.run = run
-
-
-def refuse_superseded(lake: Lake, table: str, base: int, upto: int, *, run: str | None = None) -> None:
-    """Looks for revisions of a table after the version that it was compared at.
-
-    What a stream writes meanwhile is of no matter: only rows that it has closed are revised.
-
-    Args:
-        lake: where.
-        table: such as `gold.top_products`.
-        base: the version.
-        upto: the newest.
-        run: whose revisions are of no matter, either.
-
-    Raises:
-        SupersededError: if there is one.
-    """
-    for version in range(base + 1, upto + 1):
-        revision = decode_revision(commit_at(lake, table, version) or {})
-        if revision is not None and revision.run != run:
-            raise SupersededError(revision.run)
-
-
 def touched(ends_us: Sequence[int], instant: str) -> str:
     """A condition by which a merge leaves out the files of other windows.
 
@@ -89,6 +57,11 @@ def within(between: tuple[str, int, int] | None, instant: str, quoted: Quoting) 
 def measures(columns: Sequence[str], keys: Sequence[str]) -> list[str]:
     """What a revision is made for, if it changes."""
     return [name for name in columns if name not in (*keys, "revised_at", "revision")]
+
+
+def is_same_transaction(error: BaseException) -> bool:
+    """Whether another writer has committed the same transaction id since the table was opened."""
+    return any(name in str(error) for name in (SAME_TRANSACTION, "ConcurrentTransaction", "CONCURRENT_TRANSACTION"))
 
 
 def is_conflict(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame
 
 from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert, Written
-from spark_jobs.commits.merging import CommitId, measures, refuse_superseded, retrying, touched, within
+from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
 from spark_jobs.lake import Lake
 from spark_jobs.lake.appends import append, append_files
 from spark_jobs.lake.errors import LedgerError
@@ -106,7 +106,7 @@ class SmallCommits:
         same = [f"(t.{in_delta(name)} IS NOT DISTINCT FROM s.{in_delta(name)})" for name in keys]
         source = content
         if isinstance(change, Revise):
-            refuse_superseded(self.lake, self.table, change.base, table.version())
+            change.permitted(table)
             same.insert(0, within(change.between, "to_timestamp_micros", in_delta))
         elif "window_end" in keys:
             ends = sorted(content.column("window_end").cast(pa.int64()).unique().to_pylist())

@@ -17,7 +17,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.continuity import RESTORE_OR_RESET
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
-from spark_jobs.lake.history import commit_at, find_stamp, latest_version
+from spark_jobs.lake.history import commit_at, find_commit, latest_version
 from spark_jobs.lake.ledger_compaction import compact_ledger_now_and_then
 from spark_jobs.lake.replayed import decode_replay
 from spark_jobs.lake.stamps import Role, Stamp, decode
@@ -25,6 +25,8 @@ from spark_jobs.lake.tables import prune_log_checkpoints
 
 # What Spark and `deltalake` call the number of rows that an append wrote.
 _ROWS_WRITTEN = ("numOutputRows", "num_added_rows")
+
+_APPEND = "WRITE"
 
 # A job that fails reaches Python as the one, an error of the plan as the other.
 _SPARK_ERRORS = (Py4JJavaError, PySparkException)
@@ -136,13 +138,7 @@ class TableWriter:
                 force_commit(self.lake, self.table, self._version)
                 prune_log_checkpoints(self.lake, self.table, self._version)
                 compact_ledger_now_and_then(self.lake, self.table, self._version)
-                written = sum(int(commit.get("operationMetrics", {}).get(name, 0)) for name in row_metrics)
-                if row_metrics and written != stamp.rows:
-                    raise LedgerError(
-                        f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` holds {stamp.rows} rows, "
-                        f"but {written} were written in version {self._version}. The stream has stopped; run "
-                        f"`tidemark ledger {self.pipeline}`."
-                    )
+                self._refuse_other_count(commit, stamp if row_metrics else found)
                 # It may be another driver's, of the same number.
                 self._refuse_other_plan(found, stamp)
                 self._refuse_other_rows(found, stamp, counted=bool(row_metrics))
@@ -152,6 +148,23 @@ class TableWriter:
             # An upsert that changed nothing has no rows of its own, whatever it was given.
             self._refuse_other_rows(before, stamp, counted=bool(row_metrics))
         return before
+
+    def _refuse_other_count(self, commit: dict[str, Any], stamp: Stamp) -> None:
+        """An append must have written as many rows as its batch holds: whenever it is looked at, not just at first.
+
+        How many rows a merge writes goes by the files that it touches.
+        """
+        if commit.get("operation") != _APPEND:
+            return
+        metrics = commit.get("operationMetrics") or {}
+        written = sum(int(metrics.get(name, 0)) for name in _ROWS_WRITTEN)
+        if written != stamp.rows:
+            raise LedgerError(
+                f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` holds {stamp.rows} rows, but "
+                f"{written} were written. The stream has stopped, and stops at each start: what the table holds is not "
+                f"what its ledger says. See `tidemark ledger {self.pipeline}`. To compute the table again: "
+                f"`tidemark reset {self.pipeline} --empty-tables`."
+            )
 
     def _is_overtaken(self) -> bool:
         """Whether a replay was committed since this writer's last commit."""
@@ -186,15 +199,18 @@ class TableWriter:
 
         Raises:
             CheckpointError: if the table has another batch of this number: the checkpoint is not the one that wrote it.
+            LedgerError: if the commit has written another number of rows than it says.
         """
 
         def is_ours_or_older(found: Stamp) -> bool:
             same_writer = (found.pipeline, found.role) == (stamp.pipeline, stamp.role)
             return same_writer and (found.epoch, found.batch_id) <= (stamp.epoch, stamp.batch_id)
 
-        found = find_stamp(self.lake, self.table, is_ours_or_older)
-        if found is None or not self._is_ours(found, stamp):
+        both = find_commit(self.lake, self.table, is_ours_or_older)
+        if both is None or not self._is_ours(both[0], stamp):
             return None
+        found, commit = both
+        self._refuse_other_count(commit, found)
         self._refuse_other_plan(found, stamp)
         return found
 

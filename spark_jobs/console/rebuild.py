@@ -85,13 +85,14 @@ def run_rebuild(
         out.print(comparison_text(plan, found), highlight=False, markup=False, soft_wrap=True)
         if allowed is None or not allowed():
             out.print(
-                f"{plan.table} is as it was. What was built is in {plan.aside}; to put it in its place: tidemark "
-                f"rebuild {plan.pipeline} --yes",
+                f"{plan.table} is as it was. What was built is in {plan.aside} until a rebuild swaps its rows in: "
+                f"tidemark rebuild {plan.pipeline} --yes",
                 highlight=False,
                 soft_wrap=True,
             )
             return 0
         epoch = rebuild.swap(spark, target, plan)
+        rebuild.remove_built(lake, target.pipeline)
         out.print(f"{plan.table}: has the new rows. Epoch {epoch.number} begins at the cut.", highlight=False)
         return finish(out, err, spark, lake, target.pipeline, epoch, began=began, stop=stop)
 

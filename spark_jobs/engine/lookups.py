@@ -5,7 +5,7 @@ version has other rows ends the query before it has done anything, and the same 
 which a table has a part already is run with the version that this part was made with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, IntegralType, StructType
 
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.lake import Lake, tables
-from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.errors import CheckpointError, MissingTableError, TidemarkError
 from spark_jobs.lake.history import actions_at
 from spark_jobs.lake.ledger_table import changes_rows
 from spark_jobs.spec import Enrich
@@ -72,6 +72,7 @@ class Lookups:
         pipeline: whose plan it is.
         steps: that look columns up.
         versions: table -> version of the plan.
+        ids: table -> id of the Delta table of that version.
     """
 
     spark: SparkSession
@@ -79,15 +80,21 @@ class Lookups:
     pipeline: str
     steps: Sequence[Enrich]
     versions: dict[str, int] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def take(self, versions: dict[str, int]) -> dict[str, DataFrame]:
+    def take(self, versions: Mapping[str, int], ids: Mapping[str, str]) -> dict[str, DataFrame]:
         """Takes a version of each table, the newest where none is given.
+
+        Args:
+            versions: with which the batch was begun.
+            ids: of the tables that had these versions, as far as that is known.
 
         Raises:
             MissingTableError: if one does not exist.
+            CheckpointError: if one was made anew since a batch was begun with it.
             RepeatedKeyError: if one has a key twice.
         """
         frames = {}
@@ -98,6 +105,14 @@ class Lookups:
                     f"{self.lake.uri}. Nothing was started. Run the pipeline that fills it first."
                 )
             opened = tables.open_table(self.lake, step.table)
+            self.ids[step.table] = str(opened.metadata().id)
+            if ids.get(step.table, self.ids[step.table]) != self.ids[step.table]:
+                raise CheckpointError(
+                    f"pipeline `{self.pipeline}`: a batch was begun with version {versions[step.table]} of "
+                    f"{step.table}, which was removed and made anew since: the version of this number is another one. "
+                    "Nothing was started or written. Bring the table back as it was, or begin a new epoch: tidemark "
+                    f"reset {self.pipeline} --empty-tables"
+                )
             version = versions.get(step.table, opened.version())
             self._refuse_repeated_keys(step, version)
             self.versions[step.table] = self._seen[step.table] = version

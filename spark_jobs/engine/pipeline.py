@@ -21,7 +21,7 @@ from spark_jobs.engine.lookups import LookupMovedError, Lookups, refuse_keys_of_
 from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
 from spark_jobs.engine.query import Query
 from spark_jobs.lake import tables
-from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, history_cut, starts_of
+from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, history_cut, refuse_never, starts_of
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
 from spark_jobs.lake.history import actions_at, find_stamp, info_of, latest_version, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry, named
@@ -91,24 +91,24 @@ class PipelineQuery(Query[Pipeline]):
     def _begin_plan(self) -> None:
         """Takes a version of each lookup: the one that a batch was begun with, or the newest."""
         cut_us = history_cut(self.lake, current_epoch(self.lake, self.name))
-        self.branches = Branches(self.logical, self.lookups.take(self._versions_begun_with()), cut_us=cut_us)
+        self.branches = Branches(self.logical, self.lookups.take(*self._versions_begun_with()), cut_us=cut_us)
         self._is_first_batch = self._may_be_known = True
 
-    def _versions_begun_with(self) -> dict[str, int]:
-        """Of the batch that is planned and not finished, as far as a table has a part of it."""
+    def _versions_begun_with(self) -> tuple[dict[str, int], dict[str, str]]:
+        """Of the batch that is planned and not finished, as far as a table has a part of it; and the tables' ids."""
         epoch = current_epoch(self.lake, self.name)
         if not self.logical.lookups or epoch is None:
-            return {}
+            return {}, {}
         planned, finished = (newest_batch(self.lake, epoch.folder, log) for log in ("offsets", "commits"))
         if planned is None or planned == finished:
-            return {}
+            return {}, {}
         for table in self.logical.tables:
             if not tables.exists(self.lake, table.name):
                 continue
             found = find_stamp(self.lake, table.name, lambda stamp: stamp.pipeline == self.name)
             if found is not None and (found.epoch, found.batch_id) == (epoch.number, planned):
-                return dict(found.lookups)
-        return {}
+                return dict(found.lookups), dict(found.lookup_ids)
+        return {}, {}
 
     @property
     def reads_history(self) -> bool:
@@ -132,6 +132,11 @@ class PipelineQuery(Query[Pipeline]):
     def looked_up(self) -> dict[str, int]:
         """Table -> the version in which the running plan looks columns up."""
         return dict(self.lookups.versions)
+
+    @property
+    def looked_up_ids(self) -> dict[str, str]:
+        """Table -> the id of the Delta table of that version."""
+        return dict(self.lookups.ids)
 
     # --- tables ---
 
@@ -192,7 +197,7 @@ class PipelineQuery(Query[Pipeline]):
             RepeatedKeyError: if one has a key twice.
             SchemaMismatchError: if one has keys of another type.
         """
-        branches = Branches(self.logical, self.lookups.take({}))
+        branches = Branches(self.logical, self.lookups.take({}, {}))
         self._refuse_lookups_that_do_not_fit(branches, [self._batch_source(table) for table in self.logical.reads])
 
     def _refuse_lookups_that_do_not_fit(self, branches: Branches, events: Sequence[DataFrame]) -> None:
@@ -342,6 +347,7 @@ class PipelineQuery(Query[Pipeline]):
     def _fix_versions(self) -> bool:
         used = self._starts
         if (noted := starts_of(self.lake, self.epoch)) is not None:
+            refuse_never(self.epoch, noted)
             # A reset may have come between the plan and now.
             self._starts = noted
             return noted != used
@@ -442,6 +448,7 @@ class PipelineQuery(Query[Pipeline]):
             grace_ms=self.logical.grace_ms,
             reads=versions_read(self.definition, self._starts, bounds.begins, bounds.sources)
             | {table: (version, version) for table, version in self.looked_up.items()},
+            table_ids=self.looked_up_ids,
             terms=terms,
             reasons={NO_SUCH_KEY: terms["quarantined"]} if terms.get("quarantined") else {},
             sources=bounds.sources,

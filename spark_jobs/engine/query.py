@@ -14,10 +14,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake
+from spark_jobs.lake.basis import refuse_ended
 from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
 from spark_jobs.lake.continuity import refuse_lost_batches, refuse_torn_commits
-from spark_jobs.lake.errors import first_line
+from spark_jobs.lake.errors import CheckpointError, first_line
 from spark_jobs.lake.ledger import LedgerEntry
+from spark_jobs.lake.moving import refuse_moved
+from spark_jobs.lake.ownership import own, refuse_others
 from spark_jobs.lake.reset import refuse_tables_of_others
 from spark_jobs.lake.stamps import Role, Stamp, digest
 from spark_jobs.spark.progress import BatchBounds, batch_bounds
@@ -123,6 +126,7 @@ class Query(ABC, Generic[D]):
         self._started.clear()
         if refuse_changed_definition(self.lake, self.definition) is None:
             refuse_tables_of_others(self.lake, self.definition)
+        refuse_others(self.lake, self.definition)
         try:
             self.create_tables()
             plan = self.plan()
@@ -131,7 +135,11 @@ class Query(ABC, Generic[D]):
                 f"pipeline `{self.name}` does not fit its source: {first_line(error)} Nothing was started."
             ) from error
         # Only now: a definition that cannot start must leave no checkpoint that refuses the fixed one.
+        own(self.lake, self.definition)
         self._epoch = open_epoch(self.lake, self.definition)
+        refuse_others(self.lake, self.definition)  # one without an epoch may have lost it
+        refuse_ended(self.lake, self.epoch, self.definition.sink.table)
+        refuse_moved(self.lake, self.definition, self.epoch)
         refuse_torn_commits(self.lake, self.definition, self._epoch)
         refuse_lost_batches(self.lake, self.definition, self._epoch)
         if self.fix_starts():
@@ -150,6 +158,14 @@ class Query(ABC, Generic[D]):
         self._query = writer.start()
         # Who holds Spark's handle holds the query.
         vars(self._query)["tidemark"] = self
+        try:
+            # Only now the checkpoint has its id: who ended the epoch before did not know it.
+            refuse_ended(self.lake, self.epoch, self.definition.sink.table)
+        except CheckpointError:
+            self.drain()
+            self._started.set()
+            self._query.stop()
+            raise
         self._started.set()
         return self._query
 
@@ -167,6 +183,11 @@ class Query(ABC, Generic[D]):
     @property
     def looked_up(self) -> dict[str, int]:
         """Table -> the version in which the running plan looks columns up."""
+        return {}
+
+    @property
+    def looked_up_ids(self) -> dict[str, str]:
+        """Table -> the id of the Delta table of that version."""
         return {}
 
     @property
@@ -205,6 +226,7 @@ class Query(ABC, Generic[D]):
             "rows": rows,
             "query_id": str(self.query.id),
             "lookups": self.looked_up,
+            "lookup_ids": self.looked_up_ids,
         }
         if self._bounds is not None:
             fields |= {"clock_ms": self._bounds.batch_time_ms, "offsets": digest(self._bounds.sources)}

@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, NotFoundError
+from pydantic import ValidationError
 
 from spark_jobs.lake.durable import create_object
-from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.errors import CheckpointError, TidemarkError
 from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.location import Lake
 from spark_jobs.plan.changes import needs_new_epoch
@@ -58,11 +59,13 @@ class Starts(Persisted):
         snapshots: source tables whose log does not go back to their first event: the stream begins with all that they
             hold, in order of arrival, as of `versions` or a little later.
         topics: Kafka topic -> its id; offsets of another topic of the same name mean other messages.
+        never: no stream begins in this epoch: a bootstrap has begun the next one instead.
     """
 
     versions: Mapping[str, int] = {}
     snapshots: tuple[str, ...] = ()
     topics: Mapping[str, str] = {}
+    never: bool = False
 
 
 def starts_of(lake: Lake, epoch: Epoch) -> Starts | None:
@@ -74,12 +77,45 @@ def starts_of(lake: Lake, epoch: Epoch) -> Starts | None:
 
 
 def fix_starts(lake: Lake, epoch: Epoch, starts: Starts) -> Starts:
-    """Notes where an epoch begins, once; if another driver was first, what that one has noted."""
+    """Notes where an epoch begins, once; if another driver was first, what that one has noted.
+
+    Raises:
+        CheckpointError: if a bootstrap was first, so that no stream begins in this epoch.
+    """
     try:
         create_object(lake, _starts_path(epoch), starts.model_dump_json().encode())
     except AlreadyExistsError:
-        return starts_of(lake, epoch) or starts
+        noted = starts_of(lake, epoch) or starts
+        refuse_never(epoch, noted)
+        return noted
     return starts
+
+
+def refuse_never(epoch: Epoch, starts: Starts) -> None:
+    """Refuses to start a stream in an epoch that a bootstrap has ended before it began.
+
+    Raises:
+        CheckpointError: if it has.
+    """
+    if starts.never:
+        raise CheckpointError(
+            f"pipeline `{epoch.pipeline}`: a bootstrap has ended epoch {epoch.number} before it began. Nothing was "
+            "started or written. Start it again when the bootstrap has begun the next one; if it was interrupted, run "
+            f"it again: tidemark bootstrap {epoch.pipeline}"
+        )
+
+
+def end_before_it_begins(lake: Lake, epoch: Epoch) -> bool:
+    """Keeps every stream from beginning in an epoch; whether none has begun.
+
+    Of a stream and this exactly one is first.
+    """
+    try:
+        create_object(lake, _starts_path(epoch), Starts(never=True).model_dump_json().encode())
+    except AlreadyExistsError:
+        noted = starts_of(lake, epoch)
+        return noted is not None and noted.never
+    return True
 
 
 def _starts_path(epoch: Epoch) -> str:
@@ -200,6 +236,21 @@ def epoch_at(lake: Lake, pipeline: str, number: int) -> Epoch | None:
     except (NotFoundError, FileNotFoundError):
         return None
     return Epoch.model_validate_json(bytes(content))
+
+
+def running_definitions(lake: Lake) -> dict[str, tuple[Epoch, Definition]]:
+    """Pipeline -> its epoch, and the definition that runs on it; one that this version cannot read is left out."""
+    found = {}
+    for prefix in lake.store.list_with_delimiter("_checkpoints/")["common_prefixes"]:
+        name = prefix.rstrip("/").rsplit("/", 1)[-1]
+        epoch = current_epoch(lake, name)
+        if epoch is None:
+            continue
+        try:
+            found[name] = epoch, definition_from_json(epoch.definition)
+        except (ValidationError, TidemarkError, ValueError):
+            continue
+    return found
 
 
 def delete_checkpoint(lake: Lake, epoch: Epoch) -> None:

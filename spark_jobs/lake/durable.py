@@ -48,6 +48,32 @@ def create_object(lake: Lake, path: str, content: bytes) -> None:
     force_folder(final.parent)
 
 
+def replace_object(lake: Lake, path: str, content: bytes) -> None:
+    """Puts other content into an object of the lake: whoever reads it has the one or the other.
+
+    Args:
+        lake: where.
+        path: relative to the lake.
+        content: of the object.
+    """
+    if lake.on_s3:
+        lake.store.put(path, content)
+        return
+    final = Path(lake.uri) / path
+    temporary = final.with_name(f"{final.name}#{uuid.uuid4().int}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        # Hadoop's checksum, where there is one, is of the content before.
+        final.with_name(f".{final.name}.crc").unlink(missing_ok=True)
+        os.replace(temporary, final)
+    finally:
+        temporary.unlink(missing_ok=True)
+    force_folder(final.parent)
+
+
 def force_file(path: Path) -> None:
     """Waits until the content of a file is on the disk."""
     with path.open("rb") as file:

@@ -118,9 +118,16 @@ def find_stamp(lake: Lake, table: str, wanted: Callable[[Stamp], bool]) -> Stamp
     Walks back from the newest version, one small file each: what is looked for is nearly always among the last.
     """
 
-    def look(commit: dict[str, Any]) -> Stamp | None:
+    found = find_commit(lake, table, wanted)
+    return None if found is None else found[0]
+
+
+def find_commit(lake: Lake, table: str, wanted: Callable[[Stamp], bool]) -> tuple[Stamp, dict[str, Any]] | None:
+    """The same with the whole of its `commitInfo`."""
+
+    def look(commit: dict[str, Any]) -> tuple[Stamp, dict[str, Any]] | None:
         stamp = decode(commit)
-        return stamp if stamp is not None and wanted(stamp) else None
+        return (stamp, commit) if stamp is not None and wanted(stamp) else None
 
     return _find(lake, table, look, (BATCH, SIDE, HEARTBEAT))
 

@@ -30,6 +30,8 @@ class LedgerEntry(Persisted):
         late_watermark_ms: W(N-1), by which late events are judged.
         grace_ms: allowed lateness; people are shown the published watermark, W + grace.
         reads: table -> the first version of it that was read and the first that was not, as far as whole versions go.
+        table_ids: lookup table -> the id of the Delta table whose version was read; none in entries from before there
+            were any: it is that of the table as it is.
         terms: name -> count. Of every pipeline: `read` (events that the batch read; heartbeats are none), what became
             of them (`plan.equations.FATES`), `rows` (of the result, that it wrote) and `heartbeats`. Beside them:
             `within_grace`: of `on_time`, events of which a window had passed the published watermark;
@@ -56,6 +58,7 @@ class LedgerEntry(Persisted):
     late_watermark_ms: int = 0
     grace_ms: int = 0
     reads: Mapping[str, tuple[int, int]] = {}
+    table_ids: Mapping[str, str] = {}
     terms: Mapping[str, int] = {}
     reasons: Mapping[str, int] = {}
     unknown_fields: tuple[str, ...] = ()

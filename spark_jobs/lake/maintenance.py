@@ -12,6 +12,7 @@ from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 from pydantic import BaseModel, ConfigDict
 
+from spark_jobs.lake.checkpoints import running_definitions
 from spark_jobs.lake.compaction import FEWEST, DataFile, can_be_compacted, compact, data_files_of, groups_to_compact
 from spark_jobs.lake.errors import UnsupportedTableError
 from spark_jobs.lake.files import missing_files
@@ -19,7 +20,7 @@ from spark_jobs.lake.ledger_compaction import compact_ledger
 from spark_jobs.lake.ledger_table import TABLE as LEDGER
 from spark_jobs.lake.ledger_table import KeptCommits
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.readers import Need, needs, running_definitions
+from spark_jobs.lake.readers import Need, needs
 from spark_jobs.lake.retention import FEWEST_COMMITS, LogCut, cut_log, plan_cut, remove_files, unnamed_files
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables import file_statistics, open_table, row_count, table_names

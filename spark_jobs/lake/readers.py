@@ -4,10 +4,8 @@ quarantine that have not ended."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
-from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
-from spark_jobs.lake.errors import MissingTableError, TidemarkError
+from spark_jobs.lake.checkpoints import Epoch, running_definitions, starts_of
+from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.history import newest_batch, newest_ledger_rows
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.offsets import table_read
@@ -15,7 +13,7 @@ from spark_jobs.lake.replays import open_replay
 from spark_jobs.lake.spark_log import place
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.tables import beside
-from spark_jobs.spec import Definition, Pipeline, definition_from_json
+from spark_jobs.spec import Definition, Pipeline
 
 
 @dataclass(frozen=True)
@@ -29,21 +27,6 @@ class Need:
 
     version: int
     reader: str
-
-
-def running_definitions(lake: Lake) -> dict[str, tuple[Epoch, Definition]]:
-    """Pipeline -> its epoch, and the definition that runs on it; one that this version cannot read is left out."""
-    found = {}
-    for prefix in lake.store.list_with_delimiter("_checkpoints/")["common_prefixes"]:
-        name = prefix.rstrip("/").rsplit("/", 1)[-1]
-        epoch = current_epoch(lake, name)
-        if epoch is None:
-            continue
-        try:
-            found[name] = epoch, definition_from_json(epoch.definition)
-        except (ValidationError, TidemarkError, ValueError):
-            continue
-    return found
 
 
 def needs(lake: Lake) -> Mapping[str, Need]:

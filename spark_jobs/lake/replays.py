@@ -30,6 +30,7 @@ class Replay(Persisted):
         run: its id.
         epoch: of the ingest's checkpoint.
         version: of the quarantine, whose rows it reads.
+        table_id: of the quarantine that had this version; None: noted by an earlier version of Tidemark.
         selection: which of them.
         rows: how many.
         slice_rows: so many go to bronze in one commit.
@@ -43,6 +44,7 @@ class Replay(Persisted):
     run: str
     epoch: int
     version: int
+    table_id: str | None = None
     selection: Selection
     rows: int
     slice_rows: int

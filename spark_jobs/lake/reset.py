@@ -3,22 +3,20 @@
 import json
 from dataclasses import dataclass
 
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties
 
+from spark_jobs.lake.basis import Claim, take_over
 from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delete_checkpoint
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.spark_log import query_id
+from spark_jobs.lake.ownership import give_back, refuse_others
 from spark_jobs.lake.tables import exists, open_table, row_count
 from spark_jobs.lake.watermarks import published, withdraw
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.tables import all_beside
 from spark_jobs.spec import Definition, Pipeline
-
-LAST_TXN_VERSION = 2**63 - 1
-"""Of a transaction id under which nothing can be committed any more."""
 
 EMPTIED = "tidemark"
 """In the `commitInfo` of the commit by which a reset emptied a table: `reset`."""
@@ -59,6 +57,7 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
 
     Raises:
         MissingTableError: if the pipeline has never run on this lake.
+        OutdatedPlanError: if another reset or rebuild comes in between.
     """
     before, newest = current_epoch(lake, definition.name), newest_epoch(lake, definition)
     if before is None and newest:
@@ -69,14 +68,12 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
             f"pipeline `{definition.name}` has not run on {lake.uri}: there is nothing to reset. "
             f"Start it: tidemark run {definition.name}"
         )
-    query = query_id(lake, before.folder)
     tables = tables_of_both(lake, before, definition)
     # In this order: a reset that is interrupted leaves the old epoch, which can commit nothing, and can be repeated.
+    claim = take_over(lake, before, tables)
     for table in tables:
-        if query is not None:
-            bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
         if empty_tables:
-            empty(lake, table)
+            empty(lake, table, claim)
         # The new epoch must not outlive what makes room for it.
         last = open_table(lake, table).version()
         for version in range(max(0, last - 1), last + 1):
@@ -85,16 +82,20 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     number = max(before.number, newest) + 1
     if isinstance(definition, Pipeline) and (definition.watermark or definition.name in published(lake)):
         withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
+    claim.refuse_lost()
     after = begin_epoch(lake, definition, number, tables_emptied=empty_tables)
     delete_checkpoint(lake, before)
+    old = _sink_of(before)
+    for table in {old, definition.sink.table} if empty_tables else {old} - {definition.sink.table}:
+        give_back(lake, table, definition.name)
     return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
 
 
-def empty(lake: Lake, table: str) -> None:
-    """Removes the rows of a table, in a commit that tells its readers."""
-    open_table(lake, table, to_write=True).delete(
-        commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"})
-    )
+def empty(lake: Lake, table: str, claim: Claim) -> None:
+    """Removes the rows of a table that is claimed, in a commit that tells its readers."""
+    opened = open_table(lake, table, to_write=True)
+    held = claim.held(table, opened)
+    opened.delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}, app_transactions=held))
 
 
 def newest_epoch(lake: Lake, definition: Definition) -> int:
@@ -108,7 +109,7 @@ def newest_epoch(lake: Lake, definition: Definition) -> int:
 
 def tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[str, ...]:
     """What the definition writes now, and what it wrote in the epoch that is over, unless that is another's by now."""
-    old = str(json.loads(before.definition)["sink"]["table"])
+    old = _sink_of(before)
     names = list(tables_of(definition))
     for table in names:
         newest = find_stamp(lake, table, lambda stamp: stamp.role != "heartbeat") if exists(lake, table) else None
@@ -125,12 +126,17 @@ def tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[s
     return tuple(name for name in names if exists(lake, name))
 
 
+def _sink_of(epoch: Epoch) -> str:
+    return str(json.loads(epoch.definition)["sink"]["table"])
+
+
 def refuse_tables_of_others(lake: Lake, definition: Definition) -> None:
-    """Refuses to begin on a table that holds another pipeline's rows: each event would be in it twice.
+    """Refuses to begin on a table that is another pipeline's, or holds its rows: each event would be in it twice.
 
     Raises:
         CheckpointError: if there is one. So it is where a pipeline was renamed: its new name has no checkpoint.
     """
+    refuse_others(lake, definition)
     for table in tables_of(definition):
         if not exists(lake, table):
             continue
@@ -140,11 +146,3 @@ def refuse_tables_of_others(lake: Lake, definition: Definition) -> None:
                 f"pipeline `{definition.name}`: its table {table} holds rows of `{newest.pipeline}`. Nothing was "
                 "started or written. If it was renamed, give it its old name back; else give it another sink."
             )
-
-
-def bury(lake: Lake, table: str, txn_app_id: str) -> None:
-    """Leaves a tombstone in a table: nothing can be committed to it under this transaction id any more."""
-    delta = open_table(lake, table, to_write=True)
-    nothing = delta.to_pyarrow_dataset().schema.empty_table()
-    tombstone = CommitProperties(app_transactions=[Transaction(txn_app_id, LAST_TXN_VERSION)])
-    write_deltalake(delta, nothing, mode="append", commit_properties=tombstone)

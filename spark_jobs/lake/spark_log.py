@@ -5,6 +5,7 @@
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ import obstore
 from obstore.exceptions import NotFoundError
 
 from spark_jobs.lake.location import Lake
+
+_FILE_LOG = re.compile(r"(\d+)(\.compact)?")
 
 Place = tuple[int, int]
 """A place in the log of a Delta table: all versions before the first number, of that one the data files up to the
@@ -52,6 +55,35 @@ def file_entries(lake: Lake, checkpoint: str, number: int) -> list[dict[str, Any
             # The first line is the version of the log.
             return [json.loads(line) for line in content.decode().splitlines()[1:]]
     raise FileNotFoundError(f"{lake.path(checkpoint)}/sources/0/{number}")
+
+
+def file_logs(lake: Lake, checkpoint: str) -> list[str]:
+    """The entries in the log of the file source, relative to the lake, the oldest first."""
+    entries = lake.store.list_with_delimiter(f"{checkpoint}/sources/0/")["objects"]
+    found = ((_FILE_LOG.fullmatch(entry["path"].rsplit("/", 1)[-1]), entry["path"]) for entry in entries)
+    # Of one number the compacted one says more.
+    return [path for _, _, path in sorted((int(name[1]), name[0], path) for name, path in found if name)]
+
+
+def file_log(lake: Lake, path: str) -> tuple[str, list[dict[str, Any]]]:
+    """The version line of such an entry, and what it says of each file.
+
+    Args:
+        lake: where.
+        path: as `file_logs` gives it.
+    """
+    head, *lines = bytes(lake.store.get(path).bytes()).decode().splitlines()
+    return head, [json.loads(line) for line in lines if line]
+
+
+def tables_read(lake: Lake, checkpoint: str) -> list[str]:
+    """The ids of the Delta tables that the newest planned batch of a checkpoint reads."""
+    newest = newest_batch(lake, checkpoint, "offsets")
+    content = _read(lake, f"{checkpoint}/offsets/{newest}") if newest is not None else None
+    # The first line is the version of the log, the second is of the batch; one for each source follows.
+    lines = content.decode().splitlines()[2:] if content is not None else []
+    offsets = [json.loads(line) for line in lines if line.startswith("{")]
+    return [str(offset["reservoirId"]) for offset in offsets if "reservoirId" in offset]
 
 
 def place(offset: str) -> Place:

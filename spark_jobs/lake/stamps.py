@@ -34,6 +34,8 @@ class Stamp(Persisted):
         content: digest of the rows, in any order: what a replay must give again.
         reasons: quarantine only: rows by reason.
         lookups: table -> the version in which the batch looked columns up.
+        lookup_ids: table -> the id of the Delta table that this version is of; a table that is made anew begins at
+            version 0 again. Of stamps from before there were any: that of the table as it is.
         ledger: what became of the batch's events; in the commit of the result table only.
         next_seq: bronze only: the `_ingest_seq` with which the next batch begins.
         txn: bronze only: the number under which the table remembers the commit; None: that of the batch.
@@ -51,6 +53,7 @@ class Stamp(Persisted):
     content: str | None = None
     reasons: Mapping[str, int] = {}
     lookups: Mapping[str, int] = {}
+    lookup_ids: Mapping[str, str] = {}
     ledger: LedgerEntry | None = None
     next_seq: int | None = None
     txn: int | None = None

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 
 from deltalake import CommitProperties, write_deltalake
 
+from spark_jobs.lake.basis import Basis, Claim, take_over
 from spark_jobs.lake.checkpoints import Epoch, begin_epoch, delete_checkpoint
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.reset import EMPTIED, bury, empty, tables_of_both
+from spark_jobs.lake.reset import EMPTIED, empty, tables_of_both
 from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.spark_log import query_id
-from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.tables import exists, open_table, table_folders
 from spark_jobs.lake.watermarks import withdraw
+from spark_jobs.plan.tables import is_aside, result_of
 from spark_jobs.spec import Definition
 
 
@@ -32,7 +33,14 @@ class Content:
 
 
 def swap(
-    lake: Lake, definition: Definition, before: Epoch, number: int, contents: Sequence[Content], *, cut_us: int
+    lake: Lake,
+    definition: Definition,
+    before: Epoch,
+    number: int,
+    contents: Sequence[Content],
+    *,
+    cut_us: int,
+    basis: Basis,
 ) -> Epoch:
     """Ends an epoch, gives its tables their new content and begins the next one at a cut.
 
@@ -46,21 +54,24 @@ def swap(
         number: of the one that begins.
         contents: of the tables that have new rows, the result last; the rows of the others are removed.
         cut_us: as `Epoch.cut_us`.
+        basis: what was found when the swap was planned.
 
     Returns:
         The epoch that has begun.
+
+    Raises:
+        OutdatedPlanError: if another reset or rebuild has come in between.
     """
-    query, swapped = query_id(lake, before.folder), {content.table for content in contents}
+    swapped = {content.table for content in contents}
     tables = tables_of_both(lake, before, definition)
-    for table in tables:
-        if query is not None:
-            bury(lake, table, f"{definition.name}/{table}/{query}/{before.number}")
+    claim = take_over(lake, before, tables, basis=basis)
     for table in (name for name in tables if name not in swapped):
-        empty(lake, table)
+        empty(lake, table, claim)
         _force_newest(lake, table)
     for content in contents:
-        _overwrite(lake, content)
+        _overwrite(lake, content, claim)
     withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
+    claim.refuse_lost()
     epoch = begin_epoch(lake, definition, number, cut_us=cut_us)
     delete_checkpoint(lake, before)
     for content in contents:
@@ -68,7 +79,7 @@ def swap(
     return epoch
 
 
-def _overwrite(lake: Lake, content: Content) -> None:
+def _overwrite(lake: Lake, content: Content, claim: Claim) -> None:
     opened, new = open_table(lake, content.table, to_write=True), open_table(lake, content.aside)
     # As a stream of batches: no table need fit in memory. Who reads it as a stream has counted rows that go.
     metadata = {"userMetadata": content.revision.encode(), EMPTIED: "reset"}
@@ -77,13 +88,21 @@ def _overwrite(lake: Lake, content: Content) -> None:
         new.to_pyarrow_dataset().scanner(batch_size=65_536, batch_readahead=2, fragment_readahead=1).to_reader(),
         mode="overwrite",
         schema_mode="overwrite",
-        commit_properties=CommitProperties(custom_metadata=metadata),
+        commit_properties=CommitProperties(
+            custom_metadata=metadata, app_transactions=claim.held(content.table, opened)
+        ),
     )
     _force_newest(lake, content.table)
 
 
 def _force_newest(lake: Lake, table: str) -> None:
     force_commit(lake, table, open_table(lake, table).version())
+
+
+def built_beside(lake: Lake, table: str) -> tuple[str, ...]:
+    """The tables that were built aside for a table, by whatever run."""
+    mine = (name for name in table_folders(lake) if is_aside(name) and result_of(name) == result_of(table))
+    return tuple(name for name in mine if exists(lake, name))
 
 
 def remove_aside(lake: Lake, table: str) -> None:

@@ -1,5 +1,6 @@
 """The tables that a pipeline writes: the one place that knows how those beside the result are called."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -8,8 +9,11 @@ Role = Literal["result", "late", "groups", "quarantine"]
 
 _SUFFIXES: dict[Role, str] = {"late": "__late", "groups": "__groups", "quarantine": "__quarantine"}
 
-
 _ASIDE = "__rebuilt"
+_OF_RUN = re.compile(rf"{_ASIDE}(_[0-9a-f]+)?$")
+
+RESERVED = (*_SUFFIXES.values(), _ASIDE)
+"""What no table is called that a definition names: `spec.sources` refuses it."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,19 @@ def beside(table: str, role: Role) -> str:
     return table + _SUFFIXES.get(role, "")
 
 
-def aside(table: str) -> str:
-    """Where the rows of a changed definition are built before they take the place of a table's."""
-    return table + _ASIDE
+def aside(table: str, run: str) -> str:
+    """Where a run builds the rows of a changed definition before they take the place of a table's.
+
+    Args:
+        table: whose rows they are to replace.
+        run: such as `rebuild-0123456789ab`; another one builds elsewhere.
+    """
+    return f"{table}{_ASIDE}_{run.rpartition('-')[2]}"
+
+
+def is_aside(table: str) -> bool:
+    """Whether a table was built aside."""
+    return _OF_RUN.search(table) is not None
 
 
 def all_beside(table: str) -> Iterable[str]:
@@ -47,7 +61,7 @@ def all_beside(table: str) -> Iterable[str]:
 
 def result_of(table: str) -> tuple[str, Role]:
     """The result table that a table lies beside, and its role."""
-    table = table.removesuffix(_ASIDE)
+    table = _OF_RUN.sub("", table)
     for role, suffix in _SUFFIXES.items():
         if table.endswith(suffix):
             return table.removesuffix(suffix), role

@@ -14,7 +14,7 @@ _TABLE = re.compile(r"(bronze|silver|gold)\.[a-z][a-z0-9_]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER = re.compile(r"[^\s,:/]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}")
 _DEFAULT_FILES = 1000
-_SIDE_TABLE = re.compile(r"__(late|quarantine|groups)$")
+_SIDE_TABLE = re.compile(r"__((late|quarantine|groups)$|rebuilt)")
 
 
 def check_table_name(name: str) -> str:

@@ -16,8 +16,8 @@ from spark_jobs.batch.replay import begin, plan_replay
 from spark_jobs.lake import Lake
 from spark_jobs.lake.quarantine import Selection
 from spark_jobs.lake.replays import open_replay
-from spark_jobs.lake.tables import exists, open_table
-from spark_jobs.plan.tables import aside
+from spark_jobs.lake.swapping import built_beside
+from spark_jobs.lake.tables import open_table
 from tests.chaos import kills
 from tests.spark import test_bootstrap as bootstraps
 from tests.spark import test_replay as replays
@@ -97,7 +97,7 @@ def test_a_rebuild_killed_in_its_swap_is_finished_by_the_next_one(
     assert rebuild.unfinished(lake, changed) is not None
     swapped = table(lake)
     assert swapped != old
-    assert exists(lake, aside("gold.activity"))
+    assert built_beside(lake, "gold.activity")
 
     done = subprocess.run(
         [sys.executable, "-m", "spark_jobs", *arguments],
@@ -108,7 +108,7 @@ def test_a_rebuild_killed_in_its_swap_is_finished_by_the_next_one(
     )
     assert done.returncode == 0, done.stderr
     assert rebuild.unfinished(lake, changed) is None
-    assert not exists(lake, aside("gold.activity"))
+    assert not built_beside(lake, "gold.activity")
     bronze.append(batches[3])
     bootstraps.run(spark, lake, changed)
     run_repair(spark, lake, changed)

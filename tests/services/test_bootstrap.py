@@ -9,8 +9,7 @@ from spark_jobs.batch import bootstrap, rebuild
 from spark_jobs.batch.bootstrap import plan_bootstrap
 from spark_jobs.batch.rebuild import plan_rebuild
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import exists
-from spark_jobs.plan.tables import aside
+from spark_jobs.lake.swapping import built_beside
 from tests.spark.test_bootstrap import assert_sound, dies_after, expected, rebuilt, run, with_aggregate
 from tests.support.clicks import HOPPING, MEASURES, assert_same, events, feed, pipeline, run_repair, table
 from tests.support.minio import Minio
@@ -41,8 +40,9 @@ def test_a_history_on_minio_goes_on_as_a_stream_and_is_rebuilt_and_swapped(
         rebuild.swap(spark, target, plan)
     found = rebuilt(spark, lake, changed)
     assert (found.same > 0, found.changed, found.new, found.gone) == (True, 0, 0, 0)
-    assert not exists(lake, aside("gold.activity"))
-    assert not any("__aside" in key and key.endswith(".parquet") for key in server.keys(bucket, "lake/"))
+    rebuild.remove_built(lake, changed)
+    assert not built_beside(lake, "gold.activity")
+    assert not any("__rebuilt" in key and key.endswith(".parquet") for key in server.keys(bucket, "lake/"))
     bronze.append(batches[4])
     run(spark, lake, changed)
     run_repair(spark, lake, changed)

@@ -21,7 +21,9 @@ from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake import Lake, settling
+from spark_jobs.lake.basis import OutdatedPlanError
 from spark_jobs.lake.errors import ConflictError
+from spark_jobs.lake.reset import reset
 from tests.support import lakes
 from tests.support.clicks import (
     BEGIN,
@@ -250,6 +252,37 @@ def test_a_backfill_keeps_what_another_run_has_counted_meanwhile(spark: SparkSes
     backfill.execute(spark, target, plan)
     assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))
     assert settled(lake) == {True}
+    lakes.assert_balanced(lake, definition)
+
+
+def test_a_backfill_that_was_planned_before_a_reset_writes_nothing(spark: SparkSession, lake: Lake) -> None:
+    definition = pipeline()
+    feed(lake, events(7, 4, minutes=20))
+    lakes.run(spark, lake, definition)
+    target, plan = plan_backfill(lake, definition, BEGIN, END, force=True)
+    meanwhile, commit = [], LargeCommits.commit
+
+    def after_a_reset(*arguments: Any) -> None:
+        """All that was planned was there when the commit began."""
+        if not meanwhile:
+            meanwhile.append(reset(lake, definition, empty_tables=True))
+        commit(*arguments)
+
+    # Late events differ, so that something has to be written; here by Spark.
+    with (
+        patch.object(Revise, "few", False),
+        patch.object(LargeCommits, "commit", after_a_reset),
+        pytest.raises(OutdatedPlanError, match=r"what was planned does not hold any more.*Run the same command again"),
+    ):
+        backfill.execute(spark, target, plan)
+    assert meanwhile
+    assert lakes.rows(lake, "gold.activity") == []
+    # Nor what was planned in the epoch before and begins only now.
+    with pytest.raises(OutdatedPlanError, match=r"epoch 1 of it is over \(epoch 2 now\)"):
+        backfill.execute(spark, target, plan)
+    lakes.run(spark, lake, definition)
+    run_repair(spark, lake, definition)
+    assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))
     lakes.assert_balanced(lake, definition)
 
 

@@ -16,12 +16,12 @@ from spark_jobs.batch.bootstrap import BootstrapRefusedError, plan_bootstrap
 from spark_jobs.batch.rebuild import plan_rebuild
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.lake import Lake, swapping
+from spark_jobs.lake.basis import OutdatedPlanError
 from spark_jobs.lake.checkpoints import current_epoch, history_cut
 from spark_jobs.lake.errors import CutNotReachedError
 from spark_jobs.lake.reset import reset
 from spark_jobs.lake.revisions import revisions
-from spark_jobs.lake.tables import exists
-from spark_jobs.plan.tables import aside
+from spark_jobs.lake.swapping import built_beside
 from spark_jobs.spec import Hopping, Pipeline, Session, Tumbling
 from tests.support import lakes
 from tests.support.clicks import (
@@ -141,6 +141,9 @@ def test_a_rebuild_for_a_changed_measure_is_finished_by_a_second_attempt(spark: 
     target, plan = plan_rebuild(lake, changed)
     assert plan.changed == ("steps",)
     rebuild.build(spark, target, plan)
+    # Meanwhile somebody looks what another change would give.
+    beside, dry = plan_rebuild(lake, with_aggregate(before, measures={**MEASURES, "least": "min(w)"}))
+    rebuild.build(spark, beside, dry)
     found = rebuild.compare(spark, target, plan)
     assert table(lake) == rows_before, "what is built aside changes nothing"
     assert (found.added, found.same > 0) == (("most",), True)
@@ -158,7 +161,12 @@ def test_a_rebuild_for_a_changed_measure_is_finished_by_a_second_attempt(spark: 
     assert rebuild.unfinished(lake, changed) is None
     assert_same(table(lake), expected(lake, changed))
     assert_sound(spark, lake, changed)
-    assert not exists(lake, aside("gold.activity"))
+    assert set(built_beside(lake, "gold.activity")) == {plan.aside, dry.aside}, "of runs that did not end"
+    with pytest.raises(OutdatedPlanError, match=r"epoch 1 of it is over"):
+        rebuild.swap(spark, beside, dry)
+    assert_same(table(lake), expected(lake, changed))
+    rebuild.remove_built(lake, changed)
+    assert not built_beside(lake, "gold.activity")
     with pytest.raises(BootstrapRefusedError, match="nothing has to be built anew"):
         plan_rebuild(lake, changed)
 
@@ -178,7 +186,7 @@ def test_a_changed_window_of_a_live_ranking_is_swapped_with_its_groups(spark: Sp
     assert_sound(spark, lake, changed)
 
 
-SWAP = (("bury", 2), ("empty", 1), ("_overwrite", 1), ("_overwrite", 2), ("withdraw", 1), ("begin_epoch", 1))
+SWAP = (("take_over", 1), ("empty", 1), ("_overwrite", 1), ("_overwrite", 2), ("withdraw", 1), ("begin_epoch", 1))
 """Steps of the swap of a live ranking, and which call of each is the last one that is done."""
 
 
@@ -203,18 +211,20 @@ def test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next(
     bronze = feed(lake, batches[:3])
     lakes.run(spark, lake, before)
     old, changed = table(lake), with_aggregate(before, window=HOPPING)
-    rebuild.build(spark, *plan_rebuild(lake, changed))
+    first = plan_rebuild(lake, changed)
+    rebuild.build(spark, *first)
     swapped = False
     for step, call in steps:
-        # The next command builds the same rows again, which are there.
+        # The next command builds the same rows again: here it takes those that are there.
         target, plan = plan_rebuild(lake, changed)
+        plan = plan.model_copy(update={"run": first[1].run, "aside": first[1].aside})
         with dies_after(step, call), pytest.raises(RuntimeError, match="killed"):
             rebuild.swap(spark, target, plan)
         swapped |= (step, call) == ("_overwrite", 2)
         assert (table(lake) == old) != swapped, "the result has its old rows or its new ones, never a part"
         assert (rebuild.unfinished(lake, changed) is None) == (step != "begin_epoch")
     rebuild.remove_built(lake, changed)
-    assert not exists(lake, aside("gold.activity"))
+    assert not built_beside(lake, "gold.activity")
     bronze.append(batches[3])
     run(spark, lake, changed)
     run_repair(spark, lake, changed)

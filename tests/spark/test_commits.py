@@ -15,17 +15,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from spark_jobs.commits import changes, merging
-from spark_jobs.commits.changes import Append, ReplaceWindows, Upsert
+from spark_jobs.commits.changes import GONE, Append, ReplaceWindows, Revise, Upsert
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.merging import CommitId
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.commits.tables import create_table
 from spark_jobs.commits.writer import TableWriter
+from spark_jobs.lake.basis import Basis, OutdatedPlanError, take_over
+from spark_jobs.lake.checkpoints import begin_epoch
 from spark_jobs.lake.durable import added_files
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.tables import open_table
 from spark_jobs.spark.frames import size_of
-from tests.support.builders import a_lake, a_stamp
+from tests.support.builders import a_lake, a_running_total, a_stamp
 
 COLUMNS = StructType(
     [StructField("k", StringType()), StructField("n", LongType()), StructField("revision", LongType())]
@@ -237,3 +239,29 @@ def test_a_small_append_whose_commit_was_lost_with_power_is_made_again(lake, lef
     assert not writer.has(stamp)
     assert writer.commit(change, stamp) == writer.commit(change, stamp) == stamp
     assert open_table(lake, "gold.totals").to_pyarrow_table().num_rows == 2
+
+
+def test_a_revision_by_spark_is_skipped_once_its_epoch_was_ended(tmp_path, spark):
+    lake = a_lake(tmp_path)
+    create_table(lake, "gold.totals", COLUMNS)
+    epoch = begin_epoch(lake, a_running_total(), 1)
+    basis = Basis.of(lake, epoch.pipeline, 1, ["gold.totals"])
+    rows = spark.createDataFrame(pa.table({"k": ["a"], "n": [1], "revision": [1]})).withColumn(GONE, F.lit(False))
+
+    def ended_once_it_is_permitted(opened):
+        basis.revision(lake, "gold.totals", opened)
+        take_over(lake, epoch, ["gold.totals"])
+
+    def revise(permitted):
+        commit_id = CommitId(*basis.revision(lake, "gold.totals", open_table(lake, "gold.totals")))
+        change = Revise(rows, 1, 0, ("k",), None, permitted)
+        LargeCommits(lake, "gold.totals").commit(change, commit_id, "{}")
+        return commit_id
+
+    first = revise(lambda opened: basis.revision(lake, "gold.totals", opened))
+    basis = basis.after("gold.totals", first.number)
+    version = open_table(lake, "gold.totals").version()
+    revise(ended_once_it_is_permitted)
+    assert open_table(lake, "gold.totals").version() == version + 1, "the end of the epoch, and nothing else"
+    with pytest.raises(OutdatedPlanError, match=r"a reset or a rebuild has taken gold\.totals"):
+        revise(lambda opened: None)

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import CheckpointError, LedgerError
+from spark_jobs.lake.moving import adopt, plan_adoption
 from spark_jobs.lake.reset import reset
 from spark_jobs.spec import Aggregate, Between, Files, Ingest, Pipeline, Sink, Table
 from tests.support import lakes
@@ -232,3 +233,46 @@ def test_what_a_loss_of_power_leaves_of_an_unfinished_batch_is_no_batch(
             commit.unlink()
     ingest(spark, lake, definition)
     assert kept(lake) == ["a1", "a2", "b3"]
+
+
+def test_a_moved_lake_reads_nothing_again_and_goes_on_once_it_was_adopted(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    definition = an_ingest(Path("landing"))
+    readers = [definition, totals()]
+    land(Path(lake.uri, "landing"), "a b", 1, 2)
+    lakes.run_all(spark, lake, readers, close=False)
+    there = Lake(str(tmp_path / "elsewhere"))
+    shutil.copytree(lake.uri, there.uri)
+    land(Path(there.uri, "landing"), "c", 3)
+
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"landing/a b\.json, and the lake is .*tidemark adopt ingest_sales"):
+            ingest(spark, there, definition)
+    assert kept(there) == ["a b1", "a b2"]
+
+    for each in readers:
+        adopt(there, plan_adoption(there, each))
+    lakes.run_all(spark, there, readers, close=False)
+    assert kept(there) == ["a b1", "a b2", "c3"]
+    assert {row["k"]: row["total"] for row in lakes.rows(there, "gold.totals")} == {"a b": 3, "c": 3}
+    lakes.assert_balanced(there, totals())
+    # Where it was, it goes on, too.
+    ingest(spark, lake, definition)
+    assert kept(lake) == ["a b1", "a b2"]
+
+
+def test_a_second_pipeline_on_a_table_without_rows_is_refused(spark: SparkSession, lake: Lake, landing: Path) -> None:
+    landing.mkdir()
+    lakes.run_all(spark, lake, [an_ingest(landing), totals()], close=False)
+    assert lakes.rows(lake, "gold.totals") == []
+    second = totals().model_copy(update={"name": "totals_again"})
+    with pytest.raises(CheckpointError, match=r"`totals_again`: its table gold\.totals is written by `totals`"):
+        lakes.run(spark, lake, second)
+    land(landing, "a", 1, 2)
+    lakes.run_all(spark, lake, [an_ingest(landing), totals()], close=False)
+    assert [row["total"] for row in lakes.rows(lake, "gold.totals")] == [3]
+    # A reset that empties the table gives it back.
+    reset(lake, totals(), empty_tables=True)
+    lakes.run(spark, lake, second)
+    assert [row["total"] for row in lakes.rows(lake, "gold.totals")] == [3]

@@ -33,8 +33,14 @@ KEPT = kept()
 def test_what_was_written_is_read_as_it_was_meant(file):
     written = loads(file.read_text())
     found = KEPT[file.stem.split("-")[0]].model_validate(written)
-    again = loads(found.model_dump_json())
-    assert {name: again[name] for name in written} == written
+    assert as_far_as(written, loads(found.model_dump_json())) == written
+
+
+def as_far_as(written, again):
+    """What was written has, whatever fields there are by now."""
+    if isinstance(written, dict) and isinstance(again, dict):
+        return {name: as_far_as(written[name], value) for name, value in again.items() if name in written}
+    return again
 
 
 def test_each_form_has_an_example_with_every_field():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_jobs.batch.eras import eras, refuse_made_anew
+from spark_jobs.batch.planning import NotComparableError, Target
 from spark_jobs.batch.repair import plan_repair
 from spark_jobs.control import replaying
 from spark_jobs.lake import Lake
@@ -138,3 +141,37 @@ def test_airflow_sees_what_would_be_looked_up_again(lake: Lake, monkeypatch: pyt
         "hourly_sales: 2 rows of gold.hourly_sales__quarantine, version 0, would be looked up again in silver.shops",
     )
     assert replaying.look(lake, LOOKS_UP.name, Selection(since_us=2**52)).reasons == {}
+
+
+def looked_up_in(lake: Lake, batch: int, version: int, table_id: str | None) -> None:
+    """A further batch that has ended."""
+    entry = a_batch(0, watermark_ms=2**41, sources={f"DeltaSource[{lake.table_uri('bronze.sales')}]": ""})
+    noted = {"reads": {"silver.shops": (version, version)}, "table_ids": {"silver.shops": table_id} if table_id else {}}
+    stamp = a_stamp(batch, ledger=entry.model_copy(update=noted))
+    write(lake, "gold.hourly_sales", {"product_id": ["p"]}, stamp=stamp)
+
+
+def test_versions_of_a_lookup_that_was_made_anew_are_other_ones(lake: Lake) -> None:
+    first = str(open_table(lake, "silver.shops").metadata().id)
+    # An entry from before ids were noted is of the same table as the next one.
+    looked_up_in(lake, 1, 0, first)
+    target = Target(lake, LOOKS_UP)
+    (before,) = eras(target)
+    assert (before.versions, before.ids, before.last_batch) == ({"silver.shops": 0}, {"silver.shops": first}, 1)
+    refuse_made_anew(target, [before], [0], "Nothing was written.")
+
+    # The same rows, the same version number.
+    rows = open_table(lake, "silver.shops").to_pyarrow_table()
+    shutil.rmtree(lake.table_path("silver.shops"))
+    write(lake, "silver.shops", rows)
+    second = str(open_table(lake, "silver.shops").metadata().id)
+    looked_up_in(lake, 2, 0, second)
+    target = Target(lake, LOOKS_UP)
+    known = eras(target)
+    assert [(era.versions["silver.shops"], era.ids["silver.shops"]) for era in known] == [(0, first), (0, second)]
+    refuse_made_anew(target, known, [1], "Nothing was written.")
+    for asked in ([0], [0, 1]):
+        with pytest.raises(NotComparableError) as refused:
+            refuse_made_anew(target, known, asked, "Nothing was written.")
+        assert "silver.shops, in which events were looked up, was removed and made anew since" in str(refused.value)
+        assert "Nothing was written. `tidemark reset hourly_sales --empty-tables`" in str(refused.value)

@@ -401,7 +401,7 @@ class TestMerges:
         write(lake, "gold.a", rows)
         us = int(NOON.timestamp()) * 1_000_000
         gone = rows.set_column(2, "m", [[9, 9]]).append_column(GONE, pa.array([False, True]))
-        change = Revise(gone, 2, 1, ("key", name), (name, us, us + 3_600_000_000), 0)  # type: ignore[arg-type]
+        change = Revise(gone, 2, 1, ("key", name), (name, us, us + 3_600_000_000), bool)  # type: ignore[arg-type]
         SmallCommits(lake, "gold.a").commit(change, CommitId("w", 1), "{}")
         found = open_table(lake, "gold.a").to_pyarrow_table().to_pylist()
         assert [(row["key"], row["m"], row["revision"]) for row in found] == [("a", 9, 2)]

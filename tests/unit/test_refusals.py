@@ -114,6 +114,16 @@ def a_table_without_layer():
     Sink("sales")
 
 
+@refused("Sink: table: 'gold.sales__rebuilt' is a side table", "choose another name")
+def a_table_that_is_built_aside():
+    Sink("gold.sales__rebuilt")
+
+
+@refused("Sink: table: 'gold.sales__groups__rebuilt_0123456789ab' is a side table", "choose another name")
+def a_table_that_a_run_builds_aside():
+    Sink("gold.sales__groups__rebuilt_0123456789ab")
+
+
 @refused("Sink: table: 'gold.sales__late' is a side table", "choose another name")
 def a_sink_that_is_a_side_table():
     Sink("gold.sales__late")

@@ -1,0 +1,96 @@
+"""Who writes a result: one pipeline, from its first start on, also while the table has no rows yet.
+
+`_checkpoints/_owners/<table>/<number>.json`, numbered records: of two pipelines that begin at the same moment exactly
+one gets the table. A reset that empties it gives it back.
+"""
+
+from datetime import UTC, datetime
+
+from spark_jobs.lake.checkpoints import current_epoch, running_definitions
+from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.formats import Persisted
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.records import Records, RecordTakenError
+from spark_jobs.lake.spark_log import query_id
+from spark_jobs.spec import Definition
+
+
+class Owner(Persisted):
+    """Whose a table is.
+
+    Attributes:
+        pipeline: that writes it; None: nobody's.
+        since: when that became so.
+    """
+
+    pipeline: str | None
+    since: datetime
+
+
+def records(lake: Lake, table: str) -> Records[Owner]:
+    """The owners of a table; the newest counts."""
+    return Records(lake, f"_checkpoints/_owners/{table}", Owner)
+
+
+def refuse_others(lake: Lake, definition: Definition) -> None:
+    """Refuses a pipeline whose result is another's.
+
+    Raises:
+        CheckpointError: if it is.
+    """
+    if (other := _other_owner(lake, definition)) is not None:
+        raise _refused(definition, other)
+
+
+def own(lake: Lake, definition: Definition) -> None:
+    """Takes the result of a pipeline for it; whoever owns it already keeps it.
+
+    Raises:
+        CheckpointError: if it is another's.
+    """
+    kept = records(lake, definition.sink.table)
+    number, owner = kept.newest()
+    if owner is not None and owner.pipeline == definition.name:
+        return
+    refuse_others(lake, definition)
+    try:
+        kept.append(number + 1, Owner(pipeline=definition.name, since=datetime.now(UTC)))
+    except RecordTakenError:
+        refuse_others(lake, definition)  # of two starts of one pipeline either may have been first
+
+
+def give_back(lake: Lake, table: str, pipeline: str) -> None:
+    """Gives a table back that a pipeline owns: any other may have it from now on."""
+    kept = records(lake, table)
+    number, owner = kept.newest()
+    if owner is None or owner.pipeline != pipeline:
+        return
+    try:
+        kept.append(number + 1, Owner(pipeline=None, since=datetime.now(UTC)))
+    except RecordTakenError:
+        return  # another reset has, or somebody has taken it since
+
+
+def _other_owner(lake: Lake, definition: Definition) -> str | None:
+    table, name = definition.sink.table, definition.name
+    number, owner = records(lake, table).newest()
+    if owner is not None:
+        # One that died between this and its first epoch has nothing of its own yet.
+        holds = owner.pipeline not in (None, name) and current_epoch(lake, owner.pipeline or "") is not None
+        return owner.pipeline if holds else None
+    if number:
+        return None
+    # A lake from before there were owners: whose checkpoint writes to it?
+    for other, (epoch, its) in running_definitions(lake).items():
+        if other != name and its.sink.table == table and query_id(lake, epoch.folder) is not None:
+            return other
+    return None
+
+
+def _refused(definition: Definition, other: str) -> CheckpointError:
+    table = definition.sink.table
+    return CheckpointError(
+        f"pipeline `{definition.name}`: its table {table} is written by `{other}`: each result would be in it twice. "
+        "Nothing was started or written. Give it another sink. If it was renamed, give it its old name back; or empty "
+        f"the table under the old name, tidemark reset {other} --empty-tables, and start it under the new one."
+    )

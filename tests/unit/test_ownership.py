@@ -1,0 +1,110 @@
+"""One pipeline writes a table, also while it has no rows yet; without a JVM."""
+
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
+from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.ownership import Owner, give_back, own, records, refuse_others
+from spark_jobs.lake.reset import refuse_tables_of_others, reset
+from spark_jobs.spec import Sink
+from tests.support.builders import a_lake, a_pipeline, a_stamp, write
+
+FIRST, SECOND = a_pipeline(), a_pipeline(name="sales_by_hour")
+TAKEN = r"`sales_by_hour`: its table gold\.hourly_sales is written by `hourly_sales`.*Nothing was started or written"
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return a_lake(tmp_path)
+
+
+def begun(lake, definition):
+    """As a start does it."""
+    own(lake, definition)
+    epoch = open_epoch(lake, definition)
+    lake.store.put(f"{epoch.folder}/metadata", b'{"id": "q"}')
+    write(lake, definition.sink.table, {"n": [1]}, stamp=a_stamp(pipeline=definition.name))
+
+
+def owner(lake, table="gold.hourly_sales"):
+    return records(lake, table).newest()[1].pipeline
+
+
+def test_a_second_pipeline_on_an_empty_table_is_refused(lake):
+    own(lake, FIRST)
+    open_epoch(lake, FIRST)
+    for refuses in (own, refuse_others, refuse_tables_of_others):
+        with pytest.raises(CheckpointError, match=TAKEN):
+            refuses(lake, SECOND)
+    own(lake, FIRST)
+    own(lake, a_pipeline(name="another", sink=Sink("gold.another")))
+    assert owner(lake) == "hourly_sales"
+
+
+def test_a_lake_from_before_owners_knows_them_by_checkpoints(lake):
+    epoch = begin_epoch(lake, FIRST, 1)
+    refuse_others(lake, SECOND)
+    lake.store.put(f"{epoch.folder}/metadata", b'{"id": "q"}')
+    with pytest.raises(CheckpointError, match=TAKEN):
+        own(lake, SECOND)
+
+
+def test_of_many_that_begin_at_once_one_gets_the_table(lake):
+    names, got, refused, together = [f"p{n}" for n in range(8)], [], [], threading.Barrier(8)
+
+    def start(definition):
+        together.wait()
+        try:
+            own(lake, definition)
+            open_epoch(lake, definition)
+            refuse_others(lake, definition)
+            got.append(definition.name)
+        except CheckpointError:
+            refused.append(definition.name)
+
+    threads = [threading.Thread(target=start, args=[a_pipeline(name=name)]) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(got), sorted(got + refused)) == (1, names)
+    assert got == [owner(lake)]
+
+
+def test_a_reset_that_empties_a_table_gives_it_back(lake):
+    begun(lake, FIRST)
+    reset(lake, FIRST, empty_tables=False)
+    with pytest.raises(CheckpointError, match=TAKEN):
+        own(lake, SECOND)
+    reset(lake, FIRST, empty_tables=True)
+    own(lake, SECOND)
+    open_epoch(lake, SECOND)
+    with pytest.raises(CheckpointError, match=r"gold\.hourly_sales is written by `sales_by_hour`"):
+        own(lake, FIRST)
+
+
+def test_a_table_that_a_pipeline_has_left_is_nobodys(lake):
+    begun(lake, FIRST)
+    reset(lake, a_pipeline(sink=Sink("gold.elsewhere")), empty_tables=False)
+    assert owner(lake) is None
+
+
+def test_one_that_died_before_its_first_epoch_keeps_nobody_out(lake):
+    own(lake, FIRST)
+    own(lake, SECOND)
+    open_epoch(lake, SECOND)
+    open_epoch(lake, FIRST)
+    # It goes on after all: the look after its epoch tells it.
+    with pytest.raises(CheckpointError, match="is written by `sales_by_hour`"):
+        refuse_others(lake, FIRST)
+
+
+def test_only_its_owner_gives_a_table_back(lake):
+    give_back(lake, "gold.hourly_sales", "hourly_sales")
+    assert records(lake, "gold.hourly_sales").newest() == (0, None)
+    records(lake, "gold.hourly_sales").append(1, Owner(pipeline="hourly_sales", since=datetime.now(UTC)))
+    give_back(lake, "gold.hourly_sales", "sales_by_hour")
+    assert owner(lake) == "hourly_sales"
