@@ -16,6 +16,9 @@ from spark_jobs.lake.offsets import table_read
 from spark_jobs.lake.spark_log import Place, place
 from spark_jobs.plan.columns import BATCH, CLOSED, INGEST_SEQ
 
+NEVER_US = 2**62
+"""Microseconds since 1970, later than every event."""
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -33,6 +36,26 @@ class Batches:
     first: tuple[int, ...]
     batch: tuple[int, ...]
     closed_us: tuple[int, ...]
+
+    def of(self, numbers: tuple[int, int] | None) -> tuple[int, int]:
+        """The batches that have read some events.
+
+        Args:
+            numbers: least and greatest `_ingest_seq` of the events; None: any.
+
+        Returns:
+            The watermark before the first of the batches, in microseconds, and the number of the last.
+        """
+        low, high = numbers or (0, NEVER_US)
+        parts = slice(max(bisect_right(self.first, low) - 1, 0), bisect_right(self.first, high))
+        return min(self.closed_us[parts], default=NEVER_US), max(self.batch[parts], default=-1)
+
+    def end_of(self, batch: int) -> int:
+        """The `_ingest_seq` before which all events lie that a batch and those before it have read."""
+        last = max((index for index, each in enumerate(self.batch) if each <= batch), default=None)
+        if last is None:
+            return -1
+        return self.first[last + 1] if last + 1 < len(self.first) else NEVER_US
 
     def added_to(self, events: DataFrame) -> DataFrame:
         """The events with `BATCH` and `CLOSED`."""

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType
 
-from spark_jobs.batch.batches import batches_of
+from spark_jobs.batch.batches import NEVER_US, Batches, batches_of
 from spark_jobs.batch.eras import (
     Era,
     Span,
@@ -33,6 +33,7 @@ from spark_jobs.lake.history import commits_between
 from spark_jobs.lake.settling import LateEvents
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import (
+    CLOSED,
     COUNTED_UPTO,
     ERA,
     EVENT_COLUMNS,
@@ -44,6 +45,7 @@ from spark_jobs.plan.columns import (
     INGEST_SEQ,
     JUDGED,
     LOOKED_UP,
+    REPLAYED,
     SIDE,
     SOURCE_TABLE,
     TIME,
@@ -52,7 +54,6 @@ from spark_jobs.plan.columns import (
 )
 from spark_jobs.plan.identity import OF_OLDER
 from spark_jobs.plan.operators import Side
-from spark_jobs.plan.operators.base import Replay
 from spark_jobs.plan.verdicts import MISSED
 from spark_jobs.plan.windows import gap_of_event
 from spark_jobs.spark.columns import column, columns_of
@@ -135,9 +136,41 @@ class Recompute:
         sides = [(side, table) for side in self.target.logical.sides for table in side.tables]
         if self._eras:
             self._spans.extend(self._span_of(*of, read, times) for of, read in zip(sides, self.reads, strict=True))
-        return [self._events(side, table, read, times) for (side, table), read in zip(sides, self.reads, strict=True)]
+        also = self._decide_about(sides, times) if self.target.operator.follows_result else {}
+        return [
+            self._events(side, table, read, times, also.get(table.name))
+            for (side, table), read in zip(sides, self.reads, strict=True)
+        ]
 
-    def _events(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> DataFrame:
+    def _decide_about(self, sides: Sequence[tuple[Side, Table]], times: Sequence[Range]) -> dict[str, Column]:
+        """Which events beside those of the ranges the stream may have remembered when it read these, table by table.
+
+        They came before them, or in the same batch, and were not so old that the watermark had made them forgotten.
+        Their own times may lie anywhere after that.
+        """
+        whole = Range(min(each.begin_us for each in times), max(each.end_us for each in times))
+        known = self._batches
+        read_in = []
+        for (side, table), read in zip(sides, self.reads, strict=True):
+            opened = open_table(self.target.lake, table.name, version=read.version)
+            read_in.append(known[table.name].of(numbers_within(opened, column_of(table, side.event_time), whole)))
+        remembered_us = duration_ms(self.target.operator.reach[0]) * 1000
+        oldest_us = min(closed_us for closed_us, _ in read_in) - remembered_us
+        last_batch = max(batch for _, batch in read_in)
+        return {
+            table.name: (column(str(side.event_time)) > F.timestamp_micros(F.lit(oldest_us)))
+            & (F.col(INGEST_SEQ) < known[table.name].end_of(last_batch))
+            for side, table in sides
+        }
+
+    @cached_property
+    def _batches(self) -> dict[str, Batches]:
+        """In which batch the stream has read each event of its source tables."""
+        return {table.name: batches_of(self.target, table.name) for table in self.target.logical.reads}
+
+    def _events(
+        self, side: Side, table: Table, read: Read, times: Sequence[Range], also: Column | None = None
+    ) -> DataFrame:
         lake = self.target.lake
         bronze = self.spark.read.format("delta").option("versionAsOf", read.version).load(lake.table_path(table.name))
         if read.upto is not None:
@@ -149,13 +182,14 @@ class Recompute:
         events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT)).where(~F.col(HEARTBEAT))
         events = with_source(events, side, table.name)
         if side.event_time is not None:
-            events = events.where(_in_ranges(column(side.event_time), times))
+            inside = _in_ranges(column(side.event_time), times)
+            events = events.where(inside if also is None else inside | also)
         if self._eras:
             events = with_era(events, self.target, table.name, self._eras, self._span)
             if side.looks_up:
                 events = self._looked_up_again(events, side, table.name, times)
         if self.target.operator.follows_result:
-            events = self._in_result(events, side, table.name)
+            events = self._in_result(self._with_batch(events, table.name), side, table.name)
         return events if self.late_version is None else self._as_streamed(events, side, table.name)
 
     def _looked_up_again(self, events: DataFrame, side: Side, table: str, times: Sequence[Range]) -> DataFrame:
@@ -171,6 +205,8 @@ class Recompute:
         event = {name: replayed[name] for name in (INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER)}
         marks = self.spark.createDataFrame(pa.table({**event, "__that_era": numbers}))
         found = matched(events, F.broadcast(marks), side, table)
+        if self.target.operator.follows_result:
+            found = found.withColumn(REPLAYED, F.col("__that_era").isNotNull())
         return found.withColumn(ERA, F.coalesce("__that_era", ERA)).drop("__that_era")
 
     def _replayed_within(self, times: Sequence[Range]) -> pa.Table:
@@ -182,6 +218,14 @@ class Recompute:
         begin_us, end_us = min(each.begin_us for each in times), max(each.end_us for each in times)
         ends_later = pc.greater_equal(pc.add(known["last_us"], beyond_us), begin_us)
         return known.filter(pc.and_(pc.less(known["first_us"], end_us), ends_later))
+
+    def _with_batch(self, events: DataFrame, table: str) -> DataFrame:
+        """The events with `BATCH` and `CLOSED`; one that was replayed came after all that its batch compared."""
+        found = self._batches[table].added_to(events)
+        if REPLAYED not in events.columns:
+            return found
+        closed = F.when(F.col(REPLAYED), F.lit(NEVER_US)).otherwise(F.col(CLOSED))
+        return found.withColumn(CLOSED, closed).drop(REPLAYED)
 
     def _in_result(self, events: DataFrame, side: Side, table: str) -> DataFrame:
         """The events with `IN_RESULT`."""
@@ -201,11 +245,8 @@ class Recompute:
         )
         why = [F.col("engine_watermark").alias(JUDGED), self._history_upto.alias(COUNTED_UPTO)]
         late = with_identity(late).select(INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER, *why)
-        if target.logical.replay is Replay.BOUNDARIES:
-            return batches_of(target, table).added_to(matched(events, late, side, table, how="left_anti"))
-        if target.operator.follows_result and not self.settled_count:
-            # What the stream has let through is what the result has, less what was counted after all.
-            events = events.where(IN_RESULT)
+        if target.operator.merges_rows:
+            return self._with_batch(matched(events, late, side, table, how="left_anti"), table)
         if not verdict.in_windows:
             return matched(events, late, side, table, how="left_anti")
         return matched(events, late, side, table)

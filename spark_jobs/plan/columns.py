@@ -35,6 +35,9 @@ COUNTED_UPTO = "__counted_upto"
 ERA = "__era"
 """Of an event that is looked up again: the versions that its batch has taken; of a row there: those that have it."""
 
+REPLAYED = "__replayed"
+"""Of an event that is looked up again: whether a person had it looked up anew, after its batch."""
+
 LOOKED_UP = "__looked_up"
 """Of an event beside a result: the number of the batch with whose versions it is looked up."""
 

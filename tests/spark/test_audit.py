@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from spark_jobs.batch import backfill
-from spark_jobs.batch.audit import Audit, look, plan_recount, recount
+from spark_jobs.batch.audit import Audit, look, plan_recount
 from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.console.audit import audit_text, summary
 from spark_jobs.lake import Lake
@@ -25,6 +25,7 @@ from tests.support.clicks import (
     HOPPING,
     MINUTE,
     START,
+    audited,
     copy_of,
     events,
     feed,
@@ -32,12 +33,6 @@ from tests.support.clicks import (
     run_repair,
     with_duplicates,
 )
-
-
-def audited(spark: SparkSession, lake: Lake, definition: Pipeline) -> Audit:
-    found = look(lake, definition)
-    planned = plan_recount(lake, definition, None, found)
-    return planned if isinstance(planned, Audit) else recount(spark, *planned, found)
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.tables import open_table
 from spark_jobs.spark.state import rows_in_state
 from spark_jobs.spec import Aggregate, Deduplicate, Hopping, Pipeline, Sink, Table, Tumbling, Watermark, Where
 from tests.support import lakes, model
+from tests.support.clicks import audited, run_backfill, run_repair
 
 MINUTE = 60_000
 START = 1_700_000_040_000
@@ -56,13 +58,13 @@ def by_the_rules(batches: Sequence[Sequence[Event]]) -> Outcome:
     return Outcome([named[str(name)] for (name,) in judged.rows()], Counter(judged.verdicts.values()))
 
 
-def pipeline(*after: Aggregate, mode: str = "append", keys: Sequence[str] = ("k",)) -> Pipeline:
+def pipeline(*after: Aggregate, mode: str = "append", delay: str = f"{DELAY} minutes") -> Pipeline:
     definition = Pipeline(
         name="firsts",
         source=Table("bronze.clicks"),
         event_time="t",
-        watermark=Watermark(delay=f"{DELAY} minutes"),
-        steps=(Where("v >= 0"), Deduplicate(*keys, within=f"{WITHIN} minutes"), *after),
+        watermark=Watermark(delay=delay),
+        steps=(Where("v >= 0"), Deduplicate("k", within=f"{WITHIN} minutes"), *after),
         sink=Sink("silver.firsts", mode=mode),
     )
     return lakes.one_file_a_batch(definition)
@@ -146,6 +148,48 @@ def test_before_windows_each_key_is_counted_once(
     ends = [start for start in rows if start < 20 * MINUTE]
     assert sum(rows[start] for start in ends) == 2 * (2 if isinstance(window, Hopping) else 1)
     lakes.assert_balanced(lake, definition)
+
+
+def test_batches_and_their_watermarks_tell_what_was_a_duplicate(spark: SparkSession, lake: Lake) -> None:
+    definition = pipeline(delay="1 hour")
+    # Where the watermark lags, a key removes what lies further from its first event than `within`, on either side.
+    streamed = [("a", 50), ("b", 240), ("z", 600)]
+    bronze_of(
+        lake,
+        [
+            [Event("a", 50)],
+            [Event("a", 0), Event("a", 60)],
+            [Event("a", 75)],
+            [Event("b", 240)],
+            # The watermark stands at 180: `b`, until 250, is remembered. Two of the late ones are near `a`.
+            [Event("b", 400), Event("a", 20), Event("a", 55), Event("a", 60)],
+            [Event("z", 600)],
+            [Event("z", 601)],
+        ],
+    )
+    lakes.run(spark, lake, definition)
+
+    def first() -> list[tuple[object, float]]:
+        return sorted((row["k"], (lakes.ms(row["t"]) - START) / MINUTE) for row in lakes.rows(lake, "silver.firsts"))
+
+    assert first() == streamed
+    found = audited(spark, lake, definition)
+    assert found.sound, found
+    assert found.rows == 2
+    assert run_repair(spark, lake, definition) is not None
+    assert first() == [("a", 20), *streamed]
+    lakes.assert_balanced(lake, definition)
+    assert audited(spark, lake, definition).sound
+    day = {"begin": lakes.at(START - 60 * MINUTE), "end": lakes.at(START + 700 * MINUTE)}
+    # What reads a part of the day knows what was remembered then.
+    around = {"begin": lakes.at(START + 395 * MINUTE), "end": lakes.at(START + 405 * MINUTE)}
+    run_backfill(spark, lake, definition, force=True, **around)
+    assert first() == [("a", 20), *streamed]
+    # A row that is gone is missing, and comes back; as streamed, what was late goes.
+    open_table(lake, "silver.firsts").delete("k = 'a' AND v = 1")
+    assert audited(spark, lake, definition).differing == 2
+    run_backfill(spark, lake, definition, mode="as-streamed", force=True, **day)
+    assert first() == streamed
 
 
 def test_the_keys_that_are_remembered_are_counted_in_the_state(spark: SparkSession, lake: Lake) -> None:

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.batch import backfill, repair
+from spark_jobs.batch.audit import Audit, look, plan_recount, recount
 from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
@@ -134,6 +135,13 @@ def closed_ms(lake: Lake, definition: Pipeline) -> int:
 def run_backfill(spark: SparkSession, lake: Lake, definition: Pipeline, **options: Any) -> list[backfill.Done]:
     target, plan = plan_backfill(lake, definition, options.pop("begin", BEGIN), options.pop("end", END), **options)
     return backfill.execute(spark, target, plan)
+
+
+def audited(spark: SparkSession, lake: Lake, definition: Pipeline) -> Audit:
+    """All closed rows, recounted."""
+    found = look(lake, definition)
+    planned = plan_recount(lake, definition, None, found)
+    return planned if isinstance(planned, Audit) else recount(spark, *planned, found)
 
 
 def backfill_in_parts(

@@ -21,7 +21,6 @@ class Replay(StrEnum):
 
     SUBTRACT = "all events less the recorded late pairs"
     BOUNDARIES = "the recorded batches again, each with its watermark"
-    RESULT = "the events that the result has, less those that were counted later"
     REFUSED = "refused: no part of the results can be computed again"
 
 
@@ -77,7 +76,7 @@ class Operator(ABC):
         """How a batch gives the stream's rows."""
         if not self.can_be_recomputed or not self.placed_by:
             return Replay.REFUSED
-        return Replay.RESULT if self.follows_result else Replay.SUBTRACT
+        return Replay.BOUNDARIES if self.follows_result else Replay.SUBTRACT
 
     @property
     def state_stores(self) -> Mapping[str, str]:
@@ -158,7 +157,7 @@ class Operator(ABC):
 
     @property
     def follows_result(self) -> bool:
-        """Whether what is in the result already decides about an event."""
+        """Whether the batch that read an event decides about it, beside what the result has from earlier ones."""
         return False
 
     @property

@@ -68,12 +68,12 @@ class Deduplicated(Operator):
 
     @property
     def reach(self) -> tuple[timedelta, timedelta]:
-        """The first one may lie before or after."""
+        """Of a late event: what it may be a duplicate of. What the stream remembered, its batches tell."""
         return self.step.within, self.step.within
 
     @property
     def follows_result(self) -> bool:
-        """What was let through is the first; an event of its key may only come in far from it."""
+        """Alone: a key that is remembered removes all events in time, however far they lie from the first."""
         return self.groups_after is None
 
     @property

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 class Deduplicate(StepSpec):
     """Keeps the first event of each key, and removes those that come after it.
 
-    A key is remembered until the watermark has passed its first event by `within`: of two events of a key at most
-    `within` apart the second is removed, if it is not late. Of several in one batch Spark keeps any one. Events behind
-    the watermark are late, whatever their key: nobody knows any more whether they are the first.
+    A key is remembered until the watermark has passed its first event by `within`. Until then each event of it that is
+    in time is removed, also one before the first or further from it than `within`: the watermark lags behind. Of
+    several in one batch Spark keeps any one. Events behind the watermark are late, whatever their key: nobody knows any
+    more whether they are the first. A repair lets a late event through if no event of its key that was let through is
+    at most `within` away.
 
     Attributes:
         keys: columns that are the same in events that count once; null is a value like others.
