@@ -161,6 +161,7 @@ def test_batches_and_their_watermarks_tell_what_was_a_duplicate(spark: SparkSess
             [Event("a", 0), Event("a", 60)],
             [Event("a", 75)],
             [Event("b", 240)],
+            [Event("b", 241)],
             # The watermark stands at 180: `b`, until 250, is remembered. Two of the late ones are near `a`.
             [Event("b", 400), Event("a", 20), Event("a", 55), Event("a", 60)],
             [Event("z", 600)],
