@@ -45,7 +45,7 @@ from spark_jobs.spec import (
 )
 from spark_jobs.spec.names import in_spark
 from tests.support import lakes
-from tests.support.clicks import COLUMNS, MINUTE, START, events, run_backfill, run_repair, with_duplicates
+from tests.support.clicks import COLUMNS, MINUTE, START, events, merged, run_backfill, run_repair, with_duplicates
 
 PLAIN = {name: name for name in ("k", "v", "d", "t", "w", "n", "total", "mean", "u", "paid", "label")}
 WORDS = {
@@ -210,8 +210,7 @@ def test_windows_live_as_under_plain_names(
 def test_the_first_of_each_key_is_the_one_under_plain_names(
     spark: SparkSession, lake: Lake, other: Lake, names: Names
 ) -> None:
-    made = with_duplicates(3)
-    batches = [[*made[0], *made[1], *made[2]], [*made[3], *made[4], *made[5]], *made[6:8]]
+    batches = merged(with_duplicates(3), 3)
     fed(lake, names, batches)
     fed(other, PLAIN, batches)
 

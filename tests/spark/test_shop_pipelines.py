@@ -195,7 +195,7 @@ OF_OTHERS = [name for name in COMPUTED_AGAIN if name not in ("page_sessions", "v
 """Of what they are made of, these ask:
 
 - windows: tests/spark/test_backfill.py::test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest
-- rankings: tests/spark/test_audit.py::test_what_stream_repair_and_backfill_have_written_is_sound
+- rankings: tests/spark/test_backfill.py::test_a_repair_that_is_cut_off_is_finished_by_the_next
 - first events: tests/spark/test_audit.py::test_of_deduplicate_missing_and_changed_rows_are_named
 - lookups: tests/spark/test_backfill_steps.py::test_events_are_looked_up_in_the_versions_that_the_stream_has_taken
 - single events: tests/spark/test_backfill_steps.py::test_rows_of_single_events_come_back_and_the_stream_goes_on
