@@ -15,7 +15,7 @@ from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.quarantine import Selection
 from tests.spark.test_enrich import sales
-from tests.spark.test_lookup_again import pipeline, set_aside, sound, windows
+from tests.spark.test_lookup_again import pipeline, set_aside, windows
 from tests.support import lakes
 from tests.support.minio import Minio
 
@@ -44,4 +44,3 @@ def test_events_are_looked_up_again_on_minio(spark: SparkSession, minio: tuple[M
     found = windows(lake)
     assert (found[1, "tea"], found[1, "milk"]) == ((1, 1), (2, 1))
     lakes.assert_balanced(lake, definition)
-    assert sound(spark, lake, definition)

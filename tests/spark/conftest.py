@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -19,10 +21,17 @@ from tests.support.clicks import (
 
 @pytest.fixture(scope="session")
 def streamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake with a live ranking; copied, never changed."""
-    lake = Lake(str(tmp_path_factory.mktemp("streamed"))).ensure_exists()
-    feed(lake, events(11, 6, minutes=20))
-    lakes.run(spark, lake, RANKING)
+    """A lake with a live ranking, made by the first worker that needs it; copied, never changed."""
+    here = tmp_path_factory.getbasetemp()
+    shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
+    complete = shared / "streamed.complete"
+    with (shared / "streamed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lake = Lake(str(shared / "streamed"))
+        if not complete.exists():
+            feed(lake.ensure_exists(), events(11, 6, minutes=20))
+            lakes.run(spark, lake, RANKING)
+            complete.touch()
     return lake
 
 

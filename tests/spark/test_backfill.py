@@ -27,6 +27,7 @@ from spark_jobs.lake.reset import reset
 from tests.support import lakes
 from tests.support.clicks import (
     BEGIN,
+    COLUMNS,
     END,
     HOPPING,
     KINDS,
@@ -39,6 +40,7 @@ from tests.support.clicks import (
     by_duckdb,
     closed_ms,
     contents,
+    copy_of,
     events,
     feed,
     pipeline,
@@ -49,7 +51,9 @@ from tests.support.clicks import (
 )
 
 
-@pytest.mark.long  # Of the shop's pipelines, tests/spark/test_shop_pipelines.py asks the same.
+# Each part is asked below, and all of it of the shop's pipelines:
+# tests/spark/test_shop_pipelines.py::test_repairs_and_backfills_of_shop_pipelines_count_all_events
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_repair_and_backfill_count_every_event_unless_as_streamed(spark: SparkSession, lake: Lake, kind: str) -> None:
     definition = KINDS[kind]
@@ -87,7 +91,8 @@ def test_repair_and_backfill_count_every_event_unless_as_streamed(spark: SparkSe
     lakes.assert_balanced(lake, definition)
 
 
-@pytest.mark.long  # Slices that follow one another are parts, too: the last test of this file.
+# Slices that follow one another are parts: test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left
+@pytest.mark.long
 def test_any_split_of_a_range_gives_the_same_tables(spark: SparkSession, streamed: Lake, tmp_path: Path) -> None:
     chance, found = random.Random(3), []
     for number, cuts in enumerate((0, 3)):
@@ -106,17 +111,15 @@ def test_any_split_of_a_range_gives_the_same_tables(spark: SparkSession, streame
     assert found[0] != contents(streamed)
 
 
+# Before the result nothing is done: test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest
 @pytest.mark.parametrize(
     "point", [pytest.param("before the result", marks=pytest.mark.long), "before the late events are settled"]
 )
 def test_a_repair_that_is_cut_off_is_finished_by_the_next(
-    spark: SparkSession, streamed: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+    spark: SparkSession, copy: Lake, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    lakes_of = {}
-    for name in ("calm", "cut"):
-        shutil.copytree(streamed.uri, tmp_path / name)
-        lakes_of[name] = Lake(str(tmp_path / name)).ensure_exists()
-    run_repair(spark, lakes_of["calm"], RANKING)
+    closed, size = closed_ms(copy, RANKING), TUMBLING.size // timedelta(milliseconds=1)
+    opened = [row for row in table(copy) if row[0] + size > closed]
 
     def cut(*_: Any, **__: Any) -> None:
         raise RuntimeError("cut off")
@@ -126,16 +129,17 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     else:
         monkeypatch.setattr(planning, "settle", cut)
     with pytest.raises(RuntimeError, match="cut off"):
-        run_repair(spark, lakes_of["cut"], RANKING)
+        run_repair(spark, copy, RANKING)
     monkeypatch.undo()
-    assert settled(lakes_of["cut"]) == {False}
-    assert run_repair(spark, lakes_of["cut"], RANKING) is not None
-    assert contents(lakes_of["cut"]) == contents(lakes_of["calm"])
-    assert settled(lakes_of["cut"]) == {True}
-    lakes.assert_balanced(lakes_of["cut"], RANKING)
+    assert settled(copy) == {False}
+    assert run_repair(spark, copy, RANKING) is not None
+    assert_same(table(copy), by_duckdb(copy, TUMBLING, closed_ms=closed, top=True) + opened)
+    assert settled(copy) == {True}
+    lakes.assert_balanced(copy, RANKING)
 
 
-@pytest.mark.long  # A repair is cut off above, by the same steps.
+# A repair is cut off by the same steps: test_a_repair_that_is_cut_off_is_finished_by_the_next
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["before the groups", "before the result"])
 def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
     spark: SparkSession, copy: Lake, monkeypatch: pytest.MonkeyPatch, point: str
@@ -194,12 +198,11 @@ def test_where_another_writer_is_always_faster_both_are_named(
 
 
 def test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest(spark: SparkSession, lake: Lake) -> None:
-    definition, batches = KINDS["hopping"], events(5, 6, minutes=20)
-    bronze = feed(lake, batches[:4])
+    definition, batches = KINDS["hopping"], events(5, 4, minutes=20)
+    bronze = feed(lake, batches[:3])
     lakes.run(spark, lake, definition)
     first = run_repair(spark, lake, definition)
-    for batch in batches[4:]:
-        bronze.append(batch)
+    bronze.append(batches[3])
     lakes.run(spark, lake, definition)
     lakes.assert_balanced(lake, definition)
     second = run_repair(spark, lake, definition)
@@ -210,15 +213,29 @@ def test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest(spark:
     lakes.assert_balanced(lake, definition)
 
 
+@pytest.fixture(scope="module")
+def once(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake with the stream of `pipeline()` over four batches; copied, never changed."""
+    lake = Lake(str(tmp_path_factory.mktemp("once"))).ensure_exists()
+    feed(lake, events(7, 4, minutes=20))
+    lakes.run(spark, lake, pipeline())
+    return lake
+
+
+@pytest.fixture
+def windows(once: Lake, tmp_path: Path) -> Lake:
+    return copy_of(once, tmp_path / "windows")
+
+
+# A large commit is refused by a newer one, too:
+# tests/spark/test_commits.py::test_a_large_upsert_is_tried_again_where_the_table_changed_meanwhile
 @pytest.mark.parametrize(
     "large", [pytest.param(False, id="few rows"), pytest.param(True, id="many rows", marks=pytest.mark.long)]
 )
 def test_of_two_runs_over_the_same_rows_the_second_has_nothing_to_change(
-    spark: SparkSession, lake: Lake, large: bool
+    spark: SparkSession, windows: Lake, large: bool
 ) -> None:
-    definition = pipeline()
-    feed(lake, events(7, 4, minutes=20))
-    lakes.run(spark, lake, definition)
+    lake, definition = windows, pipeline()
     target, plan = plan_backfill(lake, definition, BEGIN, END)
     backend = LargeCommits if large else SmallCommits
     commit, done = backend.commit, []
@@ -240,10 +257,9 @@ def test_of_two_runs_over_the_same_rows_the_second_has_nothing_to_change(
     lakes.assert_balanced(lake, definition)
 
 
-def test_a_backfill_keeps_what_another_run_has_counted_meanwhile(spark: SparkSession, lake: Lake) -> None:
-    definition = pipeline()
-    bronze = feed(lake, events(7, 4, minutes=20))
-    lakes.run(spark, lake, definition)
+def test_a_backfill_keeps_what_another_run_has_counted_meanwhile(spark: SparkSession, windows: Lake) -> None:
+    lake, definition = windows, pipeline()
+    bronze = lakes.Bronze(lake, "bronze.clicks", COLUMNS, "t", len(lakes.rows(lake, "bronze.clicks")))
     target, plan = plan_backfill(lake, definition, BEGIN, END)
     # An event comes late and is repaired; the plan knows an older version of bronze.
     bronze.append([{"k": "a", "v": 1000, "d": 1.0, "t": lakes.at(START + 11 * MINUTE)}])
@@ -255,10 +271,8 @@ def test_a_backfill_keeps_what_another_run_has_counted_meanwhile(spark: SparkSes
     lakes.assert_balanced(lake, definition)
 
 
-def test_a_backfill_that_was_planned_before_a_reset_writes_nothing(spark: SparkSession, lake: Lake) -> None:
-    definition = pipeline()
-    feed(lake, events(7, 4, minutes=20))
-    lakes.run(spark, lake, definition)
+def test_a_backfill_that_was_planned_before_a_reset_writes_nothing(spark: SparkSession, windows: Lake) -> None:
+    lake, definition = windows, pipeline()
     target, plan = plan_backfill(lake, definition, BEGIN, END, force=True)
     meanwhile, commit = [], LargeCommits.commit
 
@@ -280,18 +294,13 @@ def test_a_backfill_that_was_planned_before_a_reset_writes_nothing(spark: SparkS
     # Nor what was planned in the epoch before and begins only now.
     with pytest.raises(OutdatedPlanError, match="a reset or a rebuild has taken gold.activity since"):
         backfill.execute(spark, target, plan)
-    lakes.run(spark, lake, definition)
-    run_repair(spark, lake, definition)
-    assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))
-    lakes.assert_balanced(lake, definition)
+    assert lakes.rows(lake, "gold.activity") == []
 
 
 def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, windows: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    definition = pipeline()
-    feed(lake, events(7, 6, minutes=20))
-    lakes.run(spark, lake, definition)
+    lake, definition = windows, pipeline()
     _, whole = plan_backfill(lake, definition, BEGIN, END)
     monkeypatch.setattr(planning, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 6)
     target, plan = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))

@@ -69,6 +69,7 @@ def assert_sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
     assert found.problems == ()
 
 
+# A ranking with a history is swapped in test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next.
 @pytest.mark.parametrize("kind", [pytest.param("top", marks=pytest.mark.long), "hopping, updated"])
 def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(
     spark: SparkSession, lake: Lake, kind: str
@@ -95,10 +96,10 @@ def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(
 
     assert run_repair(spark, lake, definition) is not None
     assert_same(table(lake), expected(lake, definition))
-    assert_sound(spark, lake, definition)
-    assert all(done.changed.rows == 0 for done in run_backfill(spark, lake, definition, force=True))
+    lakes.assert_balanced(lake, definition)
 
 
+# The history is written in one commit, after which more is left to do than after reading it.
 @pytest.mark.parametrize("point", [pytest.param("history_read", marks=pytest.mark.long), "history_written"])
 def test_a_bootstrap_that_is_interrupted_is_finished_by_the_next_driver(
     spark: SparkSession, lake: Lake, point: str
@@ -121,7 +122,7 @@ def test_a_bootstrap_that_is_interrupted_is_finished_by_the_next_driver(
     assert history_cut(lake, current_epoch(lake, definition.name)) is None
     run_repair(spark, lake, definition)
     assert_same(table(lake), expected(lake, definition))
-    assert_sound(spark, lake, definition)
+    lakes.assert_balanced(lake, definition)
 
 
 def rebuilt(spark: SparkSession, lake: Lake, definition: Pipeline) -> rebuild.Comparison:
@@ -171,6 +172,7 @@ def test_a_rebuild_for_a_changed_measure_is_finished_by_a_second_attempt(spark: 
         plan_rebuild(lake, changed)
 
 
+# With its deaths: test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next.
 @pytest.mark.long
 def test_a_changed_window_of_a_live_ranking_is_swapped_with_its_groups(spark: SparkSession, lake: Lake) -> None:
     before, batches = pipeline(mode="update", top=True), events(7)
@@ -202,13 +204,18 @@ def dies_after(step: str, call: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "steps", [pytest.param(SWAP, id="each", marks=pytest.mark.long), pytest.param(SWAP[1::2], id="every other")]
+    "steps",
+    [
+        pytest.param(SWAP[1::2], id="every other"),
+        # Between the others, what is in the tables is the same.
+        pytest.param(SWAP, id="each", marks=pytest.mark.long),
+    ],
 )
 def test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next(
     spark: SparkSession, lake: Lake, steps: Sequence[tuple[str, int]]
 ) -> None:
     before, batches = pipeline(mode="update", top=True), events(7)
-    bronze = feed(lake, batches[:3])
+    bronze = feed(lake, batches[:2])
     lakes.run(spark, lake, before)
     old, changed = table(lake), with_aggregate(before, window=HOPPING)
     first = plan_rebuild(lake, changed)
@@ -225,11 +232,11 @@ def test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next(
         assert (rebuild.unfinished(lake, changed) is None) == (step != "begin_epoch")
     rebuild.remove_built(lake, changed)
     assert not built_beside(lake, "gold.activity")
-    bronze.append(batches[3])
+    bronze.append(batches[2])
     run(spark, lake, changed)
     run_repair(spark, lake, changed)
     assert_same(table(lake), expected(lake, changed))
-    assert_sound(spark, lake, changed)
+    lakes.assert_balanced(lake, changed)
 
 
 def with_aggregate(definition: Pipeline, **changes: Any) -> Pipeline:
@@ -251,11 +258,10 @@ def test_events_that_come_during_a_bootstrap_are_late_only_beyond_the_cut(spark:
     run(spark, lake, definition, only_history=True)
     (late,) = (row for row in lakes.rows(lake, "gold.activity__late") if row["t"] == first and row["v"] == 7)
     assert [lakes.ms(each["window_end"]) * 1000 > plan.cut_us for each in late["missed_windows"]] == [True]
-    assert_sound(spark, lake, definition)
     assert [done.changed.rows for done in run_backfill(spark, lake, definition, mode="as-streamed", force=True)] == [0]
     run_repair(spark, lake, definition)
     assert_same(table(lake), expected(lake, definition))
-    assert_sound(spark, lake, definition)
+    lakes.assert_balanced(lake, definition)
 
 
 def test_a_watermark_that_has_not_reached_the_cut_is_waited_for(spark: SparkSession, lake: Lake) -> None:
@@ -281,7 +287,7 @@ def test_a_watermark_that_has_not_reached_the_cut_is_waited_for(spark: SparkSess
     run(spark, lake, definition)
     run_repair(spark, lake, definition)
     assert_same(table(lake), expected(lake, definition))
-    assert_sound(spark, lake, definition)
+    lakes.assert_balanced(lake, definition)
 
 
 def test_what_cannot_be_bootstrapped_or_rebuilt_is_refused(spark: SparkSession, lake: Lake) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -147,11 +147,12 @@ CASE: Sequence[Batch] = (
 @pytest.mark.parametrize(
     ("how", "while_computed"),
     [
+        ("full", True),
+        # A full join has what each of the others has, and more.
         pytest.param("inner", False, marks=pytest.mark.long),
-        ("left", False),
+        pytest.param("left", False, marks=pytest.mark.long),
         pytest.param("right", False, marks=pytest.mark.long),
         pytest.param("full", False, marks=pytest.mark.long),
-        ("full", True),
     ],
 )
 def test_every_event_of_both_sides_is_matched_alone_or_late(
@@ -180,11 +181,13 @@ EVENTS = st.builds(
 SIDES = st.lists(EVENTS, min_size=1, max_size=6)
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
+@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
 @given(batches=st.lists(st.tuples(SIDES, SIDES), min_size=2, max_size=5), how=st.sampled_from(["inner", "full"]))
 def test_every_event_of_random_streams_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, batches: list[Batch], how: str
 ) -> None:
+    # The dullest streams are always tried first, and hold nothing.
+    assume(len({event.minute for sides in batches for side in sides for event in side}) > 6)
     lake = Lake(str(tmp_path_factory.mktemp("lake"))).ensure_exists()
     bronze_of(lake, batches)
     definition = pipeline(how)
@@ -195,9 +198,10 @@ def test_every_event_of_random_streams_ends_where_the_rules_say(
 @pytest.mark.parametrize(
     "point",
     [
+        "result_committed",
+        # Before it less is done: tests/spark/test_failures.py::test_a_pipeline_that_fails_goes_on_as_if_it_had_not
         pytest.param("materialised", marks=pytest.mark.long),
         pytest.param("late_committed", marks=pytest.mark.long),
-        "result_committed",
     ],
 )
 def test_a_batch_that_is_cut_off_ends_as_if_it_had_not_been(spark: SparkSession, lake: Lake, point: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -182,6 +182,11 @@ def streams(
     return batches
 
 
+def is_lively(batches: Iterable[model.Batch]) -> bool:
+    """Whether it is another stream than the dullest possible one, which is always tried first."""
+    return len({event.event_time_ms for batch in batches for event in batch}) > 4
+
+
 def write(lake: Lake, batches: Iterable[model.Batch], table: str = "bronze.events") -> None:
     """One bronze file for each batch."""
     bronze = lakes.Bronze(lake, table, COLUMNS, "t")
@@ -311,7 +316,7 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
 
     # The same examples each time, and no shrinking: an example runs for seconds, a failure names its stream anyway.
     @settings(
-        max_examples=2,
+        max_examples=1,
         derandomize=True,
         database=None,
         deadline=None,
@@ -321,6 +326,7 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     @given(streams(), shapes())
     @example(*EVERY_KIND)
     def holds(batches: list[model.Batch], chosen: dict[str, Shape]) -> None:
+        assume(is_lively(batches))
         lake = Lake(str(tmp_path_factory.mktemp("lake")))
         write(lake, batches)
         pipelines = {name: shape.pipeline(name) for name, shape in chosen.items()}
@@ -370,6 +376,8 @@ EVERY_KIND_LOOKED_UP: tuple[list[model.Batch], dict[str, Shape]] = (
 )
 
 
+# Without lookups: test_every_event_of_a_random_stream_ends_where_the_rules_say. What becomes of events without a key:
+# tests/spark/test_enrich.py::test_before_windows_late_events_and_missing_keys_add_up
 @pytest.mark.long
 def test_every_event_of_a_random_lookup_stream_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
@@ -413,7 +421,7 @@ def test_of_several_tables_the_one_furthest_behind_decides_what_is_late(
     tables, reached = ("bronze.events", "bronze.others"), Counter[str]()
 
     @settings(
-        max_examples=2,
+        max_examples=1,
         derandomize=True,
         database=None,
         deadline=None,
@@ -422,6 +430,7 @@ def test_of_several_tables_the_one_furthest_behind_decides_what_is_late(
     )
     @given(streams(batches_at_least=7), streams(START - 6000, source=1, batches_at_least=7), grid_windows())
     def holds(left: list[model.Batch], right: list[model.Batch], window: Window) -> None:
+        assume(is_lively(left) and is_lively(right))
         lake = Lake(str(tmp_path_factory.mktemp("lake")))
         write(lake, left, tables[0])
         write(lake, right, tables[1])

@@ -151,7 +151,7 @@ def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     landing, good = tmp_path / "landing", 40
-    wrong = [(reason, number) for number, reason in enumerate([*FIVE_KINDS] * 200, start=good)]
+    wrong = [(reason, number) for number, reason in enumerate([*FIVE_KINDS] * 100, start=good)]
     lines: list[str | dict[str, Any]] = [event(number) for number in range(good)]
     write(landing, "first", lines[:20])
     write(landing, "second", [*lines[20:], *(FIVE_KINDS[reason](number) for reason, number in wrong)])
@@ -159,13 +159,12 @@ def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
     ingest(spark, lake, before)
     lakes.run(spark, lake, HOURLY)
     set_aside = reasons(lake)
-    assert set_aside == Counter(dict.fromkeys(FIVE_KINDS, 200))
+    assert set_aside == Counter(dict.fromkeys(FIVE_KINDS, 100))
 
     plan = plan_replay(lake, now, Selection())
     assert dict(plan.found.reasons) == dict(set_aside)
     noted = begin(lake, plan, by="ada", comment="the rules were wrong", slice_rows=300)
     for point, number in (
-        ("opened", 0),
         ("numbered", 0),
         ("result_committed", 1),
         ("releasing", 0),
@@ -186,11 +185,11 @@ def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
     ]
     assert ids(lake) == sorted([*range(good), *passes])
     assert sum(done.replayed.values()) == len(passes)
-    assert reasons(lake) == Counter({"unparseable": 200, "between(units, 1..)": 1000 - 200 - len(passes)})
+    assert reasons(lake) == Counter({"unparseable": 100, "between(units, 1..)": 500 - 100 - len(passes)})
     assert dict(done.kept) == dict(reasons(lake))
     assert_numbers_grow(lake)
     (told,) = [text for text in assert_balanced(lake, now) if text.startswith("replay-")]
-    assert f"rows read again 1,000 = replayed {len(passes)} + set aside as before {1000 - len(passes)}" in told
+    assert f"rows read again 500 = replayed {len(passes)} + set aside as before {500 - len(passes)}" in told
     (decision,) = decisions_of(lake, now.name)
     assert (decision["action"], decision["decided_by"], decision["decision_id"]) == ("replay", "ada", noted.run)
 
@@ -211,8 +210,9 @@ def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
 @pytest.mark.parametrize(
     "where",
     [
-        "before its commit",
         "in its commit to bronze",
+        # Wherever it is overtaken, it is its commit to bronze that is refused or not begun.
+        pytest.param("before its commit", marks=pytest.mark.long),
         pytest.param("in its commit to the quarantine", marks=pytest.mark.long),
         pytest.param("before a large commit", marks=pytest.mark.long),
     ],

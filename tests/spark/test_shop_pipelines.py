@@ -141,9 +141,9 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 def _in_batches(definition: Any) -> Any:
-    """Few files a batch, so that a watermark judges what comes later."""
+    """Three batches of each stream: what comes an hour later than the others is late."""
     if isinstance(definition, Ingest) and isinstance(definition.source, Files):
-        files = 1 if "order" in definition.name else 4
+        files = 2 if "order" in definition.name else 8
         return definition.model_copy(
             update={"source": definition.source.model_copy(update={"max_files_per_trigger": files})}
         )
@@ -191,7 +191,21 @@ def computed_again(shop: Lake, tmp_path_factory: pytest.TempPathFactory) -> Lake
     return Lake(str(copy))
 
 
-@pytest.mark.parametrize("name", COMPUTED_AGAIN)
+OF_OTHERS = [name for name in COMPUTED_AGAIN if name not in ("page_sessions", "valid_orders", "order_payments")]
+"""Of what they are made of, these ask:
+
+- windows: tests/spark/test_backfill.py::test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest
+- rankings: tests/spark/test_backfill.py::test_a_repair_that_is_cut_off_is_finished_by_the_next
+- first events: tests/spark/test_audit.py::test_of_deduplicate_missing_and_changed_rows_are_named
+- lookups: tests/spark/test_backfill_steps.py::test_events_are_looked_up_in_the_versions_that_the_stream_has_taken
+- single events: tests/spark/test_backfill_steps.py::test_rows_of_single_events_come_back_and_the_stream_goes_on
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name in OF_OTHERS else name for name in COMPUTED_AGAIN],
+)
 def test_repairs_and_backfills_of_shop_pipelines_count_all_events(
     spark: SparkSession, computed_again: Lake, name: str
 ) -> None:

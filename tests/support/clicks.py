@@ -6,7 +6,7 @@ import random
 import shutil
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,11 @@ def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:
 def copy_of(lake: Lake, folder: Path) -> Lake:
     shutil.copytree(lake.uri, folder)
     return Lake(str(folder)).ensure_exists()
+
+
+def merged(batches: Sequence[list[dict[str, Any]]], size: int) -> list[list[dict[str, Any]]]:
+    """The same events in fewer batches, each of so many of these."""
+    return [list(chain.from_iterable(batches[at : at + size])) for at in range(0, len(batches), size)]
 
 
 def with_duplicates(seed: int) -> list[list[dict[str, Any]]]:
