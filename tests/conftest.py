@@ -55,10 +55,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
     lake = Lake(str(tmp_path_factory.mktemp("session"))).ensure_exists()
     session = build_session(lake, settings=Settings(master="local[2]"))
-    # Batches of a few rows: to compile each plan takes longer than to interpret it. Drivers that run in a process of
-    # their own, as those that are killed, compile as they do for users.
-    session.conf.set("spark.sql.codegen.wholeStage", "false")
-    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session
     session.stop()
     # It tells of each connection that it closes, the last ones when pytest has closed where that would be written.

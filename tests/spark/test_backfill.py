@@ -292,7 +292,7 @@ def test_a_backfill_that_was_planned_before_a_reset_writes_nothing(spark: SparkS
     assert meanwhile
     assert lakes.rows(lake, "gold.activity") == []
     # Nor what was planned in the epoch before and begins only now.
-    with pytest.raises(OutdatedPlanError, match="a reset or a rebuild has taken gold.activity since"):
+    with pytest.raises(OutdatedPlanError, match=r"a reset or a rebuild has taken gold\.activity since"):
         backfill.execute(spark, target, plan)
     assert lakes.rows(lake, "gold.activity") == []
 
