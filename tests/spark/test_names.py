@@ -210,7 +210,7 @@ def test_windows_live_as_under_plain_names(
 def test_the_first_of_each_key_is_the_one_under_plain_names(
     spark: SparkSession, lake: Lake, other: Lake, names: Names
 ) -> None:
-    batches = merged(with_duplicates(3), 3)
+    batches = merged(with_duplicates(3), 2, 1, 4, 2)
     fed(lake, names, batches)
     fed(other, PLAIN, batches)
 

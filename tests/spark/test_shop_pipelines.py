@@ -141,9 +141,9 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 def _in_batches(definition: Any) -> Any:
-    """Three batches of each stream: what comes an hour later than the others is late."""
+    """Few files a batch, so that a watermark judges what comes later: from the third batch on there are late events."""
     if isinstance(definition, Ingest) and isinstance(definition.source, Files):
-        files = 2 if "order" in definition.name else 8
+        files = {"ingest_orders": 1, "ingest_order_payments": 1, "ingest_sales": 5}.get(definition.name, 6)
         return definition.model_copy(
             update={"source": definition.source.model_copy(update={"max_files_per_trigger": files})}
         )
