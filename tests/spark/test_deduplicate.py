@@ -134,7 +134,7 @@ def test_every_event_of_a_random_stream_ends_where_the_rules_say(
     ("window", "mode"),
     [
         pytest.param(Tumbling("5 minutes"), "update", id="tumbling"),
-        # What was removed is in no window, however many an event has.
+        # What was removed is in no window, however many an event has: [tumbling]
         pytest.param(Hopping("10 minutes", "5 minutes"), "append", id="hopping", marks=pytest.mark.long),
     ],
 )

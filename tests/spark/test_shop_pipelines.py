@@ -191,7 +191,7 @@ def computed_again(shop: Lake, tmp_path_factory: pytest.TempPathFactory) -> Lake
     return Lake(str(copy))
 
 
-OF_OTHERS = [name for name in COMPUTED_AGAIN if name not in ("page_sessions", "valid_orders", "order_payments")]
+LONG = [name for name in COMPUTED_AGAIN if name not in ("page_sessions", "valid_orders", "order_payments")]
 """Of what they are made of, these ask:
 
 - windows: tests/spark/test_backfill.py::test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest
@@ -204,7 +204,7 @@ OF_OTHERS = [name for name in COMPUTED_AGAIN if name not in ("page_sessions", "v
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.long) if name in OF_OTHERS else name for name in COMPUTED_AGAIN],
+    [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in COMPUTED_AGAIN],
 )
 def test_repairs_and_backfills_of_shop_pipelines_count_all_events(
     spark: SparkSession, computed_again: Lake, name: str
