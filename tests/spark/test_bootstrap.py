@@ -207,7 +207,7 @@ def dies_after(step: str, call: int) -> Any:
     "steps",
     [
         pytest.param(SWAP[1::2], id="every other"),
-        # What is in the tables changes at these: test_a_swap_that_dies_after_any_of_its_steps[every other]
+        # What is in the tables changes at these: [every other]
         pytest.param(SWAP, id="each", marks=pytest.mark.long),
     ],
 )
