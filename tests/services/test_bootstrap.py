@@ -15,7 +15,9 @@ from tests.support.clicks import HOPPING, MEASURES, assert_same, events, feed, p
 from tests.support.minio import Minio
 
 
-# In tests/spark the same on a folder.
+# On a folder: tests/spark/test_bootstrap.py::test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events and
+# ::test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next. Commits to MinIO:
+# tests/services/test_conditional_create.py::test_no_acknowledged_commit_of_two_processes_is_lost[minio]
 @pytest.mark.long
 def test_a_history_on_minio_goes_on_as_a_stream_and_is_rebuilt_and_swapped(
     spark: SparkSession, minio: tuple[Minio, str]

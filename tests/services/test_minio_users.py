@@ -198,6 +198,7 @@ def test_a_store_that_refuses_a_command_is_told_without_a_traceback(
     assert "credentials" in done.stderr
 
 
+# From the environment: test_streams_do_everything_in_the_lake_and_nothing_outside
 @pytest.mark.long
 def test_streams_find_their_credentials_in_a_profile(minio: Minio, tmp_path: Path) -> None:
     profiles = tmp_path / "credentials"

@@ -29,6 +29,9 @@ mine = Ingest(
 """
 
 
+# On a folder: tests/spark/test_replay.py::test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies
+# Commits to MinIO:
+# tests/services/test_conditional_create.py::test_no_acknowledged_commit_of_two_processes_is_lost[minio]
 @pytest.mark.long
 def test_a_replay_on_minio_moves_rows_once(tmp_path: Path, bucket: str) -> None:
     landing, file = tmp_path / "landing", tmp_path / "mine.py"

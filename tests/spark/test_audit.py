@@ -211,7 +211,7 @@ def test_of_deduplicate_missing_and_changed_rows_are_named(spark: SparkSession, 
             sink=Sink("gold.activity"),
         )
     )
-    feed(lake, merged(with_duplicates(5), 3))
+    feed(lake, merged(with_duplicates(5), 2, 1, 4, 2))
     lakes.run(spark, lake, definition)
     assert run_repair(spark, lake, definition) is not None
     found = audited(spark, lake, definition)

@@ -99,7 +99,7 @@ def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(
     lakes.assert_balanced(lake, definition)
 
 
-# The history is written in one commit, after which more is left to do than after reading it.
+# After its commit, which is one, more is left to do than before: [history_written]
 @pytest.mark.parametrize("point", [pytest.param("history_read", marks=pytest.mark.long), "history_written"])
 def test_a_bootstrap_that_is_interrupted_is_finished_by_the_next_driver(
     spark: SparkSession, lake: Lake, point: str
@@ -207,7 +207,7 @@ def dies_after(step: str, call: int) -> Any:
     "steps",
     [
         pytest.param(SWAP[1::2], id="every other"),
-        # Between the others, what is in the tables is the same.
+        # What is in the tables changes at these: [every other]
         pytest.param(SWAP, id="each", marks=pytest.mark.long),
     ],
 )

@@ -124,8 +124,16 @@ def hour(number):
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)
 
 
-@pytest.mark.parametrize("few_windows", [1_000, 1])
-@pytest.mark.parametrize("few_rows", [50_000, 0])
+@pytest.mark.parametrize(
+    ("few_rows", "few_windows"),
+    [
+        (50_000, 1_000),
+        (50_000, 1),
+        (0, 1_000),
+        # Many rows: [0-1000]; many windows: [50000-1]
+        pytest.param(0, 1, marks=pytest.mark.long),
+    ],
+)
 def test_the_rows_of_the_windows_of_a_batch_are_replaced_and_no_others(
     tmp_path, spark, monkeypatch, few_rows, few_windows
 ):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
@@ -437,6 +438,10 @@ def test_a_driver_killed_while_it_planned_its_first_batch_stops_no_other(spark: 
     assert numbers(lake) == [0, 1, 2]
 
 
+# Each entry of the checkpoint's log goes to one of them, which is what decides:
+# tests/services/test_conditional_create.py::test_each_entry_of_a_checkpoint_log_goes_to_one_driver. Of two drivers as
+# processes: tests/control/test_zombies.py::test_a_replaced_driver_that_wakes_within_a_commit_changes_nothing
+@pytest.mark.long
 def test_of_two_drivers_on_one_checkpoint_one_goes_on(lake: Lake, tmp_path: Path) -> None:
     definitions = tmp_path / "two_drivers.py"
     definitions.write_text(PIPELINE_FILE)

@@ -137,6 +137,8 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     ("mode", "point", "times"),
     [
+        # Between the points of those that are not `long` nothing is written:
+        # tests/chaos/test_kills.py::test_tables_after_kills_equal_those_of_a_calm_run
         pytest.param("append", "planned", 1, marks=pytest.mark.long),
         pytest.param("append", "materialised", 1, marks=pytest.mark.long),
         ("append", "late_committed", 2),
@@ -166,7 +168,7 @@ def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(
     lakes.assert_balanced(lake, definition)
 
 
-# It is noticed before any table is written, in which the modes differ.
+# It is noticed before any table is written, in which the modes differ: [update]
 @pytest.mark.parametrize("mode", ["update", pytest.param("append", marks=pytest.mark.long)])
 def test_a_batch_with_repeated_tasks_writes_nothing_and_runs_again(
     spark: SparkSession, tmp_path: Path, undisturbed: dict[str, Undisturbed], monkeypatch: pytest.MonkeyPatch, mode: str
@@ -251,6 +253,7 @@ def ingested(spark: SparkSession, landing: Path, tmp_path_factory: pytest.TempPa
 @pytest.mark.parametrize(
     ("point", "times"),
     [
+        # tests/chaos/test_kills.py::test_tables_after_kills_equal_those_of_a_calm_run kills ingests, too.
         pytest.param("materialised", 1, marks=pytest.mark.long),
         ("quarantine_committed", 2),
         pytest.param("result_committed", 2, marks=pytest.mark.long),

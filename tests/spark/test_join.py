@@ -148,7 +148,7 @@ CASE: Sequence[Batch] = (
     ("how", "while_computed"),
     [
         ("full", True),
-        # A full join has what each of the others has, and more.
+        # A full join has what each of the others has, and more: [full-True]
         pytest.param("inner", False, marks=pytest.mark.long),
         pytest.param("left", False, marks=pytest.mark.long),
         pytest.param("right", False, marks=pytest.mark.long),

@@ -80,8 +80,8 @@ EVENTS = [
     [
         *((1, "a", 1), (2, "x", 2), (3, "y", 4), (9, "x", 8)),
         *((10, "a", 16), (11, "x", 32), (12, None, 64), (13, "x", -1)),
-        *((24, "b", 128), (25, "x", 256)),
     ],
+    [(24, "b", 128), (25, "x", 256)],
     [
         *((2, "a", 512), (3, "x", 1024)),  # late, for the windows; the second has no key, either
         *((40, "a", 2048), (40, "x", 4096)),  # its window stays open
@@ -367,7 +367,7 @@ def test_sessions_that_drop_late_events_are_backfilled_without_a_replay(spark: S
     definition = pipeline("session")
     definition = definition.model_copy(update={"watermark": Watermark(delay="1 minute", late=Late.DROP)})
     products(lake, BEFORE)
-    close([sales(lake, EVENTS[0])])
+    close([sales(lake, *EVENTS[:2])])
     lakes.run(spark, lake, definition)
     streamed = windows(lake)
     target, plan = plan_backfill(lake, definition, EPOCH, lakes.at(START + 1000 * MINUTE), force=True)

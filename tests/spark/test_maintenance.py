@@ -94,7 +94,7 @@ def test_a_stream_under_constant_maintenance_writes_the_same_rows(
     assert_same(table(lake), table(calm))
 
 
-# How many files a batch reads makes no difference to where it begins.
+# How many files a batch reads makes no difference to where it begins: [a file a batch]
 @pytest.mark.parametrize(
     "files", [pytest.param(1, id="a file a batch"), pytest.param(1000, id="all at once", marks=pytest.mark.long)]
 )

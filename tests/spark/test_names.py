@@ -170,7 +170,7 @@ GIVEN = pytest.mark.parametrize(
     "names",
     [
         pytest.param(MIXED, id="mixed"),
-        # Each name is a word or a sign, and none of "mixed" is plain.
+        # [mixed] has of each kind some, and none that is plain.
         pytest.param(WORDS, id="words", marks=pytest.mark.long),
         pytest.param(SIGNS, id="signs", marks=pytest.mark.long),
     ],
@@ -183,7 +183,7 @@ RESULT, LATE, GROUPS = "gold.activity", "gold.activity__late", "gold.activity__g
     "kind",
     [
         pytest.param({"window": Hopping("15 minutes", "10 minutes"), "mode": "update", "top": True}, id="top, updated"),
-        # "top, updated" says the same where, select, groups, measures and order by their names.
+        # [top, updated] has the same steps, and one more.
         pytest.param({"window": Tumbling("10 minutes")}, id="tumbling", marks=pytest.mark.long),
         pytest.param({"window": Session("4 minutes")}, id="session", marks=pytest.mark.long),
     ],
@@ -210,7 +210,7 @@ def test_windows_live_as_under_plain_names(
 def test_the_first_of_each_key_is_the_one_under_plain_names(
     spark: SparkSession, lake: Lake, other: Lake, names: Names
 ) -> None:
-    batches = merged(with_duplicates(3), 3)
+    batches = merged(with_duplicates(3), 2, 1, 4, 2)
     fed(lake, names, batches)
     fed(other, PLAIN, batches)
 

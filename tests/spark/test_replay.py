@@ -211,7 +211,7 @@ def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
     "where",
     [
         "in its commit to bronze",
-        # Wherever it is overtaken, it is its commit to bronze that is refused or not begun.
+        # Wherever it is overtaken, its commit to bronze is refused or not begun: [in its commit to bronze]
         pytest.param("before its commit", marks=pytest.mark.long),
         pytest.param("in its commit to the quarantine", marks=pytest.mark.long),
         pytest.param("before a large commit", marks=pytest.mark.long),

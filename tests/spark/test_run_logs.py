@@ -118,7 +118,9 @@ def end_java():
 """
 
 
-# That of a deployed driver dies in tests/control/test_supervised.py.
+# Each starts a JVM to kill it. What is said of Spark that has ended is asked here alone; of Spark that does not start:
+# test_a_run_whose_spark_does_not_start_says_why_it_may_not. A driver dies in
+# tests/control/test_supervised.py::test_a_killed_driver_and_a_killed_supervisor_change_no_table
 @pytest.mark.parametrize(
     "dies",
     [

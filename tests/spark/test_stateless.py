@@ -57,7 +57,8 @@ def test_rows_that_pass_are_written_once_and_the_others_are_counted(spark: Spark
     lakes.assert_balanced(lake, definition)
 
 
-@pytest.mark.parametrize("ranked", [False, True])
+# Without a ranking less is withheld: [True]
+@pytest.mark.parametrize("ranked", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_results_that_a_filter_withholds_are_counted(spark: SparkSession, lake: Lake, ranked: bool) -> None:
     readings(lake)
     definition = lakes.one_file_a_batch(

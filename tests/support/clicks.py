@@ -6,7 +6,7 @@ import random
 import shutil
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -190,9 +190,13 @@ def copy_of(lake: Lake, folder: Path) -> Lake:
     return Lake(str(folder)).ensure_exists()
 
 
-def merged(batches: Sequence[list[dict[str, Any]]], size: int) -> list[list[dict[str, Any]]]:
-    """The same events in fewer batches, each of so many of these."""
-    return [list(chain.from_iterable(batches[at : at + size])) for at in range(0, len(batches), size)]
+def merged(batches: Iterable[list[dict[str, Any]]], *sizes: int) -> list[list[dict[str, Any]]]:
+    """The same events in fewer batches, the first made of so many of these, and so on.
+
+    Only from the third one on an event can be late: each is judged by what was known before the one before it.
+    """
+    left = iter(batches)
+    return [list(chain.from_iterable(islice(left, size))) for size in sizes]
 
 
 def with_duplicates(seed: int) -> list[list[dict[str, Any]]]:
