@@ -302,12 +302,12 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
 ) -> None:
     lake, definition = windows, pipeline()
     _, whole = plan_backfill(lake, definition, BEGIN, END)
-    monkeypatch.setattr(planning, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 6)
+    monkeypatch.setattr(planning, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 8)
     target, plan = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))
-    assert len(plan.slices) > 3
+    assert len(plan.slices) > 2
 
     def stop(part: planning.Slice, done: backfill.Done | None) -> None:
-        if done is not None and part.number == 2:
+        if done is not None and part.number == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -317,7 +317,7 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
     left = [part.number for part in rest.slices if not part.nothing_to_do]
     assert left
     # An event with windows in two slices is left to the next run over both.
-    assert len([number for number in left if number < 3]) <= 1
+    assert len([number for number in left if number < 2]) <= 1
 
     run_backfill(spark, lake, definition)
     assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))
