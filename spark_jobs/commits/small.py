@@ -103,6 +103,8 @@ class SmallCommits:
         changed = " OR ".join(
             f"(t.{in_delta(name)} IS DISTINCT FROM s.{in_delta(name)})" for name in measures(names, keys)
         )
+        if isinstance(change, Revise):
+            changed = "true"  # who made the difference has compared
         same = [f"(t.{in_delta(name)} IS NOT DISTINCT FROM s.{in_delta(name)})" for name in keys]
         source = content
         if isinstance(change, Revise):
