@@ -113,7 +113,7 @@ def leeways(measures: Mapping[str, str], type_of: TypeOf) -> Iterator[Leeway]:
     several = sum(1 for atoms in found.values() for atom in atoms if isinstance(atom, _Sum))
     number = 0
     for name, atoms in found.items():
-        if atoms:
+        if any(not isinstance(atom, _Fixed) for atom in atoms):
             yield _leeway(name, measures[name], atoms, several, number)
             number += len(atoms)
 
@@ -134,6 +134,17 @@ class _Sum:
 
 
 @dataclass(frozen=True)
+class _Fixed:
+    """What has one value, beside others in one expression.
+
+    Attributes:
+        node: the function in its expression.
+    """
+
+    node: exp.Expr
+
+
+@dataclass(frozen=True)
 class _Choice:
     """A value of any event that ties.
 
@@ -148,7 +159,11 @@ class _Choice:
     best: str
 
 
-def _atoms(sql: str, type_of: TypeOf) -> Iterator[_Sum | _Choice]:
+_Atom = _Sum | _Choice | _Fixed
+
+
+def _atoms(sql: str, type_of: TypeOf) -> Iterator[_Atom]:
+    """The aggregates of an expression."""
     for node in aggregates(parse(sql)):
         name, arguments = function_name(node), _arguments(node)
         condition = _condition(node)
@@ -158,8 +173,8 @@ def _atoms(sql: str, type_of: TypeOf) -> Iterator[_Sum | _Choice]:
             both = f"named_struct('x', {value}, 'y', {order})"
             function, best = _CHOICES[name]
             yield _Choice(node, f"{function}({both}, {order}, {MOST_TIES}) FILTER (WHERE {where})", best)
-        elif (atom := _sum(node, name, arguments, condition, type_of)) is not None:
-            yield atom
+        else:
+            yield _sum(node, name, arguments, condition, type_of) or _Fixed(node)
 
 
 def _sum(node: exp.Expr, name: str, arguments: list[str], condition: str | None, type_of: TypeOf) -> _Sum | None:
@@ -204,7 +219,7 @@ def _sum(node: exp.Expr, name: str, arguments: list[str], condition: str | None,
     return None
 
 
-def _leeway(name: str, sql: str, atoms: list[_Sum | _Choice], several: int, number: int) -> Leeway:
+def _leeway(name: str, sql: str, atoms: list[_Atom], several: int, number: int) -> Leeway:
     text, holes = _with_holes(sql, atoms)
     parts: dict[str, str] = {}
     now: dict[str, str] = {}
@@ -213,14 +228,16 @@ def _leeway(name: str, sql: str, atoms: list[_Sum | _Choice], several: int, numb
     unknown: list[str] = []
     for index, (atom, hole) in enumerate(zip(atoms, holes, strict=True)):
         part = f"__part_{number + index}"
-        if isinstance(atom, _Sum):
-            parts |= {part: _whole(atom.node).sql(dialect="spark"), f"{part}_slack": atom.slack}
+        if not isinstance(atom, _Choice):
+            parts[part] = _whole(atom.node).sql(dialect="spark")
             now[hole] = part
+        if isinstance(atom, _Sum):
+            parts[f"{part}_slack"] = atom.slack
             slack = f"coalesce({several} * {part}_slack, 0D)"
             moved += [{hole: f"({part} - {slack})"}, {hole: f"({part} + {slack})"}]
             if atom.unless is not None:
                 unknown.append(atom.unless.format(slack=f"{several} * {part}_slack"))
-        else:
+        if isinstance(atom, _Choice):
             parts[part] = atom.ties
             first = f"{atom.best}(transform({part}, e -> e.y))"
             ties = f"filter({part}, e -> e.y <=> {first})"
@@ -242,7 +259,7 @@ def _for_each(values: str, tied: Mapping[str, str], now: Mapping[str, str]) -> s
     return values
 
 
-def _with_holes(sql: str, atoms: list[_Sum | _Choice]) -> tuple[str, list[str]]:
+def _with_holes(sql: str, atoms: list[_Atom]) -> tuple[str, list[str]]:
     """The expression with a name in the place of each atom, and these names."""
     found = {id(_whole(atom.node)): f"__hole_{index}" for index, atom in enumerate(atoms)}
 

@@ -205,6 +205,12 @@ class TestValues:
         names = [name for each in several.values() for name in each.parts]
         assert len(names) == len(set(names)) == 6
 
+    def test_what_is_exact_beside_a_sum_stays_as_it_is(self):
+        (each,) = found({"m": "named_struct('mean', avg(d), 'n', count(*) FILTER (WHERE i > 1))"}).values()
+        assert each.parts["__part_1"] == "COUNT(*) FILTER(WHERE i > 1)"
+        assert "COUNT" not in each.values
+        assert each.values.count("__part_1 AS n") == 2
+
     def test_a_choice_is_any_of_those_that_tie(self):
         (each,) = found({"m": "upper(max_by(s, i) FILTER (WHERE s <> 'x'))"}).values()
         assert each.parts == {
