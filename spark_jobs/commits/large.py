@@ -78,14 +78,13 @@ class LargeCommits:
             f"NOT {same_value(f't.{in_spark(name)}', f's.{in_spark(name)}', rows.schema[name].dataType)}"
             for name in measures(names, keys)
         )
-        if isinstance(change, Revise):
-            changed = "true"  # who made the difference has compared
         values = {in_spark(name): f"s.{in_spark(name)}" for name in names}
         # The total over the whole stream has no key: its table holds one row.
         same = [f"t.{in_spark(name)} <=> s.{in_spark(name)}" for name in keys]
         of_windows = None
         if isinstance(change, Revise):
             of_windows = within(change.between, "timestamp_micros", in_spark)
+            changed = "true"  # who made the difference has compared
         elif "window_end" in keys:
             ends = rows.select(F.unix_micros("window_end")).distinct().toArrow().column(0)
             # Literals let Delta skip the files of other windows.

@@ -103,13 +103,12 @@ class SmallCommits:
         changed = " OR ".join(
             f"(t.{in_delta(name)} IS DISTINCT FROM s.{in_delta(name)})" for name in measures(names, keys)
         )
-        if isinstance(change, Revise):
-            changed = "true"  # who made the difference has compared
         same = [f"(t.{in_delta(name)} IS NOT DISTINCT FROM s.{in_delta(name)})" for name in keys]
         source = content
         if isinstance(change, Revise):
             change.permitted(table)
             same.insert(0, within(change.between, "to_timestamp_micros", in_delta))
+            changed = "true"  # who made the difference has compared
         elif "window_end" in keys:
             ends = sorted(content.column("window_end").cast(pa.int64()).unique().to_pylist())
             same.insert(0, touched(ends, "to_timestamp_micros"))

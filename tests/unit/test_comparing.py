@@ -189,7 +189,8 @@ class TestHowFar:
         ):
             (slack,) = by_duckdb(rows, [each.parts["__part_0_slack"]])
             given = unknown[0].replace("__part_0_slack", "NULL" if slack is None else repr(slack))
-            assert duckdb.execute(f"SELECT {given}").fetchone() == (expected,)
+            with duckdb.connect() as connection:
+                assert connection.execute(f"SELECT {given}").fetchall() == [(expected,)]
 
 
 class TestValues:
