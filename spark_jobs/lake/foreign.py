@@ -201,20 +201,24 @@ def _change(lake: Lake, table: str, version: int, actions: Actions, operator: Op
             connection.execute("SET TimeZone = 'UTC'")
             for kind, found in (("taken", paths["remove"]), ("added", paths["add"])):
                 connection.register(kind, _rows_of(lake, table, schema, found))
-            return _counted_change(connection, unknown, schema, opened.to_pyarrow_dataset(), operator)
-    except (duckdb.IOException, duckdb.InvalidInputException, OSError, pa.ArrowException):
+            # All that is compared, or what tells rows apart.
+            keys = [name for name in operator.row_keys if name in schema.names]
+            names = keys if keys and not operator.updates else schema.names
+            connection.register("there", opened.to_pyarrow_dataset().to_table(columns=names))
+            return _counted_change(connection, unknown, schema, operator)
+    except (duckdb.Error, OSError, pa.ArrowException):
         return unknown
 
 
 def _counted_change(
-    connection: duckdb.DuckDBPyConnection, change: ForeignChange, schema: pa.Schema, table: Any, operator: Operator
+    connection: duckdb.DuckDBPyConnection, change: ForeignChange, schema: pa.Schema, operator: Operator
 ) -> ForeignChange:
     # A file that is written anew has most of its rows as they were; texts compare values of every type.
     everything = ", ".join(f"{in_duckdb(name)}::VARCHAR" for name in schema.names)
     placed = f"epoch_us({first_of(operator.placed_by, in_duckdb)})" if operator.placed_by else "NULL::BIGINT"
     events = f"{in_duckdb(EVENTS)}::BIGINT" if EVENTS in schema.names else "0::BIGINT"
     keys = [name for name in operator.row_keys if name in schema.names]
-    key = f"hash(({', '.join(in_duckdb(name) for name in keys)}, 0))"
+    key = f"hash(({', '.join([*map(in_duckdb, keys), '0'])}))"
     for kind in ("taken", "added"):
         connection.execute(
             f"CREATE TEMP TABLE of_{kind} AS SELECT hash(({everything}, 0)) AS whole, {key} AS key, "
@@ -225,7 +229,6 @@ def _counted_change(
         "SELECT -1::BIGINT AS rows, * FROM (FROM of_taken EXCEPT ALL FROM of_added) UNION ALL "
         "SELECT 1::BIGINT AS rows, * FROM (FROM of_added EXCEPT ALL FROM of_taken)"
     )
-    connection.register("there", table)
     if operator.updates:
         # A stream writes a group that changes as its state has it, whatever the table had.
         connection.execute(f"CREATE TEMP TABLE now AS SELECT hash(({everything}, 0)) AS whole, {key} AS key FROM there")
@@ -242,18 +245,20 @@ def _counted_change(
     return replace(change, rows=rows, doubled=bool(keys and twice and twice[0]))
 
 
-def _rows_of(lake: Lake, table: str, schema: pa.Schema, paths: Sequence[str]) -> Any:
+def _rows_of(lake: Lake, table: str, schema: pa.Schema, paths: Sequence[str]) -> pa.Table:
+    """The rows of data files, in memory: an error of Arrow that DuckDB meets while it reads from it may block both."""
     import pyarrow.dataset as ds  # imports pandas, which every start of a command would wait for
 
     if not paths:
         return schema.empty_table()
-    return ds.dataset(
+    found = ds.dataset(
         paths,
         schema=schema,
         # Spark writes timestamps as INT96, which would be read in nanoseconds and overflow in 2262.
         format=ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")),
         filesystem=PyFileSystem(DeltaStorageHandler(lake.table_uri(table), lake.storage_options)),
     )
+    return found.to_table()
 
 
 def _counted(rows: pa.Table) -> str:

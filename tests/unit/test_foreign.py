@@ -20,7 +20,7 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical
 from spark_jobs.spec import Deduplicate, Join, Sink, Table, TopN, Watermark
 from tests.support import lakes
-from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_aggregate, write
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_running_total, a_stamp, an_aggregate, write
 
 TABLE = "gold.hourly_sales"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -162,6 +162,16 @@ class TestWhatIsCounted:
         assert len(said(lake, definition)) == 1
         write(lake, TABLE, rows_of(a_row(12, events=4)), stamp=a_stamp(1, rows=1, ledger=a_batch(1, rows=1)))
         assert said(lake, definition) == []
+
+    def test_a_total_of_everything_that_no_key_tells(self, tmp_path):
+        lake = a_lake(tmp_path / "total")
+        bronze_of(lake, "bronze.sales")
+        definition = a_running_total(sink=Sink(TABLE, mode="update"), steps=(an_aggregate(window=None, by=()),))
+        stream(lake, definition, [a_row(11)])
+        open_table(lake, TABLE).update({"units": "0"})
+        assert said(lake, definition) == [
+            f"{TABLE} (version 1, UPDATE): took 1 row of 3 events and added 1 row of 3 events"
+        ]
 
     def test_groups_of_a_live_ranking(self, tmp_path):
         lake = a_lake(tmp_path / "ranking")
