@@ -15,8 +15,8 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
 from spark_jobs.batch import backfill, planning
+from spark_jobs.batch.comparing import TableComparison
 from spark_jobs.batch.planning import plan_backfill
-from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.small import SmallCommits
@@ -125,7 +125,7 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
         raise RuntimeError("cut off")
 
     if point == "before the result":
-        monkeypatch.setattr(Recompute, "results", cut)
+        monkeypatch.setattr(TableComparison, "results", cut)
     else:
         monkeypatch.setattr(planning, "settle", cut)
     with pytest.raises(RuntimeError, match="cut off"):
@@ -155,7 +155,7 @@ def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
     def cut(*_: Any, **__: Any) -> None:
         raise RuntimeError("cut off")
 
-    place = (backfill, "revise_tables") if point == "before the groups" else (Recompute, "results")
+    place = (backfill, "revise_tables") if point == "before the groups" else (TableComparison, "results")
     monkeypatch.setattr(*place, cut)
     with pytest.raises(RuntimeError, match="cut off"):
         run_backfill(spark, copy, RANKING, mode="as-streamed")
