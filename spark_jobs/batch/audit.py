@@ -9,9 +9,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.batch.chains import starting_in
+from spark_jobs.batch.comparing import TableComparison, differs, near
 from spark_jobs.batch.planning import BackfillPlan, BackfillRefusedError, NotComparableError, Target, plan_backfill
-from spark_jobs.batch.ranges import EPOCH, Range, RangeError
-from spark_jobs.batch.recompute import Recompute, differs, near
+from spark_jobs.batch.ranges import Range, RangeError
+from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.merging import measures
 from spark_jobs.lake import Lake
 from spark_jobs.lake.audit import checks
@@ -21,7 +22,7 @@ from spark_jobs.lake.files import MissingFilesError, describe_missing, missing_f
 from spark_jobs.lake.history import epoch_ledger
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical
-from spark_jobs.plan.columns import FATE
+from spark_jobs.plan.comparing import not_compared
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Definition, Pipeline
@@ -64,6 +65,7 @@ class Audit(BaseModel):
         differing: of these, such as are not as their events say.
         problems: some of them.
         remedy: what to run next; None: nothing is wrong.
+        not_compared: columns of these rows that were not, and why.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -79,6 +81,7 @@ class Audit(BaseModel):
     differing: int = 0
     problems: tuple[Problem, ...] = ()
     remedy: str | None = None
+    not_compared: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -138,7 +141,7 @@ def plan_recount(
     if _drops_late(definition, planned):
         why = "it drops late events (Late.DROP), and nothing tells which of them the stream has counted"
         return found.model_copy(update={"left_out": why})
-    begin, end = (asked.begin, asked.end) if asked else (EPOCH, datetime.now(UTC))
+    begin, end = (asked.begin, asked.end) if asked else (None, datetime.now(UTC))
     try:
         target, plan = plan_backfill(lake, definition, begin, end, force=True)
     except (RangeError, NotComparableError) as error:
@@ -193,16 +196,27 @@ def _recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Aud
             "rows": rows,
             "differing": count,
             "problems": tuple(Problem(row=each["shown"], what=each["what"]) for each in shown),
-            "remedy": _remedy(target, part, only_twice=only_twice) if count else None,
+            "remedy": _remedy(target, part, only_twice=only_twice) if count or target.conflicts else None,
+            "not_compared": tuple(_not_compared(target)),
         }
     )
 
 
+def _not_compared(target: Target) -> Iterator[str]:
+    """Columns without a value of their own, in words."""
+    for name, function in not_compared(target.operator.measures).items():
+        yield f"{name}: {function}() may give another value each time that the same events are counted"
+
+
 def _remedy(target: Target, part: Range, *, only_twice: bool) -> str:
-    if only_twice:
-        # A backfill takes no row away that has a right one beside it.
+    changes = [change for of_table in target.foreign.values() for change in of_table]
+    spans = [change.span_us for change in changes]
+    if only_twice or (None in spans):
+        # A backfill takes no row away that has a right one beside it, and settles nothing that cannot be counted.
         name = target.name
         return f"tidemark stop {name}; tidemark reset {name} --empty-tables; tidemark deploy {name}"
+    every = [(part.begin_us, part.end_us), *(span for span in spans if span)]
+    part = Range(min(begin for begin, _ in every), max(end for _, end in every))
     begin, end = (f"{each:%Y-%m-%dT%H:%M:%S}" for each in (part.begin, part.end + timedelta(microseconds=999_999)))
     return f"tidemark backfill {target.name} --from {begin} --to {end} --force"
 
@@ -226,21 +240,24 @@ def _compared(
     else:
         events = recompute.sources([Range(part.begin_us - before, part.end_us + after)])
         groups = recompute.groups(events).where(where)
-    computed = groups.persist()
-    rows, only = recompute.results(computed).persist(), chains.rows if chains else None
-    differing = [_differing(recompute, target.result, rows, where, only)]
+    comparison, only = recompute.comparison, chains.rows if chains else None
+    believed = comparison.believing(groups.persist(), where, only=only).persist()
+    rows = comparison.results(believed).persist()
+    differing = [_differing(comparison, target.result, rows, where, only)]
     if (kept := target.logical.table("groups")) is not None:
-        differing.append(_differing(recompute, kept.name, computed.drop(FATE), where, only))
+        differing.append(_differing(comparison, kept.name, comparison.groups(believed), where, only))
     return rows.count(), reduce(DataFrame.unionByName, differing).persist()
 
 
-def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str, only: DataFrame | None) -> DataFrame:
+def _differing(
+    comparison: TableComparison, table: str, rows: DataFrame, where: str, only: DataFrame | None
+) -> DataFrame:
     """Of each row that is missing, must not be there, is there twice or has other values.
 
     `row` tells it from others; `shown` and `what` are for a person, with the values of personal columns masked.
     """
-    keys, seen = recompute.target.operator.row_keys, text_of(personal_with(recompute.target.pipeline).of(table))
-    both = recompute.compared(table, rows, where, keys, only=only)
+    keys, seen = comparison.target.operator.row_keys, text_of(personal_with(comparison.target.pipeline).of(table))
+    both = comparison.compared(table, rows, where, keys, only=only)
     values = measures([name for name in rows.columns if f"__old_{name}" in both.columns], keys)
     # The values that differ, each as it is and as it should be.
     differing = [
@@ -266,7 +283,7 @@ def _differing(recompute: Recompute, table: str, rows: DataFrame, where: str, on
         row(text).alias("row"), row(seen).alias("shown"), what.alias("what")
     )
     # A row may have a key that `only` does not name: those of chains say where their sessions start.
-    held = recompute.held(table, where, list(keys))
+    held = comparison.held(table, where, list(keys))
     held = held if only is None else near(held, only)
     twice = held.groupBy(*columns_of(keys)).count().where("count > 1")
     return wrong.unionByName(

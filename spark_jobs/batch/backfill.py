@@ -19,7 +19,6 @@ from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.revisions import Revision
 from spark_jobs.lake.settling import LateEvents, those_of
-from spark_jobs.plan.columns import FATE
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spec.durations import duration_ms
 
@@ -161,7 +160,8 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
             # Before the result: what dies in between leaves events that are open and counted, which the next run of
             # either kind puts right. Events that are settled and not counted would be lost to it.
             target.settle(marked, None)
-        changed = revise_tables(recompute, groups, where, revision, entry, only=chains.rows if chains else None)
+        only, whole = chains.rows if chains else None, Range(part.begin_us, part.end_us)
+        changed = revise_tables(recompute, groups, where, revision, entry, only=only, whole=whole)
     finally:
         if chains is not None:
             chains.release()
@@ -202,6 +202,7 @@ def revise_tables(
     entry: LedgerEntry,
     *,
     only: DataFrame | None = None,
+    whole: Range | None = None,
 ) -> Changed:
     """Puts right the groups of a live ranking, if there are, then the result.
 
@@ -211,20 +212,23 @@ def revise_tables(
         where: which rows are compared; SQL.
         revision: what the commits say of themselves.
         entry: of the ledger.
-        only: as `Recompute.difference`.
+        only: as `TableComparison.difference`.
+        whole: as `revise`.
     """
-    target = recompute.target
+    target, comparison = recompute.target, recompute.comparison
     operator = target.operator
     computed = groups.persist()
+    believed = comparison.believing(computed, where, only=only).persist()
     try:
 
         def put_right(table: TableRef, rows: DataFrame) -> Changed:
-            compute = partial(recompute.difference, table.name, rows, where, operator.row_keys, only=only)
-            return revise(target, table, compute, revision.model_copy(update={"role": table.role}), entry)
+            compute = partial(comparison.difference, table.name, rows, where, operator.row_keys, only=only)
+            return revise(target, table, compute, revision.model_copy(update={"role": table.role}), entry, whole=whole)
 
         kept = target.logical.table("groups")
         if kept is not None:
-            put_right(kept, computed.drop(FATE))
-        return put_right(target.logical.result, recompute.results(computed))
+            put_right(kept, comparison.groups(believed))
+        return put_right(target.logical.result, comparison.results(believed))
     finally:
+        believed.unpersist()
         computed.unpersist()

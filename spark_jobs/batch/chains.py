@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from spark_jobs.batch.comparing import FROM, UPTO, near
 from spark_jobs.batch.ranges import Range
-from spark_jobs.batch.recompute import FROM, UPTO, Recompute, near
+from spark_jobs.batch.recompute import Recompute
 from spark_jobs.plan.columns import WINDOW_END, WINDOW_START
 from spark_jobs.plan.identity import IDENTITY
 from spark_jobs.spark.columns import column, columns_of
@@ -134,7 +135,7 @@ def _chains(recompute: Recompute, groups: DataFrame, read: Sequence[Range], wate
     for each in reaches[1:]:
         inside = inside | each
     is_open = F.unix_micros(WINDOW_END) > watermark_ms * 1000
-    held = recompute.held(target.result, "true", columns).where(inside).withColumn(_OPEN, F.lit(False))
+    held = recompute.comparison.held(target.result, "true", columns).where(inside).withColumn(_OPEN, F.lit(False))
     both = groups.select(*columns_of(columns), is_open.alias(_OPEN)).unionByName(held)
     of_key = Window.partitionBy(*columns_of(target.operator.event_keys)).orderBy(WINDOW_START, WINDOW_END)
     reached = F.max(WINDOW_END).over(of_key.rowsBetween(Window.unboundedPreceding, -1))

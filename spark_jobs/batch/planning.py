@@ -1,7 +1,7 @@
 """What a backfill or a repair will do, as a value; made from logs and statistics, without a JVM."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal, Protocol
@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.batch.ranges import Range, RangeError, shown, us
@@ -17,11 +18,12 @@ from spark_jobs.lake.basis import Basis
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.files import refuse_missing
+from spark_jobs.lake.foreign import Booked, ForeignChange, book, foreign_changes
 from spark_jobs.lake.history import info_of, newest_batch, unsigned_commits
 from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.ledger_table import changes_rows, takes_rows_away
+from spark_jobs.lake.ledger_table import takes_rows_away
 from spark_jobs.lake.reset import EMPTIED
-from spark_jobs.lake.revisions import Mode, Revision, decode_revision, revisions
+from spark_jobs.lake.revisions import Mode, Revision, revisions
 from spark_jobs.lake.settling import LateEvents, late_rows, replayed_rows, settle
 from spark_jobs.lake.spark_log import place
 from spark_jobs.lake.stamps import decode
@@ -175,7 +177,7 @@ class Target:
         self.epoch = self._epoch()
         self.look()
         self.newest_batch, self.newest = self._newest()
-        self.conflicts = tuple(self._foreign_changes())
+        self.foreign = self._foreign_changes()
         self._refuse_lost_events()
 
     @property
@@ -275,26 +277,31 @@ class Target:
             )
         return found
 
-    def _foreign_changes(self) -> Iterator[str]:
-        """What other programs have changed in the result; refused unless their rows may be replaced."""
-        for table in self.logical.tables:
-            if table.role not in ("result", "groups"):
-                continue
-            for version, actions in unsigned_commits(self.lake, table.name):
-                commit = info_of(actions)
-                stamp = decode(commit)
-                if commit.get(EMPTIED) == "reset" or (stamp is not None and stamp.epoch < self.epoch.number):
-                    break  # what was before the epoch
-                ours = stamp is not None or decode_revision(commit) is not None or EMPTIED in commit
-                if ours or not changes_rows(actions) or (not takes_rows_away(actions) and _no_rows(commit, version)):
-                    continue
-                change = f"{table.name} (version {version}, {commit.get('operation', 'unknown')})"
-                if not self.force:
-                    raise self._refuse(
-                        f"another program has changed {change}: what it wrote would be taken for results",
-                        "To replace its rows by what the events give, say --force.",
-                    )
-                yield change
+    def _foreign_changes(self) -> dict[str, list[ForeignChange]]:
+        """Table -> what other programs have changed in it and nothing has put right; refused unless their rows may be
+        replaced."""
+        found = {}
+        for table in dict.fromkeys((self.operator.groups.name, self.result)):
+            found[table] = list(foreign_changes(self.lake, table, self.operator, self.name, self.epoch.number))
+            if found[table] and not self.force:
+                raise self._refuse(
+                    f"another program has changed {found[table][0].name}: what it wrote would be taken for results",
+                    "To replace its rows by what the events give, say --force.",
+                )
+        return found
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        """What other programs have changed, in words."""
+        return tuple(each.describe() for changes in self.foreign.values() for each in changes)
+
+    def put_right(self, table: str, begin_us: int, end_us: int) -> Booked:
+        """Takes it that a range of a table has what the events give, whatever other programs had changed there.
+
+        A table that has rows twice does not.
+        """
+        booked, self.foreign[table] = book(self.foreign.get(table, ()), begin_us, end_us)
+        return booked
 
     def _refuse_lost_events(self) -> None:
         """Results of events that bronze does not have any more must not be taken away."""
@@ -321,9 +328,9 @@ class Target:
 
     @property
     def _batch_decides(self) -> bool:
-        """Whether only its batch decides what becomes of an event: in which version it is looked up, or whether it is
-        let through."""
-        return bool(self.logical.lookups) or self.operator.follows_result
+        """Whether only its batch decides what becomes of an event: in which version it is looked up, whether it is let
+        through, or on time."""
+        return bool(self.logical.lookups) or self.operator.reads_as_stream
 
     @property
     def last_batch(self) -> int | None:
@@ -393,6 +400,28 @@ class Target:
                 found.append(Read(table=source.name, version=version, upto=upto, rows=rows, bytes=size))
         return tuple(found)
 
+    def all_upto(self, end_us: int) -> Range:
+        """The range of every event, and of every row of the result, up to an instant."""
+        earliest_us = self._earliest_us()
+        return Range(min(0 if earliest_us is None else max(earliest_us, _FIRST_US), end_us - 1), end_us)
+
+    def _earliest_us(self) -> int | None:
+        """Before this instant there is neither an event nor a row of the result; None: there is none at all."""
+        found = [
+            least_of(open_table(self.lake, table.name), self.operator.placed_by)
+            for table in (self.logical.result, self.operator.groups)
+        ]
+        longest_us = duration_ms(max(self.operator.reach)) * 1000
+        for side in self.logical.sides:
+            for source in side.tables:
+                own = column_of(source, side.event_time)
+                if own is None:
+                    return _FIRST_US  # it is computed, and may be any
+                first = least_of(open_table(self.lake, source.name), [own])
+                # A window that has an event starts before it.
+                found.append(None if first is None else first - longest_us)
+        return min((each for each in found if each is not None), default=None)
+
     def _read_by_stream(self, source: Table) -> tuple[int, int | None]:
         ending = "/" + source.name.replace(".", "/", 1)
         offset = next(o for s, o in self.newest.sources.items() if s.rstrip("]/").endswith(ending))
@@ -400,20 +429,22 @@ class Target:
         return (version, index) if index >= 0 else (version - 1, None)
 
 
-def _no_rows(commit: dict[str, object], version: int) -> bool:
-    """Whether a commit that nobody signed has written nothing: a tombstone of a reset, the first of a table."""
-    metrics = commit.get("operationMetrics")
-    if not isinstance(metrics, dict):
-        return version == 0
-    counts = [int(value) for name, value in metrics.items() if "ow" in name and str(value).isdigit()]
-    return sum(counts) == 0
-
-
 def column_of(source: Table, event_time: str | None) -> str | None:
     """The source's own column that has the event time; None where it is computed."""
     if event_time is None or source.select is None:
         return event_time
     return column_named(source.select[event_time])
+
+
+def least_of(opened: DeltaTable, columns: Sequence[str]) -> int | None:
+    """The first instant that some columns of a table have; microseconds since 1970. None: it has no row with one."""
+    dataset = opened.to_pyarrow_dataset()
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("rows", dataset)
+        least = ", ".join(f"epoch_us(min({in_duckdb(name)}))" for name in columns)
+        found = connection.execute(f"SELECT {least} FROM rows").fetchone() or ()
+    return min((int(each) for each in found if each is not None), default=None)
 
 
 def within(opened: object, column: str | None, times: Range | None) -> tuple[int | None, int]:
@@ -450,7 +481,7 @@ def _files_within(opened: object, column: str | None, times: Range | None) -> pa
 def plan_backfill(
     lake: Lake,
     definition: Definition,
-    begin: datetime,
+    begin: datetime | None,
     end: datetime,
     *,
     mode: Mode = "corrected",
@@ -463,7 +494,7 @@ def plan_backfill(
     Args:
         lake: where.
         definition: of the pipeline.
-        begin: of the range: rows that are placed at or after it (windows by their start).
+        begin: of the range: rows that are placed at or after it (windows by their start); None: of all.
         end: up to it.
         mode: `corrected`: late events count; `as-streamed`: the rows that the stream wrote.
         strict: refuse a range that reaches into what is still open, which is otherwise cut.
@@ -475,10 +506,12 @@ def plan_backfill(
         RangeError: if nothing of the range can be computed.
         BackfillRefusedError: if the pipeline cannot be backfilled so.
     """
-    asked, target = Range.between(begin, end), Target(lake, definition, force=force)
+    asked = Range.between(begin, end) if begin is not None else None
+    target = Target(lake, definition, force=force)
+    asked = asked or target.all_upto(us(end))
     operator, notices = target.operator, []
     _refuse_mode(target, mode)
-    now_us = us(datetime.now(begin.tzinfo))
+    now_us = us(datetime.now(UTC))
     if asked.begin_us >= now_us:
         raise RangeError(f"range {asked}: it lies in the future. Nothing was read or written.")
     late = target.late()  # before the sources: each late event is in them

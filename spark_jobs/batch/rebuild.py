@@ -4,7 +4,7 @@ Afterwards its stream begins as after a bootstrap: at the cut up to which the re
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 
@@ -14,16 +14,18 @@ from pyspark.sql import functions as F
 
 from spark_jobs.batch.audit import named, text_of
 from spark_jobs.batch.bootstrap import FIRST_US, BootstrapRefusedError, cut_of, reads_of, refuse_unsuitable
+from spark_jobs.batch.comparing import TableComparison, differs
 from spark_jobs.batch.eras import Era
 from spark_jobs.batch.planning import Read, Target
 from spark_jobs.batch.ranges import Range
-from spark_jobs.batch.recompute import Recompute, differs
+from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.merging import measures
 from spark_jobs.commits.tables import create_table
 from spark_jobs.lake import Lake
 from spark_jobs.lake.basis import Basis
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, history_cut
 from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.foreign import ForeignChange
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import newest_epoch, tables_of_both
 from spark_jobs.lake.revisions import Revision, revisions, with_revised
@@ -32,7 +34,7 @@ from spark_jobs.lake.swapping import swap as swap_tables
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Verdict, changes
-from spark_jobs.plan.columns import EVENTS, FATE
+from spark_jobs.plan.columns import EVENTS
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.plan.tables import TableRef, aside
 from spark_jobs.spark.columns import columns_of
@@ -142,9 +144,9 @@ class Prospect(Target):
     def _epoch_noted(self) -> int:
         return self.before.number
 
-    def _foreign_changes(self) -> Iterator[str]:
+    def _foreign_changes(self) -> dict[str, list[ForeignChange]]:
         """None counts: all rows are replaced, whoever wrote them."""
-        return iter(())
+        return {}
 
     def _refuse_lost_events(self) -> None:
         """What bronze does not have any more is among the rows that are gone, and seen before they are."""
@@ -228,10 +230,12 @@ def build(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> None:
     """Computes the results of the new definition up to the cut, into tables aside that are this run's alone."""
     recompute = _Anew(spark, target, plan.reads, round(datetime.now(UTC).timestamp() * 1000))
     events = recompute.sources([Range(FIRST_US, plan.cut_us)])
-    groups = recompute.groups(events).where(target.operator.closed(plan.cut_us // 1000)).persist()
+    closed = target.operator.closed(plan.cut_us // 1000)
+    groups = recompute.groups(events, to_compare=False).where(closed).persist()
     try:
         for table in _swapped(target):
-            rows = recompute.results(groups) if table.role == "result" else groups.drop(FATE)
+            of_role = recompute.comparison.results if table.role == "result" else recompute.comparison.groups
+            rows = of_role(groups)
             (
                 with_revision(rows, target.logical, recompute.clock_ms)
                 .write.format("delta")
@@ -268,9 +272,9 @@ def compare(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Compari
     keys = list(operator.row_keys)
     if not set(keys) <= set(shared):
         return Comparison(same=0, changed=0, new=new.count(), gone=old.where(closed).count(), keyed=False, **columns)
-    recompute = Recompute(spark, target, plan.reads, 0)
+    comparison = TableComparison(spark, target, 0)
     seen = text_of(personal_with(target.pipeline).of(plan.table))
-    beside = recompute.compared(plan.table, new.select(*columns_of(shared)), closed, keys).persist()
+    beside = comparison.compared(plan.table, new.select(*columns_of(shared)), closed, keys).persist()
     try:
         counts: Mapping[str | None, int] = {
             row["__kind"]: row["count"] for row in beside.groupBy("__kind").count().collect()

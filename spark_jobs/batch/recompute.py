@@ -1,4 +1,4 @@
-"""Results of a pipeline from its events, by the same transforms as in the stream, and how they differ from a table."""
+"""Results of a pipeline from its events, by the same transforms as in the stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType
 
 from spark_jobs.batch.batches import NEVER_US, Batches, batches_of
+from spark_jobs.batch.comparing import TableComparison, near
 from spark_jobs.batch.eras import (
     Era,
     Span,
@@ -26,8 +26,6 @@ from spark_jobs.batch.eras import (
 )
 from spark_jobs.batch.planning import Read, Target, column_of, numbers_within
 from spark_jobs.batch.ranges import Range
-from spark_jobs.commits.changes import GONE
-from spark_jobs.commits.merging import measures
 from spark_jobs.lake.checkpoints import bootstrapped
 from spark_jobs.lake.history import commits_between
 from spark_jobs.lake.settling import LateEvents
@@ -37,7 +35,6 @@ from spark_jobs.plan.columns import (
     COUNTED_UPTO,
     ERA,
     EVENT_COLUMNS,
-    EVENTS,
     FATE,
     GAP,
     HEARTBEAT,
@@ -59,22 +56,13 @@ from spark_jobs.plan.windows import gap_of_event
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Table
 from spark_jobs.spec.durations import duration_ms
-from spark_jobs.spec.names import in_spark
-from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.identity import matched, with_identity, with_source
 from spark_jobs.transforms.late import WHY_SET_ASIDE
-from spark_jobs.transforms.results import REVISED, with_revision
-
-FROM, UPTO = "__from", "__upto"
-"""Of what is computed again: from where windows start, up to where."""
 
 _NEVER_MS = 2**53
 """Milliseconds since 1970, later than every window."""
-
-_SAME_DIGITS = 1e-9
-"""Sums of doubles differ in their last digits by the order in which they were added."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +217,7 @@ class Recompute:
 
     def _in_result(self, events: DataFrame, side: Side, table: str) -> DataFrame:
         """The events with `IN_RESULT`."""
-        held = self.held(self.target.result, "true", [INGEST_SEQ, SOURCE_TABLE, *OF_OLDER])
+        held = self.comparison.held(self.target.result, "true", [INGEST_SEQ, SOURCE_TABLE, *OF_OLDER])
         found = matched(events, held.withColumn(IN_RESULT, F.lit(True)), side, table)
         return found.withColumn(IN_RESULT, F.coalesce(IN_RESULT, F.lit(False)))
 
@@ -261,98 +249,26 @@ class Recompute:
         cut = F.timestamp_micros(F.lit(epoch.cut_us))
         return cut if noted is None else F.when(F.col("_batch_id") <= noted.last_batch, cut)
 
-    def groups(self, events: Sequence[DataFrame], *, only: DataFrame | None = None) -> DataFrame:
+    def groups(
+        self, events: Sequence[DataFrame], *, only: DataFrame | None = None, to_compare: bool = True
+    ) -> DataFrame:
         """What the step gives for events: rows as the table has them, and `FATE` where a `Where` withholds one.
 
         Args:
             events: of each source table.
             only: windows, or windows and keys, beside which nothing is computed; None: all.
+            to_compare: whether they also say which values their measures may have, for `TableComparison.believing`.
         """
-        branches = Branches(self.target.logical, self._lookups)
+        branches = Branches(self.target.logical, self._lookups, to_compare=to_compare)
         found = branches.results(events)
         fate = F.col(FATE) if FATE in found.columns else F.lit(None).cast("tinyint").alias(FATE)
         rows = found.select(*columns_of(branches.transform.written(found).columns), fate)
         return rows if only is None else near(rows, only)
 
-    def results(self, groups: DataFrame) -> DataFrame:
-        """The rows of the result table among all groups, without what a revision says of them."""
-        pipeline, operator = self.target.pipeline, self.target.operator
-        kept = groups.where(F.col(FATE).isNull()).drop(FATE)
-        if pipeline.top_n is None:
-            return kept
-        return top_n(kept, pipeline.top_n, operator.event_keys)
-
-    def held(self, table: str, where: str, columns: Sequence[str]) -> DataFrame:
-        """The rows that a table has."""
-        rows = self.spark.read.format("delta").load(self.target.lake.table_path(table))
-        # An earlier version has not kept of which table an event is.
-        rows = with_identity(rows, [SOURCE_TABLE] if SOURCE_TABLE in columns else [])
-        return rows.where(where).select(*columns_of(columns))
-
-    def difference(
-        self, table: str, rows: DataFrame, where: str, keys: Sequence[str], *, only: DataFrame | None = None
-    ) -> DataFrame:
-        """The rows by which a table must change: new ones, those that differ, and with `GONE` those that must go.
-
-        Args:
-            table: its name.
-            rows: that it should have; without what a revision says of them.
-            where: which rows of the table are compared; SQL.
-            keys: columns that no two rows share.
-            only: further, what the rows that are compared agree with; None: anything.
-
-        Returns:
-            Rows of the table's columns, `GONE`, `__kind` (`inserted`, `updated`, `deleted`) and `__grown`, by how many
-            events a group has grown.
-        """
-        columns = [name for name in rows.columns if name not in REVISED]
-        both = self.compared(table, rows, where, keys, only=only)
-        gone = F.col("__new").isNull()
-        # A row stays under its key, which may lack the source of an event.
-        kept = F.col("__old").isNotNull()
-        of_old = {name: kept if name in keys else gone for name in columns}
-        values = [F.when(of_old[name], column(f"__old_{name}")).otherwise(column(name)).alias(name) for name in columns]
-        events = [F.lit(0), F.lit(0)]
-        if EVENTS in columns:
-            events = [F.coalesce(column(name), F.lit(0)) for name in (EVENTS, f"__old_{EVENTS}")]
-        changed = both.select(*values, gone.alias(GONE), "__kind", (events[0] - events[1]).alias("__grown")).where(
-            F.col("__kind").isNotNull()
-        )
-        revised = with_revision(changed, self.target.logical, self.clock_ms)
-        order = [field.name for field in self.spark.read.format("delta").load(self._path(table)).schema]
-        return revised.select(*columns_of(order), GONE, "__kind", "__grown")
-
-    def compared(
-        self, table: str, rows: DataFrame, where: str, keys: Sequence[str], *, only: DataFrame | None = None
-    ) -> DataFrame:
-        """Rows beside those of a table with the same key: `__kind` says how a table must change, null: not at all.
-
-        The columns of the table's own rows begin with `__old_`.
-
-        Args:
-            table: as `difference`.
-            rows: as `difference`.
-            where: as `difference`.
-            keys: as `difference`.
-            only: as `difference`.
-        """
-        columns = [name for name in rows.columns if name not in REVISED]
-        old = self.held(table, where, columns)
-        old = old if only is None else near(old, only)
-        old = old.select(*(column(name).alias(f"__old_{name}") for name in columns), F.lit(True).alias("__old"))
-        new = rows.select(*columns_of(columns)).withColumn("__new", F.lit(True))
-        equal = {name: f"{in_spark(name)} <=> {in_spark(f'__old_{name}')}" for name in keys}
-        if SOURCE_TABLE in equal:
-            # What an earlier version wrote names no table: the rest of its key tells.
-            equal[SOURCE_TABLE] = f"({equal[SOURCE_TABLE]} OR `__old_{SOURCE_TABLE}` IS NULL)"
-        both = new.join(old, F.expr(" AND ".join(equal.values())), "full_outer")
-        changed = [differs(both, name) for name in measures(columns, keys)]
-        kind = (
-            F.when(F.col("__old").isNull(), "inserted")
-            .when(F.col("__new").isNull(), "deleted")
-            .when(reduce(lambda left, right: left | right, changed, F.lit(False)), "updated")
-        )
-        return both.withColumn("__kind", kind)
+    @cached_property
+    def comparison(self) -> TableComparison:
+        """What compares its rows with those of a table."""
+        return TableComparison(self.spark, self.target, self.clock_ms)
 
     def _path(self, table: str) -> str:
         return self.target.lake.table_path(table)
@@ -421,24 +337,3 @@ def _in_ranges(time: Column, times: Sequence[Range]) -> Column:
         for each in times
     ]
     return reduce(lambda left, right: left | right, conditions, F.lit(False))
-
-
-def near(rows: DataFrame, only: DataFrame) -> DataFrame:
-    """The rows that agree with one of `only` in all of its columns; nulls are equal.
-
-    Where it has `FROM` and `UPTO`, their windows start between them.
-    """
-    found = F.broadcast(only.select(*(column(name).alias(f"__only_{name}") for name in only.columns)))
-    same = [f"{in_spark(name)} <=> {in_spark(f'__only_{name}')}" for name in only.columns if name not in (FROM, UPTO)]
-    if FROM in only.columns:
-        same += [f"{WINDOW_START} >= `__only_{FROM}`", f"{WINDOW_START} < `__only_{UPTO}`"]
-    return rows.join(found, F.expr(" AND ".join(same)), "left_semi")
-
-
-def differs(rows: DataFrame, name: str) -> Column:
-    """Whether a column of a new row has another value than that of the old one."""
-    new, old = column(name), column(f"__old_{name}")
-    if isinstance(rows.schema[name].dataType, DoubleType | FloatType):
-        close = F.abs(new - old) <= F.greatest(F.abs(new), F.abs(old)) * F.lit(_SAME_DIGITS)
-        return ~(new.eqNullSafe(old) | F.coalesce(close, F.lit(False)))
-    return ~new.eqNullSafe(old)

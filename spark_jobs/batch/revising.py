@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.batch.planning import Target
-from spark_jobs.commits.changes import Revise
+from spark_jobs.batch.ranges import Range
+from spark_jobs.commits.changes import Append, Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.merging import TRIES, CommitId, is_conflict, is_same_transaction
 from spark_jobs.commits.small import SmallCommits
@@ -53,16 +54,25 @@ class Changed:
 
 
 def revise(
-    target: Target, table: TableRef, difference: Callable[[], DataFrame], revision: Revision, entry: LedgerEntry
+    target: Target,
+    table: TableRef,
+    difference: Callable[[], DataFrame],
+    revision: Revision,
+    entry: LedgerEntry,
+    *,
+    whole: Range | None = None,
 ) -> Changed:
     """Commits a difference, in one version of a table; where there is none, nothing.
+
+    What other programs had changed in a range that was computed whole is booked with it, also where nothing differs.
 
     Args:
         target: the pipeline.
         table: which of its tables.
-        difference: computes it, as `Recompute.difference`.
+        difference: computes it, as `TableComparison.difference`.
         revision: what the commit says of itself.
         entry: of the ledger, for the commit to the table that has all groups; it is completed by what has changed.
+        whole: a range all of whose rows were compared; None: only some were.
 
     Raises:
         SupersededError: if another run has revised the table since the pipeline was looked at. It may have counted
@@ -72,6 +82,10 @@ def revise(
     """
     opened = open_table(target.lake, table.name)
     commit_id, base = CommitId(*target.basis.revision(target.lake, table.name, opened)), opened.version()
+    if whole is not None:
+        booked = target.put_right(table.name, whole.begin_us, whole.end_us)
+        revision = revision.model_copy(update={"replaced": booked.versions})
+        entry = entry.with_terms(**booked.terms)
     kept = difference().persist()
     try:
         return _commit(target, table, kept, commit_id, base, revision, entry)
@@ -90,7 +104,6 @@ def _commit(
 ) -> Changed:
     operator = target.operator
     placed = first_of(operator.placed_by, in_spark)
-    (column, *others) = operator.placed_by
     counted = kept.agg(
         *(F.count(F.when(F.col("__kind") == kind, 1)).alias(kind) for kind in _KINDS),
         F.coalesce(F.sum("__grown"), F.lit(0)).alias("grown"),
@@ -99,19 +112,13 @@ def _commit(
     ).collect()[0]
     inserted, updated, deleted, grown = (int(counted[name]) for name in (*_KINDS, "grown"))
     changed = Changed(inserted, updated, deleted, grown, base)
-    if not changed.rows:
+    if not changed.rows and not revision.replaced:
         return changed
     if table.name == operator.groups.name:
         revision = revision.model_copy(update={"ledger": _completed(entry, changed)})
-    change = Revise(
-        kept.drop("__kind", "__grown"),
-        changed.rows,
-        size_of(kept),
-        [name for name in operator.row_keys if name in kept.columns],
-        # In another case it is none to `deltalake`, which takes a name in quotes as it is.
-        None if others or column not in kept.columns else (column, int(counted["low"]), int(counted["high"])),
-        lambda opened: target.basis.revision(target.lake, table.name, opened),
-    )
+    change: Append | Revise = Append(kept, 0, 0)  # says what it says without a row
+    if changed.rows:
+        change = _revise(target, table, kept, changed.rows, (counted["low"], counted["high"]))
     # What was read must have been what the plan names, and so must be what is written: that the commit itself asks.
     target.basis.refuse_outdated(target.lake)
     backend = SmallCommits if change.few else LargeCommits
@@ -139,14 +146,28 @@ def _commit(
     return _noted(target, table.name, commit_id, Changed(inserted, updated, deleted, grown, version))
 
 
+def _revise(target: Target, table: TableRef, kept: DataFrame, count: int, between_us: tuple[int, int]) -> Revise:
+    (column, *others) = target.operator.placed_by
+    return Revise(
+        kept.drop("__kind", "__grown"),
+        count,
+        size_of(kept),
+        [name for name in target.operator.row_keys if name in kept.columns],
+        # In another case it is none to `deltalake`, which takes a name in quotes as it is.
+        None if others or column not in kept.columns else (column, *between_us),
+        lambda opened: target.basis.revision(target.lake, table.name, opened),
+    )
+
+
 def _noted(target: Target, table: str, commit_id: CommitId, changed: Changed) -> Changed:
     target.basis = target.basis.after(table, commit_id.number)
     return changed
 
 
 def _completed(entry: LedgerEntry, changed: Changed) -> LedgerEntry:
+    """The entry, with what this commit changes beside what others had changed in its range."""
     terms: Mapping[str, int] = {"rows": changed.inserted - changed.deleted, "pairs_revised": changed.grown}
-    return entry.model_copy(update={"terms": {**entry.terms, **terms}})
+    return entry.with_terms(**{name: entry[name] + count for name, count in terms.items()})
 
 
 def _found(target: Target, table: str, revision: Revision, before: int) -> int | None:

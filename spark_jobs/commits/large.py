@@ -14,6 +14,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.columns import REVISION
 from spark_jobs.spark.columns import columns_of
+from spark_jobs.spark.values import same as same_value
 from spark_jobs.spec.names import in_spark
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
@@ -73,13 +74,17 @@ class LargeCommits:
     def _merge(self, change: Upsert, commit_id: CommitId, metadata: str) -> None:
         rows, keys = change.rows, change.keys
         session, names = rows.sparkSession, [name for name in rows.columns if name != GONE]
-        changed = " OR ".join(f"NOT (t.{in_spark(name)} <=> s.{in_spark(name)})" for name in measures(names, keys))
+        changed = " OR ".join(
+            f"NOT {same_value(f't.{in_spark(name)}', f's.{in_spark(name)}', rows.schema[name].dataType)}"
+            for name in measures(names, keys)
+        )
         values = {in_spark(name): f"s.{in_spark(name)}" for name in names}
         # The total over the whole stream has no key: its table holds one row.
         same = [f"t.{in_spark(name)} <=> s.{in_spark(name)}" for name in keys]
         of_windows = None
         if isinstance(change, Revise):
             of_windows = within(change.between, "timestamp_micros", in_spark)
+            changed = "true"  # who made the difference has compared
         elif "window_end" in keys:
             ends = rows.select(F.unix_micros("window_end")).distinct().toArrow().column(0)
             # Literals let Delta skip the files of other windows.

@@ -108,6 +108,7 @@ class SmallCommits:
         if isinstance(change, Revise):
             change.permitted(table)
             same.insert(0, within(change.between, "to_timestamp_micros", in_delta))
+            changed = "true"  # who made the difference has compared
         elif "window_end" in keys:
             ends = sorted(content.column("window_end").cast(pa.int64()).unique().to_pylist())
             same.insert(0, touched(ends, "to_timestamp_micros"))

@@ -29,6 +29,8 @@ def _lines(audit: Audit) -> Iterator[str]:
         yield f"  {mark} recounted from bronze, {audit.recounted} UTC: {rows}, {wrong}"
     elif audit.left_out is not None:
         yield f"  {'WRONG' if audit.refused else '-    '} rows were not recounted: {audit.left_out}"
+    for said in audit.not_compared:
+        yield f"  -     not compared: {said}"
     for problem in audit.problems:
         yield f"        {problem.row}: {problem.what}"
     if audit.differing > len(audit.problems):

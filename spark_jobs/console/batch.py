@@ -31,7 +31,7 @@ def _backfill_lines(plan: BackfillPlan) -> Iterator[str]:
         yield f"nothing to do: {plan.nothing_to_do}"
         return
     for conflict in plan.conflicts:
-        yield f"conflict {conflict}, by another program: --force replaces its rows by what the events give"
+        yield f"conflict {conflict}; another program did that: --force replaces its rows by what the events give"
     yield from reads_text(plan.reads)
     yield f"late     {counted(plan.late, 'late event')} in the range, {plan.unsettled:,} not counted in a result yet"
     for part in plan.slices:

@@ -20,7 +20,7 @@ from spark_jobs.lake.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.errors import CheckpointError, first_line
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.moving import refuse_moved
-from spark_jobs.lake.ownership import own, refuse_others
+from spark_jobs.lake.ownership import own, refuse_lost, refuse_others
 from spark_jobs.lake.reset import refuse_tables_of_others
 from spark_jobs.lake.stamps import Role, Stamp, digest
 from spark_jobs.spark.progress import BatchBounds, batch_bounds
@@ -137,7 +137,7 @@ class Query(ABC, Generic[D]):
         # Only now: a definition that cannot start must leave no checkpoint that refuses the fixed one.
         own(self.lake, self.definition)
         self._epoch = open_epoch(self.lake, self.definition)
-        refuse_others(self.lake, self.definition)  # one without an epoch may have lost it
+        refuse_lost(self.lake, self.definition)
         refuse_ended(self.lake, self.epoch, self.definition.sink.table)
         refuse_moved(self.lake, self.definition, self.epoch)
         refuse_torn_commits(self.lake, self.definition, self._epoch)

@@ -1,7 +1,7 @@
 """Whether the books of a pipeline balance, from the lake alone."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
@@ -9,6 +9,7 @@ import duckdb
 from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
 from spark_jobs.lake.errors import LakeUnavailableError, first_line
 from spark_jobs.lake.files import reading
+from spark_jobs.lake.foreign import foreign_changes
 from spark_jobs.lake.history import EpochLedger, commit_at, latest_version
 from spark_jobs.lake.ledger import LedgerEntry, Totals, named
 from spark_jobs.lake.location import Lake
@@ -21,6 +22,7 @@ from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, INGEST_TIME, SIDE, SOURCE_TABLE, WINDOW_END
 from spark_jobs.plan.equations import Equation, Holding
 from spark_jobs.plan.identity import as_in
+from spark_jobs.plan.operators import Operator
 from spark_jobs.plan.operators.join import LEFT
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spec import Definition, Pipeline
@@ -55,6 +57,8 @@ def checks(
         results += _source_check(lake, definition, current, rows, totals)
     if revised:
         results.append((True, _revised(lake, planned, epoch, revised)))
+    if planned.operator is not None:
+        results += [(False, said) for said in _changed_by_others(lake, definition.name, epoch, planned.operator)]
     tables = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
     terms = with_revised(totals.terms, revised)
     for holding in planned.holdings:
@@ -82,6 +86,13 @@ def _equation(equation: Equation, totals: Totals) -> tuple[bool, str]:
         shown.append(f"{named(equation.open)} {rest:,}")
     holds = rest >= 0 if equation.open is not None else rest == 0
     return holds, f"{equation.unit}: {named(equation.whole)} {totals[equation.whole]:,} = {' + '.join(shown)}"
+
+
+def _changed_by_others(lake: Lake, pipeline: str, epoch: int, operator: Operator) -> Iterator[str]:
+    """What other programs have changed in the results, and nothing has put right."""
+    for table in dict.fromkeys((operator.groups.name, operator.result.name)):
+        for change in foreign_changes(lake, table, operator, pipeline, epoch):
+            yield f"changed by another program, and not put right since: {change.describe()}"
 
 
 def _revised(lake: Lake, planned: plan.LogicalPlan, epoch: int, revised: list[Revision]) -> str:

@@ -4,7 +4,7 @@
 one gets the table. A reset that empties it gives it back.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from spark_jobs.lake.checkpoints import current_epoch, running_definitions
 from spark_jobs.lake.errors import CheckpointError
@@ -13,6 +13,9 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.lake.spark_log import query_id
 from spark_jobs.spec import Definition
+
+_STARTING = timedelta(minutes=2)
+"""So long after it took a table a pipeline may be about to begin its first epoch."""
 
 
 class Owner(Persisted):
@@ -43,7 +46,11 @@ def refuse_others(lake: Lake, definition: Definition) -> None:
 
 
 def own(lake: Lake, definition: Definition) -> None:
-    """Takes the result of a pipeline for it; whoever owns it already keeps it.
+    """Takes the result of a pipeline for it, before its epoch is made; whoever owns it already keeps it.
+
+    One that took it and never began an epoch, because it died, keeps nobody out for long. Should it go on after all,
+    one of the two sees the other: it looks for another owner after its epoch was made (`refuse_lost`), and who took
+    the table from it looks for that epoch afterwards, here.
 
     Raises:
         CheckpointError: if it is another's.
@@ -56,17 +63,32 @@ def own(lake: Lake, definition: Definition) -> None:
     try:
         kept.append(number + 1, Owner(pipeline=definition.name, since=datetime.now(UTC)))
     except RecordTakenError:
-        refuse_others(lake, definition)  # of two starts of one pipeline either may have been first
+        refuse_lost(lake, definition)  # of two starts of one pipeline either may have been first
+        return
+    if owner is not None and owner.pipeline is not None and current_epoch(lake, owner.pipeline) is not None:
+        give_back(lake, definition.sink.table, definition.name, to=owner.pipeline)
+        raise _refused(definition, owner.pipeline)
 
 
-def give_back(lake: Lake, table: str, pipeline: str) -> None:
-    """Gives a table back that a pipeline owns: any other may have it from now on."""
+def refuse_lost(lake: Lake, definition: Definition) -> None:
+    """Refuses a pipeline that does not own its result (any more).
+
+    Raises:
+        CheckpointError: if it does not.
+    """
+    _, owner = records(lake, definition.sink.table).newest()
+    if owner is None or owner.pipeline != definition.name:
+        raise _refused(definition, (owner.pipeline if owner is not None else None) or "nobody")
+
+
+def give_back(lake: Lake, table: str, pipeline: str, *, to: str | None = None) -> None:
+    """Gives a table back that a pipeline owns: any other may have it from now on, or the one that is named."""
     kept = records(lake, table)
     number, owner = kept.newest()
     if owner is None or owner.pipeline != pipeline:
         return
     try:
-        kept.append(number + 1, Owner(pipeline=None, since=datetime.now(UTC)))
+        kept.append(number + 1, Owner(pipeline=to, since=datetime.now(UTC)))
     except RecordTakenError:
         return  # another reset has, or somebody has taken it since
 
@@ -75,9 +97,10 @@ def _other_owner(lake: Lake, definition: Definition) -> str | None:
     table, name = definition.sink.table, definition.name
     number, owner = records(lake, table).newest()
     if owner is not None:
-        # One that died between this and its first epoch has nothing of its own yet.
-        holds = owner.pipeline not in (None, name) and current_epoch(lake, owner.pipeline or "") is not None
-        return owner.pipeline if holds else None
+        if owner.pipeline is None or owner.pipeline == name:
+            return None
+        begins = datetime.now(UTC) - owner.since < _STARTING
+        return owner.pipeline if begins or current_epoch(lake, owner.pipeline) is not None else None
     if number:
         return None
     # A lake from before there were owners: whose checkpoint writes to it?

@@ -31,6 +31,8 @@ class Revision(Persisted):
             events belong to.
         end_us: up to it, itself left out.
         late_version: the version of the table of late events whose rows were taken into account.
+        replaced: version of the table in which another program had changed rows of the range, which are put right with
+            this commit -> whether nothing of that change is left.
         ledger: what was read, and by how many rows and pairs the table has grown; with the table of all groups, which
             is the result unless that is picked out of them.
     """
@@ -45,6 +47,7 @@ class Revision(Persisted):
     begin_us: int | None = None
     end_us: int | None = None
     late_version: int | None = None
+    replaced: Mapping[int, bool] = {}
     ledger: LedgerEntry | None = None
 
     def encode(self) -> str:

@@ -380,6 +380,17 @@ def _is_aggregate_function(node: exp.Expr) -> bool:
     return isinstance(node, exp.AggFunc) or (isinstance(node, exp.Anonymous) and _name(node) in _AGGREGATE_NAMES)
 
 
+def aggregates(tree: exp.Expr) -> list[exp.Expr]:
+    """The aggregate functions of an expression, without their clauses."""
+    return [node for node in tree.walk() if _is_aggregate_function(node)]
+
+
+def function_name(node: exp.Expr) -> str:
+    """What sqlglot calls a function, whatever its quotes and its case, or the text where it does not know it; '' for
+    what is no function."""
+    return _name(node)
+
+
 def columns(sql: str) -> frozenset[str]:
     """The columns that the expression reads (lambda variables are none).
 
@@ -442,8 +453,8 @@ def _check_aggregate(sql: str) -> str:
     tree = parse(sql)
     if not is_aggregate(tree):
         raise ValueError(f"expected an aggregate such as 'sum(quantity)', got {sql!r}")
-    aggregates = [node for node in tree.walk() if _is_aggregate_function(node)]
-    if any(_is_aggregate_function(above) for node in aggregates for above in _above(node)):
+    found = aggregates(tree)
+    if any(_is_aggregate_function(above) for node in found for above in _above(node)):
         raise ValueError(f"expected no aggregate inside another, got {sql!r}")
     if tree.find(exp.Distinct):
         raise ValueError(
@@ -457,7 +468,7 @@ def _check_aggregate(sql: str) -> str:
             f"{_name(order_dependent)}() depends on the order in which rows are read, got {sql!r}: "
             "use min_by(value, event_time) or max_by(value, event_time)"
         )
-    for node in aggregates:
+    for node in found:
         if isinstance(node, _GATHERING) and not isinstance(node.this, exp.Order):
             gathered = node.sql(dialect="spark")
             if isinstance(node, exp.GroupConcat):
@@ -480,6 +491,12 @@ def split_order_by(sql: str) -> tuple[str, ...]:
         ValueError: if the text is no such list.
     """
     return tuple(term.sql(dialect="spark") for term in _order_terms(sql))
+
+
+def order_terms(sql: str) -> tuple[tuple[str, str], ...]:
+    """The expression of each term of an ORDER BY list, and what says in which direction it goes: ` DESC`, or ``."""
+    pairs = ((term.sql(dialect="spark"), term.this.sql(dialect="spark")) for term in _order_terms(sql))
+    return tuple((expression, whole.removeprefix(expression)) for whole, expression in pairs)
 
 
 def order_by_columns(sql: str) -> frozenset[str]:

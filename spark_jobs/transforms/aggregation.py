@@ -1,11 +1,12 @@
 """Groups, measures and ranks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import COUNTED_UPTO, EVENTS, GAP, JUDGED, SESSION
+from spark_jobs.plan.comparing import MAY_BE, Leeway
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Aggregate, Session, TopN, Window
 from spark_jobs.spec.durations import duration_ms
@@ -13,7 +14,7 @@ from spark_jobs.spec.expressions import split_order_by
 from spark_jobs.spec.names import in_spark
 
 
-def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> DataFrame:
+def aggregate(events: DataFrame, step: Aggregate, event_time: str | None, leeways: Sequence[Leeway] = ()) -> DataFrame:
     """One row for each window and key: `window_start`, `window_end`, the key, the measures and `__events`.
 
     Events may have `JUDGED`, the watermark by which they came too late for some of their windows, with `COUNTED_UPTO`,
@@ -21,6 +22,12 @@ def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> Dat
 
     On a stream this is Spark's own stateful aggregation; in batch it gives the rows that the stream would give if no
     event came late.
+
+    Args:
+        events: of the windows.
+        step: that groups them.
+        event_time: the column that windows go by.
+        leeways: measures of which a column says, too, which values they may have: `MAY_BE` and their name.
     """
     keys: list[Column] = columns_of(step.by)
     if step.window is not None:
@@ -37,13 +44,15 @@ def aggregate(events: DataFrame, step: Aggregate, event_time: str | None) -> Dat
             window = F.col("__window")
         keys.insert(0, window)
     measures = [F.expr(sql).alias(name) for name, sql in step.measures.items()]
-    grouped = events.groupBy(*keys).agg(*measures, _event_count().alias(EVENTS))
+    parts = [F.expr(sql).alias(name) for each in leeways for name, sql in each.parts.items()]
+    grouped = events.groupBy(*keys).agg(*measures, *parts, _event_count().alias(EVENTS))
     bounds = (
         [F.col("__window.start").alias("window_start"), F.col("__window.end").alias("window_end")]
         if step.window is not None
         else []
     )
-    return grouped.select(*bounds, *columns_of((*step.by, *step.measures, EVENTS)))
+    may_be = [F.expr(each.values).alias(f"{MAY_BE}{each.measure}") for each in leeways]
+    return grouped.select(*bounds, *columns_of((*step.by, *step.measures)), *may_be, F.col(EVENTS))
 
 
 def _event_count() -> Column:
@@ -51,15 +60,16 @@ def _event_count() -> Column:
     return F.sum(F.lit(1).cast("bigint"))
 
 
-def top_n(results: DataFrame, step: TopN, by: Iterable[str]) -> DataFrame:
+def top_n(results: DataFrame, step: TopN, by: Iterable[str], *, terms: Sequence[str] | None = None) -> DataFrame:
     """The first n rows of each window, with their `rank`; ties go by the key.
 
     Args:
         results: all groups of the windows that they belong to.
         step: how many, in which order.
         by: the key of a group inside its window.
+        terms: of another order; None: that of the step.
     """
-    order = ", ".join((*split_order_by(step.order_by), *(in_spark(name) for name in by)))
+    order = ", ".join((*(terms or split_order_by(step.order_by)), *(in_spark(name) for name in by)))
     rank = F.expr(f"row_number() OVER (PARTITION BY window_start, window_end ORDER BY {order})")
     with_rank = results.withColumn("rank", rank).where(F.col("rank") <= step.n)
     bounds = ["window_start", "window_end", "rank"]

@@ -33,17 +33,23 @@ class Branches:
         plan: of the pipeline.
         lookups: table -> its rows, for `Enrich`.
         cut_us: windows that end at or before it are passed over, as they are computed in batch; None: none is.
+        to_compare: whether results say, too, which values their measures may have: see `plan/comparing.py`.
     """
 
     def __init__(
-        self, plan: LogicalPlan, lookups: Mapping[str, DataFrame] | None = None, *, cut_us: int | None = None
+        self,
+        plan: LogicalPlan,
+        lookups: Mapping[str, DataFrame] | None = None,
+        *,
+        cut_us: int | None = None,
+        to_compare: bool = False,
     ) -> None:
         if plan.operator is None or not isinstance(plan.definition, Pipeline):
             raise TypeError(f"expected the plan of a pipeline, got that of `{plan.definition.name}`")
         self._plan = plan
         self._lookups = lookups or {}
         self.operator: Operator = plan.operator
-        self.transform = transform_of(self.operator)
+        self.transform = transform_of(self.operator, to_compare=to_compare)
         self.cut_us = cut_us
         self.verdict: Verdict = self.operator.verdict if cut_us is None else self.operator.verdict.beyond(cut_us)
 

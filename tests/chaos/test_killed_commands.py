@@ -74,6 +74,7 @@ def test_a_replay_killed_around_its_last_commit_moves_each_row_once(
     assert f"rows read again 1,000 = replayed {len(passes)} + set aside as before {1000 - len(passes)}" in told
 
 
+# The same steps within the process of the test: tests/spark/test_bootstrap.py.
 @pytest.mark.long
 def test_a_rebuild_killed_in_its_swap_is_finished_by_the_next_one(
     spark: SparkSession, lake: Lake, tmp_path: Path

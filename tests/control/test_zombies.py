@@ -41,6 +41,7 @@ ONE, ALL = READERS[:1], READERS
 @pytest.mark.parametrize(
     ("kind", "with_reset", "readers"),
     [
+        # A folder excludes a second writer of a commit as MinIO does: tests/services/test_conditional_create.py.
         pytest.param("folder", False, ONE, id="folder", marks=pytest.mark.long),
         # What the tables do of a reset: tests/spark/test_reset.py.
         pytest.param("minio", False, ONE, id="minio"),

@@ -13,6 +13,7 @@ from spark_jobs.console.laptop.airflow import AirflowError
 from spark_jobs.lake.tables import exists, open_table, row_count
 from tests.dags.machine import Machine, Run, machine, until
 
+# A backfill of one range, from the form: tests/dags/test_streams_under_airflow.py.
 pytestmark = pytest.mark.long
 
 DAG = "backfill_top_products"

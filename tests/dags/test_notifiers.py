@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from airflow.sdk import Variable
 from tidemark_dags import notifiers
 
 from spark_jobs.control import monitor
 from spark_jobs.lake import Lake
+from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.pipelines import registry
 from tests.dags.receiver import listening
 from tests.support.deploying import deploy
@@ -102,3 +104,36 @@ def test_a_breach_that_nobody_took_is_told_once_at_the_next_look(
         assert there.of("shop_totals") == [("/alerts", "no-supervisor", "began")]
         look(7)
         assert len(there.received) == 1
+
+
+def test_a_lake_that_is_not_there_is_told_once_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its disk is not mounted; under Airflow: tests/dags/test_streams_under_airflow.py (long)."""
+    noted: dict[str, str] = {}
+    monkeypatch.setattr(notifiers, "log", lambda text, level=0: None)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_NOTIFIERS", '[{"kind": "webhook", "conn_id": "ops"}]')
+    configured = Variable.get
+    # Without a database Airflow keeps no variable; those of the environment it reads itself.
+    monkeypatch.setattr(Variable, "get", lambda name, **rest: noted.get(name) or configured(name, **rest))
+    monkeypatch.setattr(Variable, "set", lambda name, value, **_: noted.update({name: value}))
+    monkeypatch.setattr(Variable, "delete", noted.pop)
+    lake, now = Lake(str(tmp_path / "lake")).ensure_exists(), datetime.now(UTC)
+    deploy(lake, [registry()["shop_totals"]])
+    Path(lake.uri).rename(tmp_path / "away")
+    Path(lake.uri).mkdir()
+    with listening() as there:
+        monkeypatch.setenv("AIRFLOW_CONN_OPS", there.address)
+        for _ in range(2):
+            with pytest.raises(LakeUnavailableError, match=r"is its disk mounted\?") as refused:
+                monitor.look(lake, now=now)
+            notifiers.notify_lake_unreachable(lake.uri, str(refused.value), now, {})
+        assert list(Path(lake.uri).iterdir()) == []
+        for _ in range(2):
+            notifiers.notify_lake_back(lake.uri, now, {})
+        assert [(body["kind"], body["began"]) for _, body in there.received] == [
+            ("lake-unreachable", True),
+            ("lake-unreachable", False),
+        ]
+    assert noted == {}

@@ -147,7 +147,7 @@ def test_a_halted_pipeline_is_decided_about_in_the_name_of_whoever_answers(here:
     assert rows[0] == ("skip", "admin", "a test")
 
 
-@pytest.mark.long
+@pytest.mark.long  # What a refusal leaves: tests/spark/test_halted.py.
 def test_what_is_rejected_is_not_carried_out_and_noted(here: Machine) -> None:
     name = "ingest_readings"
     open_epoch(here.lake, registry()[name])
@@ -224,7 +224,7 @@ def test_streams_outlive_airflow(here: Machine) -> None:
     assert here.pulse().pid == before.pid  # type: ignore[union-attr]
 
 
-@pytest.mark.long
+@pytest.mark.long  # test_streams_outlive_airflow brings Airflow back, with the database that it had.
 def test_a_database_of_airflow_that_is_gone_is_set_up_again(here: Machine) -> None:
     until(lambda: not _looking(here), 120, "the end of the monitor's run")
     here.airflow.stop(within_s=0, everyone=True)
@@ -282,7 +282,7 @@ def test_a_notifier_that_cannot_be_reached_hides_nothing(here: Machine) -> None:
     assert "entry 0 (webhook): 'ALERT ingest_clicks: not-running' could not be delivered" in telling[0]
 
 
-@pytest.mark.long
+@pytest.mark.long  # Without Airflow: tests/dags/test_notifiers.py.
 def test_an_unreachable_lake_is_told_once_and_streams_go_on_afterwards(here: Machine, receiver: Receiver) -> None:
     """As when its disk is not mounted: an empty folder is in its place."""
     driver = here.pulse()

@@ -15,8 +15,8 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
 from spark_jobs.batch import backfill, planning
+from spark_jobs.batch.comparing import TableComparison
 from spark_jobs.batch.planning import plan_backfill
-from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.small import SmallCommits
@@ -125,7 +125,7 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
         raise RuntimeError("cut off")
 
     if point == "before the result":
-        monkeypatch.setattr(Recompute, "results", cut)
+        monkeypatch.setattr(TableComparison, "results", cut)
     else:
         monkeypatch.setattr(planning, "settle", cut)
     with pytest.raises(RuntimeError, match="cut off"):
@@ -155,7 +155,7 @@ def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
     def cut(*_: Any, **__: Any) -> None:
         raise RuntimeError("cut off")
 
-    place = (backfill, "revise_tables") if point == "before the groups" else (Recompute, "results")
+    place = (backfill, "revise_tables") if point == "before the groups" else (TableComparison, "results")
     monkeypatch.setattr(*place, cut)
     with pytest.raises(RuntimeError, match="cut off"):
         run_backfill(spark, copy, RANKING, mode="as-streamed")
@@ -302,12 +302,12 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
 ) -> None:
     lake, definition = windows, pipeline()
     _, whole = plan_backfill(lake, definition, BEGIN, END)
-    monkeypatch.setattr(planning, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 6)
+    monkeypatch.setattr(planning, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 8)
     target, plan = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))
-    assert len(plan.slices) > 3
+    assert len(plan.slices) > 2
 
     def stop(part: planning.Slice, done: backfill.Done | None) -> None:
-        if done is not None and part.number == 2:
+        if done is not None and part.number == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -317,7 +317,7 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
     left = [part.number for part in rest.slices if not part.nothing_to_do]
     assert left
     # An event with windows in two slices is left to the next run over both.
-    assert len([number for number in left if number < 3]) <= 1
+    assert len([number for number in left if number < 2]) <= 1
 
     run_backfill(spark, lake, definition)
     assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))

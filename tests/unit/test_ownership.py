@@ -1,13 +1,14 @@
 """One pipeline writes a table, also while it has no rows yet; without a JVM."""
 
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from spark_jobs.lake import ownership
 from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError
-from spark_jobs.lake.ownership import Owner, give_back, own, records, refuse_others
+from spark_jobs.lake.ownership import Owner, give_back, own, records, refuse_lost, refuse_others
 from spark_jobs.lake.reset import refuse_tables_of_others, reset
 from spark_jobs.spec import Sink
 from tests.support.builders import a_lake, a_pipeline, a_stamp, write
@@ -60,7 +61,7 @@ def test_of_many_that_begin_at_once_one_gets_the_table(lake):
         try:
             own(lake, definition)
             open_epoch(lake, definition)
-            refuse_others(lake, definition)
+            refuse_lost(lake, definition)
             got.append(definition.name)
         except CheckpointError:
             refused.append(definition.name)
@@ -93,13 +94,41 @@ def test_a_table_that_a_pipeline_has_left_is_nobodys(lake):
 
 
 def test_one_that_died_before_its_first_epoch_keeps_nobody_out(lake):
-    own(lake, FIRST)
+    took(lake, FIRST, ago=timedelta(hours=1))
     own(lake, SECOND)
     open_epoch(lake, SECOND)
     open_epoch(lake, FIRST)
     # It goes on after all: the look after its epoch tells it.
     with pytest.raises(CheckpointError, match="is written by `sales_by_hour`"):
-        refuse_others(lake, FIRST)
+        refuse_lost(lake, FIRST)
+    refuse_lost(lake, SECOND)
+
+
+def test_one_that_is_about_to_begin_is_not_robbed(lake):
+    took(lake, FIRST, ago=timedelta(seconds=30))
+    with pytest.raises(CheckpointError, match=TAKEN):
+        own(lake, SECOND)
+
+
+def test_one_that_begins_while_it_is_robbed_gets_its_table_back(lake, monkeypatch):
+    took(lake, FIRST, ago=timedelta(hours=1))
+    create = ownership.Records.append
+
+    def begins_first(kept, number, value):
+        open_epoch(lake, FIRST)
+        monkeypatch.undo()
+        create(kept, number, value)
+
+    monkeypatch.setattr(ownership.Records, "append", begins_first)
+    with pytest.raises(CheckpointError, match=TAKEN):
+        own(lake, SECOND)
+    refuse_lost(lake, FIRST)
+
+
+def took(lake, definition, *, ago):
+    """As a start that died, or goes on later, has left it."""
+    since = datetime.now(UTC) - ago
+    records(lake, definition.sink.table).append(1, Owner(pipeline=definition.name, since=since))
 
 
 def test_only_its_owner_gives_a_table_back(lake):

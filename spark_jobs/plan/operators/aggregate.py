@@ -108,6 +108,11 @@ class Grouped(Operator):
         return (*self.statistics, *self.step.by)
 
     @property
+    def measures(self) -> Mapping[str, str]:
+        """Those of the step."""
+        return self.step.measures
+
+    @property
     def content(self) -> tuple[str, ...]:
         """Window, key, and how many events."""
         return (*self.keys, EVENTS)

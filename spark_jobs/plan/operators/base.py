@@ -161,6 +161,17 @@ class Operator(ABC):
         return False
 
     @property
+    def measures(self) -> Mapping[str, str]:
+        """Columns that aggregate several events -> how; none where a row is of one event, or of a pair."""
+        return {}
+
+    @property
+    def reads_as_stream(self) -> bool:
+        """Whether no result may count an event that the stream has not read: the ledger could not tell it from one that
+        was counted twice, or only its batch decides about it."""
+        return self.follows_result
+
+    @property
     def row_keys(self) -> tuple[str, ...]:
         """Columns that no two rows of the result share, copies of events included."""
         return self.keys

@@ -72,6 +72,11 @@ class Joined(Operator):
         return self.touches, self.touches
 
     @property
+    def reads_as_stream(self) -> bool:
+        """Each event of the result is one that the ledger counts, on time or late."""
+        return True
+
+    @property
     def row_keys(self) -> tuple[str, ...]:
         """The events of both sides, by their identity: a copy has the same id."""
         left, right = self.sides

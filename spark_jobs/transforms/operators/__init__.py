@@ -18,9 +18,9 @@ _TRANSFORMS: dict[str, type[Transform[Any]]] = {
 }
 
 
-def transform_of(operator: Operator) -> Transform[Any]:
+def transform_of(operator: Operator, *, to_compare: bool = False) -> Transform[Any]:
     """What computes an operator."""
-    return _TRANSFORMS[operator.kind](operator)
+    return _TRANSFORMS[operator.kind](operator, to_compare=to_compare)
 
 
 __all__ = ["Transform", "transform_of"]

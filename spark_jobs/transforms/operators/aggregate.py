@@ -3,6 +3,7 @@
 from pyspark.sql import DataFrame
 
 from spark_jobs.plan.columns import BATCH, EVENTS, FATE
+from spark_jobs.plan.comparing import leeways
 from spark_jobs.plan.operators.aggregate import Grouped
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Session
@@ -21,7 +22,12 @@ class GroupedTransform(Transform[Grouped]):
         step, time = self.operator.step, self.operator.pipeline.event_time
         if BATCH in events.columns and isinstance(step.window, Session):
             events = with_sessions(events, step.by, column(str(time)), gap_us(step.window))
-        groups = aggregate(events, step, time)
+
+        def type_of(sql: str) -> str:
+            return events.selectExpr(sql).schema[0].dataType.simpleString()
+
+        several = list(leeways(step.measures, type_of)) if self.to_compare else []
+        groups = aggregate(events, step, time, several)
         results = with_row_steps(groups, self.operator.pipeline.result_steps, removed=WITHHELD)
         return results.select(
             *columns_of((*(name for name in results.columns if name not in (EVENTS, FATE)), EVENTS, FATE))

@@ -19,13 +19,14 @@ class Transform(ABC, Generic[Kind]):
 
     Args:
         operator: that the plan has.
+        to_compare: whether rows say, too, which values their measures may have: see `plan/comparing.py`.
     """
 
     one_branch = False
     """Whether a result row is the event's own row, so that one branch both gives results and accounts for events."""
 
-    def __init__(self, operator: Kind) -> None:
-        self.operator = operator
+    def __init__(self, operator: Kind, *, to_compare: bool = False) -> None:
+        self.operator, self.to_compare = operator, to_compare
 
     @abstractmethod
     def results(self, *sides: DataFrame) -> DataFrame:
