@@ -307,7 +307,7 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
     assert len(plan.slices) > 2
 
     def stop(part: planning.Slice, done: backfill.Done | None) -> None:
-        if done is not None and part.number == 1:
+        if done is not None and part.number == 0:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -315,9 +315,8 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
     lakes.assert_balanced(lake, definition)
     _, rest = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))
     left = [part.number for part in rest.slices if not part.nothing_to_do]
-    assert left
     # An event with windows in two slices is left to the next run over both.
-    assert len([number for number in left if number < 2]) <= 1
+    assert any(number > 0 for number in left)
 
     run_backfill(spark, lake, definition)
     assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))
