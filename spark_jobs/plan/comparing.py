@@ -35,8 +35,8 @@ _SUMS, _MEANS = {"sum", "try_sum"}, {"avg", "mean", "try_avg"}
 _VARIANCES = {"variance": 2, "variance_pop": 1}
 _DEVIATIONS = {"stddev": 2, "stddev_samp": 2, "std": 2, "stddev_pop": 1}
 _COVARIANCES = {"covar_samp": 2, "covar_pop": 1}
-# sqlglot's names of max_by and min_by -> which of the values they compare is the best.
-_CHOICES = {"arg_max": ("max_by", "array_max"), "arg_min": ("min_by", "array_min")}
+# sqlglot's names of max_by and min_by -> what gives the best of the values that they compare.
+_CHOICES = {"arg_max": ("max_by", "max"), "arg_min": ("min_by", "min")}
 _CUT = {"approx_quantile": "percentile_approx", "hll_sketch_agg": "hll_sketch_agg", "hll_union_agg": "hll_union_agg"}
 # Sums without a bound of their own here.
 _UNBOUNDED = {"skewness", "kurtosis"}
@@ -152,7 +152,7 @@ class _Choice:
     Attributes:
         node: the function in its expression.
         ties: SQL of an aggregate: the first events, with `x` and `y`.
-        best: the function that gives the `y` of those that tie.
+        best: SQL of an aggregate: the `y` of those that tie.
     """
 
     node: exp.Expr
@@ -171,9 +171,10 @@ def _atoms(sql: str, type_of: TypeOf) -> Iterator[_Atom]:
         if name in _CHOICES:
             value, order = arguments
             where = f"({order}) IS NOT NULL" + (f" AND ({condition})" if condition else "")
+            clause = f" FILTER (WHERE {where})"
             both = f"named_struct('x', {value}, 'y', {order})"
             function, best = _CHOICES[name]
-            yield _Choice(node, f"{function}({both}, {order}, {MOST_TIES}) FILTER (WHERE {where})", best)
+            yield _Choice(node, f"{function}({both}, {order}, {MOST_TIES}){clause}", f"{best}({order}){clause}")
         else:
             yield _sum(node, name, arguments, condition, type_of) or _Fixed(node)
 
@@ -240,9 +241,9 @@ def _leeway(name: str, sql: str, atoms: list[_Atom], several: int, number: int) 
             if atom.unless is not None:
                 unknown.append(atom.unless.format(slack=f"{several} * {part}_slack"))
         if isinstance(atom, _Choice):
-            parts[part] = atom.ties
-            first = f"{atom.best}(transform({part}, e -> e.y))"
-            ties = f"filter({part}, e -> e.y <=> {first})"
+            parts |= {part: atom.ties, f"{part}_best": atom.best}
+            # Not the best of the array itself, which Spark would look for once for each of its elements.
+            ties = f"filter({part}, e -> e.y <=> {part}_best)"
             chosen = f"transform({ties}, e -> e.x)"
             # Of no event the choice is null, and the other parts have their values all the same.
             tied[hole] = f"IF(size({ties}) > 0, {chosen}, array(get({chosen}, 0)))"
