@@ -210,7 +210,7 @@ def _sum(node: exp.Expr, name: str, arguments: list[str], condition: str | None,
         spreads = [of("var_pop", each) for each in (x, y)]
         squares = [of("avg", f"{each} * {each}") for each in (x, y)]
         if name == "corr":
-            conditions = " + ".join(f"sqrt({q} / {p})" for q, p in zip(squares, spreads, strict=True))
+            conditions = " + ".join(f"sqrt({q} / nullif({p}, 0))" for q, p in zip(squares, spreads, strict=True))
             return _Sum(node, f"4 * {rounding} * (1 + {conditions})", unless="coalesce({slack}, 1) >= 1")
         crossed = " + ".join(
             f"sqrt({of_x} * {of_y})"
