@@ -97,9 +97,10 @@ def batches_of(target: Target, table: str) -> Batches:
     last = max((upto[0] if upto[1] >= 0 else upto[0] - 1 for upto, _, _ in ends), default=before[0] - 1)
     for version, files in numbers_between(target, table, before[0], last):
         for index, numbers in enumerate(files):
-            while ends[number][0] < (version, index):
+            while number < len(ends) and ends[number][0] < (version, index):
                 number += 1
-            if numbers and before < (version, index):
+            # It may stand in the middle of the last version.
+            if numbers and before < (version, index) and number < len(ends):
                 parts.append((numbers[0], *ends[number][1:]))
     parts.sort()
     return Batches(*(tuple(part[field] for part in parts) for field in range(3)))

@@ -29,21 +29,22 @@ MAY_BE = "__may_be_"
 """Before the name of a measure: an array of values; it may have each of them, and numbers between them. Null: any."""
 
 MOST_TIES = 1_000
-"""So many events that tie are told apart; of more, any value is taken for right."""
+"""So many events that tie, or pairs of two choices, are told apart; of more, any value is taken for right."""
 
 _SUMS, _MEANS = {"sum", "try_sum"}, {"avg", "mean", "try_avg"}
 _VARIANCES = {"variance": 2, "variance_pop": 1}
 _DEVIATIONS = {"stddev": 2, "stddev_samp": 2, "std": 2, "stddev_pop": 1}
 _COVARIANCES = {"covar_samp": 2, "covar_pop": 1}
-# sqlglot's names of max_by and min_by -> which of the values they compare is the best.
-_CHOICES = {"arg_max": ("max_by", "array_max"), "arg_min": ("min_by", "array_min")}
+# sqlglot's names of max_by and min_by -> what gives the best of the values that they compare.
+_CHOICES = {"arg_max": ("max_by", "max"), "arg_min": ("min_by", "min")}
 _CUT = {"approx_quantile": "percentile_approx", "hll_sketch_agg": "hll_sketch_agg", "hll_union_agg": "hll_union_agg"}
 # Sums without a bound of their own here.
 _UNBOUNDED = {"skewness", "kurtosis"}
 _EXACT_REGRESSIONS = {"regr_count"}
 
 _ROUNDING = "4.5E-16D"
-_FLOATING = ("double", "float")
+# A text is added up as the number that it says.
+_FLOATING = ("double", "float", "string")
 _EXACT_TYPES = ("decimal", "interval")
 
 TypeOf = Callable[[str], str]
@@ -151,7 +152,7 @@ class _Choice:
     Attributes:
         node: the function in its expression.
         ties: SQL of an aggregate: the first events, with `x` and `y`.
-        best: the function that gives the `y` of those that tie.
+        best: SQL of an aggregate: the `y` of those that tie.
     """
 
     node: exp.Expr
@@ -170,9 +171,10 @@ def _atoms(sql: str, type_of: TypeOf) -> Iterator[_Atom]:
         if name in _CHOICES:
             value, order = arguments
             where = f"({order}) IS NOT NULL" + (f" AND ({condition})" if condition else "")
+            clause = f" FILTER (WHERE {where})"
             both = f"named_struct('x', {value}, 'y', {order})"
             function, best = _CHOICES[name]
-            yield _Choice(node, f"{function}({both}, {order}, {MOST_TIES}) FILTER (WHERE {where})", best)
+            yield _Choice(node, f"{function}({both}, {order}, {MOST_TIES}){clause}", f"{best}({order}){clause}")
         else:
             yield _sum(node, name, arguments, condition, type_of) or _Fixed(node)
 
@@ -208,7 +210,7 @@ def _sum(node: exp.Expr, name: str, arguments: list[str], condition: str | None,
         spreads = [of("var_pop", each) for each in (x, y)]
         squares = [of("avg", f"{each} * {each}") for each in (x, y)]
         if name == "corr":
-            conditions = " + ".join(f"sqrt({q} / {p})" for q, p in zip(squares, spreads, strict=True))
+            conditions = " + ".join(f"sqrt({q} / nullif({p}, 0))" for q, p in zip(squares, spreads, strict=True))
             return _Sum(node, f"4 * {rounding} * (1 + {conditions})", unless="coalesce({slack}, 1) >= 1")
         crossed = " + ".join(
             f"sqrt({of_x} * {of_y})"
@@ -226,10 +228,11 @@ def _leeway(name: str, sql: str, atoms: list[_Atom], several: int, number: int) 
     moved: list[dict[str, str]] = []
     tied: dict[str, str] = {}
     unknown: list[str] = []
+    combinations: list[str] = []
     for index, (atom, hole) in enumerate(zip(atoms, holes, strict=True)):
         part = f"__part_{number + index}"
         if not isinstance(atom, _Choice):
-            parts[part] = _whole(atom.node).sql(dialect="spark")
+            parts[part] = _written(_whole(atom.node))
             now[hole] = part
         if isinstance(atom, _Sum):
             parts[f"{part}_slack"] = atom.slack
@@ -238,12 +241,16 @@ def _leeway(name: str, sql: str, atoms: list[_Atom], several: int, number: int) 
             if atom.unless is not None:
                 unknown.append(atom.unless.format(slack=f"{several} * {part}_slack"))
         if isinstance(atom, _Choice):
-            parts[part] = atom.ties
-            first = f"{atom.best}(transform({part}, e -> e.y))"
-            ties = f"filter({part}, e -> e.y <=> {first})"
-            tied[hole] = f"transform({ties}, e -> e.x)"
+            parts |= {part: atom.ties, f"{part}_best": atom.best}
+            # Not the best of the array itself, which Spark would look for once for each of its elements.
+            ties = f"filter({part}, e -> e.y <=> {part}_best)"
+            chosen = f"transform({ties}, e -> e.x)"
+            # Of no event the choice is null, and the other parts have their values all the same.
+            tied[hole] = f"IF(size({ties}) > 0, {chosen}, array(get({chosen}, 0)))"
             now[hole] = f"{part}_one"
-            unknown.append(f"size({ties}) >= {MOST_TIES}")
+            combinations.append(f"greatest(size({ties}), 1)")
+    if combinations:
+        unknown.append(f"{' * '.join(combinations)} >= {MOST_TIES}")
     each = [_filled(text, {**now, **change}) for change in (moved if moved else [{}])]
     values = [_for_each(f"array({', '.join(each)})", tied, now)]
     array = f"concat(array({in_spark(name)}), {', '.join(values)})"
@@ -288,13 +295,29 @@ def _filled(text: str, holes: Mapping[str, str]) -> str:
 
 
 def _whole(node: exp.Expr) -> exp.Expr:
-    """A function with its clause."""
-    return node.parent if isinstance(node.parent, exp.Filter) else node
+    """A function with its clauses."""
+    while isinstance(node.parent, exp.Filter | exp.WithinGroup):
+        node = node.parent
+    return node
+
+
+def _written(node: exp.Expr) -> str:
+    """A function with its clauses. By itself sqlglot gives an exact percentile as an approximate one, and texts that
+    are joined without a sign as joined by commas."""
+    match node:
+        case exp.Filter():
+            return f"{_written(node.this)} FILTER ({node.expression.sql(dialect='spark').strip()})"
+        case exp.WithinGroup():
+            return f"{_written(node.this)} WITHIN GROUP ({node.expression.sql(dialect='spark').strip()})"
+    if isinstance(node, exp.GroupConcat) and node.args.get("separator") is None:
+        node = node.copy()
+        node.set("separator", exp.Literal.string(""))
+    return node.sql(dialect="spark")
 
 
 def _condition(node: exp.Expr) -> str | None:
     whole = _whole(node)
-    return whole.expression.this.sql(dialect="spark") if whole is not node else None
+    return whole.expression.this.sql(dialect="spark") if isinstance(whole, exp.Filter) else None
 
 
 def _arguments(node: exp.Expr) -> list[str]:

@@ -74,7 +74,8 @@ def _among(value: str, values: str, kind: DataType, names: Iterator[str]) -> str
         )
         as_long = f"exists({values}, {one} -> size({one}) = size({value}))"
         all_of_them = f"forall(sequence(0, size({value}) - 1), {index} -> {element})"
-        return f"IF({value} IS NULL, {both_null}, {as_long} AND (size({value}) = 0 OR {all_of_them}))"
+        # Asked first: element by element, Spark computes the arrays anew for each element.
+        return f"({is_one} OR IF({value} IS NULL, {both_null}, {as_long} AND (size({value}) = 0 OR {all_of_them})))"
     least, most = f"array_min({values})", f"array_max({values})"
     between = f"{value} >= {least} - abs({least}) * {_SAME_DIGITS} AND {value} <= {most} + abs({most}) * {_SAME_DIGITS}"
     return f"({is_one} OR coalesce({between}, false))"

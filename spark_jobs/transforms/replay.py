@@ -91,19 +91,24 @@ def _sessions(events: pa.Table) -> pa.Table:
     columns = [events.column(name).to_pylist() for name in (BATCH, CLOSED, _AT, _GAP)]
     rows = sorted(enumerate(zip(*columns, strict=True)), key=itemgetter(1))
     found: list[tuple[int, int]] = [(0, 0)] * events.num_rows
-    # Sessions in the state: from, up to, and which events they have.
+    # Sessions in the state, and those that have left it: from, up to, and which events they have.
     state: list[tuple[int, int, list[int]]] = []
+    ended: list[tuple[int, int, list[int]]] = []
     for index, (_, closed_us, at_us, gap_us) in rows:
         begin, end, members = at_us, at_us + gap_us, [index]
         kept = []
         for session in state:
             if session[1] <= closed_us:
-                continue
-            if session[0] <= end and begin <= session[1]:
-                begin, end, members = min(begin, session[0]), max(end, session[1]), members + session[2]
+                ended.append(session)
+            elif session[0] <= end and begin <= session[1]:
+                begin, end = min(begin, session[0]), max(end, session[1])
+                # The longer list takes the other in: a session of n events is not copied n times.
+                fewer, members = sorted((members, session[2]), key=len)
+                members += fewer
             else:
                 kept.append(session)
         state = [*kept, (begin, end, members)]
+    for begin, end, members in (*ended, *state):
         for member in members:
             found[member] = begin, end
     begins, ends = zip(*found, strict=True)

@@ -27,6 +27,7 @@ class TestWhichMeasures:
             *(
                 "sum(d)",
                 "sum(f)",
+                "sum(s)",
                 "avg(d)",
                 "avg(i)",
                 "mean(d)",
@@ -208,16 +209,39 @@ class TestValues:
 
     def test_what_is_exact_beside_a_sum_stays_as_it_is(self):
         (each,) = found({"m": "named_struct('mean', avg(d), 'n', count(*) FILTER (WHERE i > 1))"}).values()
-        assert each.parts["__part_1"] == "COUNT(*) FILTER(WHERE i > 1)"
+        assert each.parts["__part_1"] == "COUNT(*) FILTER (WHERE i > 1)"
         assert "COUNT" not in each.values
         assert each.values.count("__part_1 AS n") == 2
 
     def test_a_choice_is_any_of_those_that_tie(self):
         (each,) = found({"m": "upper(max_by(s, i) FILTER (WHERE s <> 'x'))"}).values()
         assert each.parts == {
-            "__part_0": "max_by(named_struct('x', s, 'y', i), i, 1000) FILTER (WHERE (i) IS NOT NULL AND (s <> 'x'))"
+            "__part_0": "max_by(named_struct('x', s, 'y', i), i, 1000) FILTER (WHERE (i) IS NOT NULL AND (s <> 'x'))",
+            "__part_0_best": "max(i) FILTER (WHERE (i) IS NOT NULL AND (s <> 'x'))",
         }
         assert "array(UPPER(__part_0_one))" in each.values
+
+    @pytest.mark.parametrize("condition", ["", " FILTER (WHERE i > 1)"])
+    def test_an_order_goes_with_its_function(self, condition):
+        exact = f"PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY d){condition}"
+        (each,) = found({"m": f"{exact} - avg(d)"}).values()
+        assert exact in each.parts.values()
+        assert "WITHIN" not in each.values
+        assert "FILTER" not in each.values
+
+    def test_texts_are_joined_as_they_were_beside_a_sum(self):
+        (each,) = found({"m": "concat(listagg(s) WITHIN GROUP (ORDER BY s), CAST(avg(d) AS STRING))"}).values()
+        assert "LISTAGG(s, '') WITHIN GROUP (ORDER BY s)" in each.parts.values()
+
+    def test_a_choice_among_no_events_is_null_beside_others(self):
+        (each,) = found({"m": "named_struct('a', max_by(s, i), 'b', max_by(s, d))"}).values()
+        # As many values as there are pairs; a choice that has no event counts as one.
+        first, second = (f"filter(__part_{n}, e -> e.y <=> __part_{n}_best)" for n in (0, 1))
+        pairs = f"greatest(size({first}), 1) * greatest(size({second}), 1)"
+        assert each.values.startswith(f"IF({pairs} >= 1000, NULL, ")
+        for ties in (first, second):
+            chosen = f"transform({ties}, e -> e.x)"
+            assert f"IF(size({ties}) > 0, {chosen}, array(get({chosen}, 0)))" in each.values
 
     def test_a_condition_of_a_sum_is_one_of_its_slack(self):
         (each,) = found({"m": "sum(d) FILTER (WHERE i > 1)"}).values()

@@ -1,5 +1,6 @@
 """Commits of other programs on results: counted from their files, and settled by a backfill of their range."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -133,6 +134,15 @@ class TestWhatIsCounted:
         write_deltalake(lake.table_uri(TABLE), rows_of(a_row(12), a_row(16, events=7)), mode="append")
         (told,) = said(lake)
         assert told == f"{TABLE} (version 1, WRITE): added 2 rows of 10 events; there are rows twice now"
+
+    def test_a_program_need_not_say_how_many_rows_it_has_added(self, lake):
+        write_deltalake(lake.table_uri(TABLE), rows_of(a_row(16)), mode="append")
+        log = Path(lake.table_uri(TABLE).removeprefix("file://")) / "_delta_log" / f"{1:020}.json"
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        for action in actions:
+            action.get("commitInfo", {})["operationMetrics"] = {"numFiles": "1"}
+        log.write_text("\n".join(json.dumps(action) for action in actions))
+        assert said(lake) == [f"{TABLE} (version 1, WRITE): added 1 row of 3 events"]
 
     def test_a_table_that_was_written_anew_with_the_same_rows_is_as_it_was(self, lake):
         same = open_table(lake, TABLE).to_pyarrow_table()
