@@ -80,6 +80,8 @@ def _execute_beside_others(spark: SparkSession, target: Target, plan: BackfillPl
             target.look()  # it computes from what was there at its cut
             return _execute(spark, target, plan, part)
         now = Target(target.lake, target.pipeline, force=target.force)
+        # Of a newer epoch it would close windows, by the plan's watermark, that the stream there gives once more.
+        target.basis.refuse_outdated(target.lake)
         late = now.late()  # before the sources: each late event is in them
         versions = {
             "late_version": late.version if late else None,

@@ -250,7 +250,8 @@ def refuse_ended(lake: Lake, epoch: Epoch, table: str) -> None:
         raise CheckpointError(
             f"pipeline `{epoch.pipeline}`: a reset or a rebuild has ended epoch {epoch.number}, and not begun the "
             "next one yet. Nothing was started or written. Start it again when that has ended. If it was interrupted, "
-            f"repeat it: tidemark rebuild {epoch.pipeline}, or tidemark reset {epoch.pipeline} --empty-tables"
+            f"repeat it as it was: tidemark rebuild {epoch.pipeline}, or tidemark reset {epoch.pipeline} with "
+            "--keep-tables or --empty-tables, which takes away the rows"
         )
 
 

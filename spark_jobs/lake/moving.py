@@ -135,7 +135,7 @@ def adopt(lake: Lake, plan: Adoption) -> None:
 
 
 def _folder_in_lake(definition: Definition) -> str | None:
-    """The folder of an ingest's input, relative to the lake, up to a pattern; None: it is not in the lake."""
+    """The folder of an ingest's input, relative to the lake, up to a pattern; None: it knows nothing of the lake."""
     source = definition.source if isinstance(definition, Ingest) else None
     if not isinstance(source, Files) or "://" in source.path or source.path.startswith("/"):
         return None
@@ -149,7 +149,9 @@ def _folder_in_lake(definition: Definition) -> str | None:
 
 
 def _within(address: str, folder: str) -> str:
-    return f"{address}/{folder}/" if folder else f"{address}/"
+    # As Hadoop writes it, also of a folder beside the lake.
+    scheme, rest = ("s3a://", address.removeprefix("s3a://")) if address.startswith("s3a://") else ("", address)
+    return scheme + os.path.normpath(f"{rest}/{folder}").rstrip("/") + "/"
 
 
 def _plain(path: str) -> str:
@@ -181,6 +183,12 @@ def _in_uri(sign: str) -> str:
 
 def _address(epoch: Epoch, folder: str, paths: list[str], before: str | None) -> str:
     """Where the lake was: what stands before the folder in all of these paths."""
+    if folder.split("/")[0] == "..":
+        raise _refused(
+            epoch,
+            f"it names {paths[0]}, and its input {folder} does not lie in the lake",
+            " Make that path lead to the input again, such as by a lake at the address that it had.",
+        )
     if before is not None:
         old = before.rstrip("/")
         if other := next((path for path in paths if not path.startswith(_within(old, folder))), None):

@@ -4,6 +4,7 @@
 one gets the table. A reset that empties it gives it back.
 """
 
+import json
 from datetime import UTC, datetime, timedelta
 
 from spark_jobs.lake.checkpoints import current_epoch, running_definitions
@@ -41,7 +42,7 @@ def refuse_others(lake: Lake, definition: Definition) -> None:
     Raises:
         CheckpointError: if it is.
     """
-    if (other := _other_owner(lake, definition)) is not None:
+    if (other := other_owner(lake, definition.sink.table, definition.name)) is not None:
         raise _refused(definition, other)
 
 
@@ -65,7 +66,7 @@ def own(lake: Lake, definition: Definition) -> None:
     except RecordTakenError:
         refuse_lost(lake, definition)  # of two starts of one pipeline either may have been first
         return
-    if owner is not None and owner.pipeline is not None and current_epoch(lake, owner.pipeline) is not None:
+    if owner is not None and owner.pipeline is not None and _writes(lake, owner.pipeline, definition.sink.table):
         give_back(lake, definition.sink.table, definition.name, to=owner.pipeline)
         raise _refused(definition, owner.pipeline)
 
@@ -77,8 +78,13 @@ def refuse_lost(lake: Lake, definition: Definition) -> None:
         CheckpointError: if it does not.
     """
     _, owner = records(lake, definition.sink.table).newest()
-    if owner is None or owner.pipeline != definition.name:
-        raise _refused(definition, (owner.pipeline if owner is not None else None) or "nobody")
+    if owner is None or owner.pipeline is None:
+        raise CheckpointError(
+            f"pipeline `{definition.name}`: a reset has given its table {definition.sink.table} back meanwhile. "
+            f"Nothing was started or written. Start it again when that has ended: tidemark run {definition.name}"
+        )
+    if owner.pipeline != definition.name:
+        raise _refused(definition, owner.pipeline)
 
 
 def give_back(lake: Lake, table: str, pipeline: str, *, to: str | None = None) -> None:
@@ -93,14 +99,14 @@ def give_back(lake: Lake, table: str, pipeline: str, *, to: str | None = None) -
         return  # another reset has, or somebody has taken it since
 
 
-def _other_owner(lake: Lake, definition: Definition) -> str | None:
-    table, name = definition.sink.table, definition.name
+def other_owner(lake: Lake, table: str, name: str) -> str | None:
+    """Whose a table is, if it is not the pipeline's of this name; None: it is nobody else's."""
     number, owner = records(lake, table).newest()
     if owner is not None:
         if owner.pipeline is None or owner.pipeline == name:
             return None
         begins = datetime.now(UTC) - owner.since < _STARTING
-        return owner.pipeline if begins or current_epoch(lake, owner.pipeline) is not None else None
+        return owner.pipeline if begins or _writes(lake, owner.pipeline, table) else None
     if number:
         return None
     # A lake from before there were owners: whose checkpoint writes to it?
@@ -108,6 +114,13 @@ def _other_owner(lake: Lake, definition: Definition) -> str | None:
         if other != name and its.sink.table == table and query_id(lake, epoch.folder) is not None:
             return other
     return None
+
+
+def _writes(lake: Lake, pipeline: str, table: str) -> bool:
+    """Whether the current epoch of a pipeline has a table for its result: one that left it may have died before it
+    gave it back."""
+    epoch = current_epoch(lake, pipeline)
+    return epoch is not None and json.loads(epoch.definition)["sink"]["table"] == table
 
 
 def _refused(definition: Definition, other: str) -> CheckpointError:

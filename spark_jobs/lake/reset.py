@@ -11,7 +11,7 @@ from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.ownership import give_back, refuse_others
+from spark_jobs.lake.ownership import give_back, other_owner, refuse_others
 from spark_jobs.lake.tables import exists, open_table, row_count
 from spark_jobs.lake.watermarks import published, withdraw
 from spark_jobs.plan import logical as plan
@@ -108,8 +108,13 @@ def newest_epoch(lake: Lake, definition: Definition) -> int:
 
 
 def tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[str, ...]:
-    """What the definition writes now, and what it wrote in the epoch that is over, unless that is another's by now."""
+    """What the definition writes now, and what it wrote in the epoch that is over, unless that is another's by now.
+
+    Raises:
+        CheckpointError: if what it writes now is another's.
+    """
     old = _sink_of(before)
+    refuse_others(lake, definition)
     names = list(tables_of(definition))
     for table in names:
         newest = find_stamp(lake, table, lambda stamp: stamp.role != "heartbeat") if exists(lake, table) else None
@@ -118,7 +123,8 @@ def tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[s
                 f"pipeline `{definition.name}`: its table {table} is written by `{newest.pipeline}`. Nothing was "
                 "reset. Give the pipeline another sink."
             )
-    for table in all_beside(old):
+    left = all_beside(old) if other_owner(lake, old, definition.name) is None else ()
+    for table in left:
         if table not in names and exists(lake, table):
             newest = find_stamp(lake, table, lambda stamp: stamp.role != "heartbeat")
             if newest is not None and newest.pipeline == definition.name:

@@ -9,6 +9,7 @@ import pytest
 from deltalake import write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from spark_jobs.batch import backfill
 from spark_jobs.batch.bootstrap import begin, plan_bootstrap
 from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill
 from spark_jobs.batch.rebuild import plan_rebuild
@@ -174,6 +175,21 @@ class TestABackfill:
         with pytest.raises(OutdatedPlanError, match=f"table {table} was removed and made anew"):
             target.basis.refuse_outdated(lake)
 
+    def test_that_another_revised_is_not_computed_in_the_next_epoch(self, lake, monkeypatch):
+        (target, plan), tried = planned(lake), []
+
+        def superseded(*_):
+            tried.append(1)
+            epoch = reset(lake, a_pipeline(), empty_tables=True).after.number
+            entry = a_batch(1, sources=target.newest.sources)
+            write(lake, TABLE, rows_of(), stamp=a_stamp(0, epoch=epoch, rows=0, ledger=entry))
+            raise SupersededError("repair-1")
+
+        monkeypatch.setattr(backfill, "_execute", superseded)
+        with pytest.raises(OutdatedPlanError, match="epoch 1 of it is over"):
+            backfill.execute(None, target, plan)
+        assert tried == [1]
+
     def test_is_not_planned_while_a_reset_is_at_it(self, lake, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("spark_jobs.lake.reset.begin_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
@@ -181,7 +197,9 @@ class TestABackfill:
                 reset(lake, a_pipeline(), empty_tables=True)
         with pytest.raises(BackfillRefusedError, match="epoch 1 has been ended by a reset or a rebuild"):
             planned(lake)
-        with pytest.raises(CheckpointError, match=r"has ended epoch 1, and not begun the next one.*repeat it"):
+        with pytest.raises(
+            CheckpointError, match=r"has ended epoch 1, and not begun the next.*repeat.*--keep-tables or"
+        ):
             refuse_ended(lake, current_epoch(lake, "hourly_sales"), TABLE)
 
 

@@ -122,6 +122,19 @@ def test_a_lake_at_its_place_and_an_input_outside_of_it_start(tmp_path):
     refuse_moved(lake, pattern, checkpointed(lake, pattern, [f"{lake.uri}/landing/a/sales/1.json"]))
 
 
+def test_an_input_beside_the_lake_starts_and_is_not_read_again_elsewhere(tmp_path):
+    lake, beside = a_lake(tmp_path / "lake"), an_ingest(source=Files("../inbox"))
+    epoch = checkpointed(lake, beside, [f"{tmp_path}/inbox/1.json"])
+    refuse_moved(lake, beside, epoch)
+    assert plan_adoption(lake, beside).before is None
+    (tmp_path / "other").mkdir()
+    moved = Lake(str(shutil.move(lake.uri, tmp_path / "other/lake")))
+    with pytest.raises(CheckpointError, match="Spark would take every file for a new one"):
+        refuse_moved(moved, beside, epoch)
+    with pytest.raises(AdoptionRefusedError, match=r"its input \.\./inbox does not lie in the lake"):
+        plan_adoption(moved, beside)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_path_is_written_as_java_writes_it(name):
     path = f"/lake/{name}"

@@ -1,5 +1,6 @@
 """One pipeline writes a table, also while it has no rows yet; without a JVM."""
 
+import contextlib
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -10,6 +11,7 @@ from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.ownership import Owner, give_back, own, records, refuse_lost, refuse_others
 from spark_jobs.lake.reset import refuse_tables_of_others, reset
+from spark_jobs.lake.tables import open_table
 from spark_jobs.spec import Sink
 from tests.support.builders import a_lake, a_pipeline, a_stamp, write
 
@@ -137,3 +139,35 @@ def test_only_its_owner_gives_a_table_back(lake):
     records(lake, "gold.hourly_sales").append(1, Owner(pipeline="hourly_sales", since=datetime.now(UTC)))
     give_back(lake, "gold.hourly_sales", "sales_by_hour")
     assert owner(lake) == "hourly_sales"
+
+
+def test_a_reset_that_died_before_it_gave_a_table_back_keeps_nobody_out(lake, monkeypatch):
+    took(lake, FIRST, ago=timedelta(hours=1))
+    begun(lake, FIRST)
+    open_table(lake, "gold.hourly_sales").delete()
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_jobs.lake.reset.give_back", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            reset(lake, a_pipeline(sink=Sink("gold.elsewhere")), empty_tables=False)
+    assert owner(lake) == "hourly_sales"
+    own(lake, SECOND)
+    assert owner(lake) == "sales_by_hour"
+
+
+def test_a_table_given_back_during_a_start_is_not_said_to_be_anybodys(lake):
+    begun(lake, FIRST)
+    give_back(lake, "gold.hourly_sales", "hourly_sales")
+    with pytest.raises(CheckpointError, match=r"given its table gold\.hourly_sales back.*run hourly_sales"):
+        refuse_lost(lake, FIRST)
+
+
+@pytest.mark.parametrize("sink", ["gold.hourly_sales", "gold.elsewhere"])
+def test_a_reset_touches_no_table_that_another_owns_and_has_not_written(lake, sink):
+    begun(lake, FIRST)
+    reset(lake, FIRST, empty_tables=True)
+    own(lake, SECOND)
+    open_epoch(lake, SECOND)
+    before = open_table(lake, "gold.hourly_sales").version()
+    with contextlib.suppress(CheckpointError):
+        reset(lake, a_pipeline(sink=Sink(sink)), empty_tables=True)
+    assert open_table(lake, "gold.hourly_sales").version() == before
