@@ -26,8 +26,8 @@ suit_short_lives()
 
 _FIRST = (
     "tests/dags/test_streams_under_airflow.py",
-    "tests/control/test_supervised.py",
     "tests/spark/test_shop_pipelines.py",
+    "tests/control/test_supervised.py",
     "tests/chaos/test_kills.py",
     "tests/control/test_zombies.py",
     "tests/control/test_cluster.py",

@@ -48,7 +48,7 @@ HOME = Path(".airflow")
 _SHOP = ("--streams", "sales", "--rate", "200", "--speed", "60", "--seed", "1")
 _DISORDER = ("--late", "0.01", "--malformed", "0.005", "--future", "0.002")
 
-_READY_S = 180.0
+_READY_S = 300.0
 _DEPLOY_S = 240.0
 _DRAIN_S = 150.0
 
