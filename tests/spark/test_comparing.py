@@ -86,7 +86,6 @@ MEASURES = {
     "mean": "named_struct('of_d', avg(d), 'n', count(*))",
     "both": "array(avg(d), round(sum(d), 2))",
     "spread": "stddev(d)",
-    "level": "corr(d, g)",
     "beside": "percentile_cont(0.5) WITHIN GROUP (ORDER BY d) + avg(d)",
     "last": "max_by(v, g)",
     "pair": "named_struct('a', max_by(v, g), 'none', max_by(v, g) FILTER (WHERE v < 0))",
