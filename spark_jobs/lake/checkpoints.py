@@ -208,6 +208,24 @@ def begin_epoch(
     return epoch
 
 
+def begin_next_epoch(
+    lake: Lake, definition: Definition, number: int, *, tables_emptied: bool = True, cut_us: int | None = None
+) -> Epoch:
+    """As `begin_epoch`, for who has made the tables what this epoch begins with.
+
+    Raises:
+        CheckpointError: if another command began it, with tables that hold something else.
+    """
+    epoch = begin_epoch(lake, definition, number, tables_emptied=tables_emptied, cut_us=cut_us)
+    if (epoch.tables_emptied, epoch.cut_us) != (tables_emptied, cut_us):
+        raise CheckpointError(
+            f"pipeline `{definition.name}`: another reset or rebuild has begun epoch {number} meanwhile, and its "
+            "tables may hold what this one put there. Begin again: tidemark reset "
+            f"{definition.name} --empty-tables"
+        )
+    return epoch
+
+
 def open_epoch(lake: Lake, definition: Definition) -> Epoch:
     """The epoch that a definition runs on: the current one, or the first.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from deltalake import CommitProperties
 
 from spark_jobs.lake.basis import Claim, take_over
-from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, delete_checkpoint
+from spark_jobs.lake.checkpoints import Epoch, begin_epoch, begin_next_epoch, current_epoch, delete_checkpoint
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
@@ -83,7 +83,7 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     if isinstance(definition, Pipeline) and (definition.watermark or definition.name in published(lake)):
         withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
     claim.refuse_lost()
-    after = begin_epoch(lake, definition, number, tables_emptied=empty_tables)
+    after = begin_next_epoch(lake, definition, number, tables_emptied=empty_tables)
     delete_checkpoint(lake, before)
     old = _sink_of(before)
     for table in {old, definition.sink.table} if empty_tables else {old} - {definition.sink.table}:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from deltalake import CommitProperties, write_deltalake
 
 from spark_jobs.lake.basis import Basis, Claim, take_over
-from spark_jobs.lake.checkpoints import Epoch, begin_epoch, delete_checkpoint
+from spark_jobs.lake.checkpoints import Epoch, begin_next_epoch, delete_checkpoint
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.reset import EMPTIED, empty, tables_of_both
@@ -72,7 +72,7 @@ def swap(
         _overwrite(lake, content, claim)
     withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
     claim.refuse_lost()
-    epoch = begin_epoch(lake, definition, number, cut_us=cut_us)
+    epoch = begin_next_epoch(lake, definition, number, cut_us=cut_us)
     delete_checkpoint(lake, before)
     for content in contents:
         remove_aside(lake, content.aside)

@@ -94,7 +94,7 @@ def test_a_rebuild_killed_in_its_swap_is_finished_by_the_next_one(
     dies_after("_overwrite")
     assert table(lake) == old
     assert rebuild.unfinished(lake, changed) is None
-    dies_after("begin_epoch")
+    dies_after("begin_next_epoch")
     assert rebuild.unfinished(lake, changed) is not None
     swapped = table(lake)
     assert swapped != old

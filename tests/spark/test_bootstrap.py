@@ -152,7 +152,7 @@ def test_a_rebuild_for_a_changed_measure_is_finished_by_a_second_attempt(spark: 
     assert re.search(r"window_start=.*, k=", found.examples[0].row)
 
     # Interrupted between the swap and the new epoch, and done again.
-    with patch.object(swapping, "begin_epoch", side_effect=RuntimeError("killed")), pytest.raises(RuntimeError):
+    with patch.object(swapping, "begin_next_epoch", side_effect=RuntimeError("killed")), pytest.raises(RuntimeError):
         rebuild.swap(spark, target, plan)
     bronze.append(batches[3])
     found = rebuilt(spark, lake, changed)
@@ -188,7 +188,7 @@ def test_a_changed_window_of_a_live_ranking_is_swapped_with_its_groups(spark: Sp
     assert_sound(spark, lake, changed)
 
 
-SWAP = (("take_over", 1), ("empty", 1), ("_overwrite", 1), ("_overwrite", 2), ("withdraw", 1), ("begin_epoch", 1))
+SWAP = (("take_over", 1), ("empty", 1), ("_overwrite", 1), ("_overwrite", 2), ("withdraw", 1), ("begin_next_epoch", 1))
 """Steps of the swap of a live ranking, and which call of each is the last one that is done."""
 
 
@@ -229,7 +229,7 @@ def test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next(
             rebuild.swap(spark, target, plan)
         swapped |= (step, call) == ("_overwrite", 2)
         assert (table(lake) == old) != swapped, "the result has its old rows or its new ones, never a part"
-        assert (rebuild.unfinished(lake, changed) is None) == (step != "begin_epoch")
+        assert (rebuild.unfinished(lake, changed) is None) == (step != "begin_next_epoch")
     rebuild.remove_built(lake, changed)
     assert not built_beside(lake, "gold.activity")
     bronze.append(batches[2])

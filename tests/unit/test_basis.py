@@ -192,7 +192,9 @@ class TestABackfill:
 
     def test_is_not_planned_while_a_reset_is_at_it(self, lake, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr("spark_jobs.lake.reset.begin_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
+            patch.setattr(
+                "spark_jobs.lake.reset.begin_next_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("full"))
+            )
             with pytest.raises(OSError, match="full"):
                 reset(lake, a_pipeline(), empty_tables=True)
         with pytest.raises(BackfillRefusedError, match="epoch 1 has been ended by a reset or a rebuild"):
@@ -242,7 +244,7 @@ class TestARebuild:
     def test_that_comes_second_is_refused_at_the_first_table(self, lake, monkeypatch):
         first, second = built(lake, rows=[a_row(5)]), built(lake, rows=[a_row(6)])
         with monkeypatch.context() as patch:
-            patch.setattr(swapping, "begin_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
+            patch.setattr(swapping, "begin_next_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
             with pytest.raises(OSError, match="full"):
                 swap_in(lake, *first)
         versions = [open_table(lake, name).version() for name in tables_of(CHANGED)]

@@ -5,7 +5,8 @@ import pytest
 
 from spark_jobs.control import orders
 from spark_jobs.lake import reset as module
-from spark_jobs.lake.checkpoints import current_epoch, open_epoch
+from spark_jobs.lake.basis import Claim
+from spark_jobs.lake.checkpoints import begin_epoch, current_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.reset import reset
 from spark_jobs.lake.tables import open_table, row_count
@@ -40,7 +41,7 @@ def rows(lake, table):
 def test_an_interrupted_reset_lets_nothing_commit_and_can_be_repeated(lake, monkeypatch):
     a_result(lake, "gold.hourly_sales")
     with monkeypatch.context() as patch:
-        patch.setattr(module, "begin_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("no space")))
+        patch.setattr(module, "begin_next_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("no space")))
         with pytest.raises(OSError, match="no space"):
             reset(lake, a_pipeline(), empty_tables=True)
     assert current_epoch(lake, "hourly_sales").number == 1
@@ -49,6 +50,21 @@ def test_an_interrupted_reset_lets_nothing_commit_and_can_be_repeated(lake, monk
     done = reset(lake, a_pipeline(), empty_tables=True)
     assert (done.after.number, rows(lake, "gold.hourly_sales")) == (2, 0)
     assert buried(lake, "gold.hourly_sales")
+
+
+def test_a_reset_that_a_rebuild_overtakes_at_its_end_says_so(lake, monkeypatch):
+    a_result(lake, "gold.hourly_sales")
+
+    def overtaken(self):
+        begin_epoch(lake, a_pipeline(), 2, cut_us=1_000_000)
+
+    monkeypatch.setattr(Claim, "refuse_lost", overtaken)
+    with pytest.raises(
+        CheckpointError, match=r"another reset or rebuild has begun epoch 2.*reset hourly_sales --empty"
+    ):
+        reset(lake, a_pipeline(), empty_tables=True)
+    monkeypatch.undo()
+    assert reset(lake, a_pipeline(), empty_tables=True).after.number == 3
 
 
 def test_tables_that_only_the_old_definition_wrote_are_reset_too(lake):
