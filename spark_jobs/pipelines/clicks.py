@@ -1,6 +1,6 @@
 """Clicks in the shop, from JSON files."""
 
-from spark_jobs.spec import Files, Ingest, NotNull, Sink
+from tidemark import Files, Ingest, NotNull, Sink
 
 ingest_clicks = Ingest(
     name="ingest_clicks",

@@ -1,6 +1,6 @@
 """Each customer as known now: the newest change. Other pipelines look it up."""
 
-from spark_jobs.spec import Aggregate, NotNull, Pipeline, Sink, Table, Unique
+from tidemark import Aggregate, NotNull, Pipeline, Sink, Table, Unique
 
 customer_directory = Pipeline(
     name="customer_directory",

@@ -1,6 +1,6 @@
 """Changes of the shop's customers, from JSON files; a row is the customer as known from then on."""
 
-from spark_jobs.spec import Files, Ingest, NotNull, Sink
+from tidemark import Files, Ingest, NotNull, Sink
 
 ingest_customers = Ingest(
     name="ingest_customers",

@@ -1,6 +1,6 @@
 """Per guest of the café: visits, money spent, last seen. A running total over two streams."""
 
-from spark_jobs.spec import Aggregate, Between, NotNull, Pipeline, Sink, Table, Union, Unique
+from tidemark import Aggregate, Between, NotNull, Pipeline, Sink, Table, Union, Unique
 
 guest_profile = Pipeline(
     name="guest_profile",

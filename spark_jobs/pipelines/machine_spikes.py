@@ -1,6 +1,6 @@
 """Readings far off what machines do: an alert for each, without waiting for anything."""
 
-from spark_jobs.spec import NotNull, Pipeline, Select, Sink, Table, Where
+from tidemark import NotNull, Pipeline, Select, Sink, Table, Where
 
 HOT, SHAKING, STRAINED = "temperature >= 100", "vibration >= 10", "pressure >= 10"
 

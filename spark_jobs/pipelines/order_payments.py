@@ -1,6 +1,6 @@
 """How orders of the shop are paid, from JSON files."""
 
-from spark_jobs.spec import Between, Files, Ingest, NotNull, Sink
+from tidemark import Between, Files, Ingest, NotNull, Sink
 
 ingest_order_payments = Ingest(
     name="ingest_order_payments",

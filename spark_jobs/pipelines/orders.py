@@ -1,6 +1,6 @@
 """Orders of the shop, from JSON files; an amount may be missing, 0 or negative."""
 
-from spark_jobs.spec import Conservation, Files, Ingest, NotNull, Sink
+from tidemark import Conservation, Files, Ingest, NotNull, Sink
 
 ingest_orders = Ingest(
     name="ingest_orders",

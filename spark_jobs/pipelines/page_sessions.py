@@ -1,6 +1,6 @@
 """What each user did between two half-hours of silence: the pages in order, and whether it led to a purchase."""
 
-from spark_jobs.spec import (
+from tidemark import (
     Aggregate,
     Between,
     Conservation,

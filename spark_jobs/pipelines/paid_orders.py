@@ -1,6 +1,6 @@
 """Orders with their payments within the hour, orders that nobody has paid by then, and payments without an order."""
 
-from spark_jobs.spec import Between, Conservation, Join, Pipeline, Satisfies, Sink, Table, Watermark
+from tidemark import Between, Conservation, Join, Pipeline, Satisfies, Sink, Table, Watermark
 
 PAYMENTS = Table(
     "bronze.order_payments",

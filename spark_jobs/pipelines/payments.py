@@ -1,6 +1,6 @@
 """What guests of the café paid, from JSON files."""
 
-from spark_jobs.spec import Between, Files, Ingest, NotNull, Sink
+from tidemark import Between, Files, Ingest, NotNull, Sink
 
 ingest_payments = Ingest(
     name="ingest_payments",

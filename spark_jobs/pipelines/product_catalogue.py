@@ -1,6 +1,6 @@
 """Each product as it is now: its newest change. Other pipelines look it up."""
 
-from spark_jobs.spec import Aggregate, Between, NotNull, Pipeline, Sink, Table, Unique
+from tidemark import Aggregate, Between, NotNull, Pipeline, Sink, Table, Unique
 
 product_catalogue = Pipeline(
     name="product_catalogue",

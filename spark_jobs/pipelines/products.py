@@ -1,6 +1,6 @@
 """Changes of the shop's catalogue, from JSON files; a row is the product as it is from then on."""
 
-from spark_jobs.spec import Between, Files, Ingest, NotNull, Sink
+from tidemark import Between, Files, Ingest, NotNull, Sink
 
 ingest_products = Ingest(
     name="ingest_products",

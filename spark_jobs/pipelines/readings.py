@@ -1,6 +1,6 @@
 """Readings of machines, from JSON files. A sensor that has nothing to say sends -9999, which no rule lets through."""
 
-from spark_jobs.spec import Between, Files, Ingest, NotNull, Sink
+from tidemark import Between, Files, Ingest, NotNull, Sink
 
 ingest_readings = Ingest(
     name="ingest_readings",

@@ -1,6 +1,6 @@
 """Units and revenue by category over the last 15 minutes, every 5: categories are looked up, and change."""
 
-from spark_jobs.spec import Aggregate, Between, Enrich, Hopping, Pipeline, Sink, Table, Unique, Watermark
+from tidemark import Aggregate, Between, Enrich, Hopping, Pipeline, Sink, Table, Unique, Watermark
 
 rolling_sales = Pipeline(
     name="rolling_sales",

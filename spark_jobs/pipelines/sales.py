@@ -1,6 +1,6 @@
 """Sales of the shop, from JSON files."""
 
-from spark_jobs.spec import Between, Conservation, Files, Ingest, NotNull, Sink, Volume
+from tidemark import Between, Conservation, Files, Ingest, NotNull, Sink, Volume
 
 ingest_sales = Ingest(
     name="ingest_sales",

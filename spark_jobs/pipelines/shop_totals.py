@@ -1,6 +1,6 @@
 """One row for the whole stream of sales: how many, how much, and the newest."""
 
-from spark_jobs.spec import Aggregate, Pipeline, Sink, Table
+from tidemark import Aggregate, Pipeline, Sink, Table
 
 shop_totals = Pipeline(
     name="shop_totals",

@@ -1,6 +1,6 @@
 """Per hour the ten products with the most units sold: final rows, written once the hour is over."""
 
-from spark_jobs.spec import (
+from tidemark import (
     Aggregate,
     Between,
     Conservation,

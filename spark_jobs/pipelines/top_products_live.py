@@ -1,6 +1,6 @@
 """The ten products with the most units sold so far this hour, for a live dashboard: revised until the hour is final."""
 
-from spark_jobs.spec import (
+from tidemark import (
     Aggregate,
     Between,
     Conservation,

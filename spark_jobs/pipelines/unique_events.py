@@ -1,6 +1,6 @@
 """Clicks without those that were sent twice."""
 
-from spark_jobs.spec import Deduplicate, Pipeline, Sink, Table, Watermark
+from tidemark import Deduplicate, Pipeline, Sink, Table, Watermark
 
 unique_events = Pipeline(
     name="unique_events",

@@ -1,6 +1,6 @@
 """Clicks per user in windows of five minutes: on time, within a minute of grace, or in the side output."""
 
-from spark_jobs.spec import Aggregate, Between, Conservation, Late, Pipeline, Sink, Table, Tumbling, Unique, Watermark
+from tidemark import Aggregate, Between, Conservation, Late, Pipeline, Sink, Table, Tumbling, Unique, Watermark
 
 user_activity = Pipeline(
     name="user_activity",

@@ -1,6 +1,6 @@
 """Orders that somebody must pay, with the customer: their count and sum by customer and minute."""
 
-from spark_jobs.spec import (
+from tidemark import (
     Aggregate,
     Between,
     Enrich,

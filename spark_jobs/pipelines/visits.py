@@ -1,6 +1,6 @@
 """Visits to the café, from JSON files; the later times may be missing."""
 
-from spark_jobs.spec import Files, Ingest, NotNull, Sink
+from tidemark import Files, Ingest, NotNull, Sink
 
 ingest_visits = Ingest(
     name="ingest_visits",

@@ -265,7 +265,7 @@ def test_a_broken_pipeline_file_breaks_no_dag_and_is_told_on_its_page(
 ) -> None:
     more = tmp_path / "more"
     more.mkdir()
-    (more / "half_written.py").write_text("from spark_jobs.spec import Pipeline\nmine = Pipeline(\n")
+    (more / "half_written.py").write_text("from tidemark import Pipeline\nmine = Pipeline(\n")
     described = describe(tmp_path, more)
     assert described["errors"] == {}
     for name in ("deploy_streams", "stop_streams"):

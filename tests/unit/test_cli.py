@@ -209,7 +209,7 @@ class TestABrokenFileAmongThePipelines:
     def broken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         folder = tmp_path / "more"
         folder.mkdir()
-        (folder / "half_written.py").write_text("from spark_jobs.spec import Pipeline\nmine = Pipeline(\n")
+        (folder / "half_written.py").write_text("from tidemark import Pipeline\nmine = Pipeline(\n")
         monkeypatch.setattr(spark_jobs.pipelines, "__path__", [*spark_jobs.pipelines.__path__, str(folder)])
         return f"file {folder / 'half_written.py'}, line 2: SyntaxError: '(' was never closed"
 

@@ -173,9 +173,7 @@ def test_a_command_that_needs_it_names_the_table_and_the_file(
     lost = paths(lake, table)[0]
     lost.unlink()
     file = tmp_path / "mine.py"
-    file.write_text(
-        f"from spark_jobs.spec import Pipeline\nmine = Pipeline.model_validate_json({definition.to_json()!r})\n"
-    )
+    file.write_text(f"from tidemark import Pipeline\nmine = Pipeline.model_validate_json({definition.to_json()!r})\n")
     arguments = [part.format(file=file) for part in command]
     monkeypatch.setattr(sys, "argv", ["tidemark", *arguments, "--lake", lake.uri])
     assert run_reporting_errors() == 75

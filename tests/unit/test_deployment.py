@@ -317,7 +317,7 @@ class TestTheCommand:
     def files(self, tmp_path: Path) -> Path:
         file = tmp_path / "mine.py"
         file.write_text(
-            "from spark_jobs.spec import Pipeline, Sink, Table, Where\n"
+            "from tidemark import Pipeline, Sink, Table, Where\n"
             "source, steps = Table('bronze.sales'), (Where('quantity > 1'),)\n"
             "a = Pipeline(name='a', source=source, steps=steps, sink=Sink('gold.a'))\n"
         )

@@ -205,7 +205,7 @@ class TestProfile:
         assert done.exit_code == 0, done.output
         text = done.output[done.output.index("expectations=(") :]
         scope: dict[str, Any] = {}
-        exec(f"from spark_jobs.spec import *\n{text.strip().rstrip(',')}", scope)
+        exec(f"from tidemark import *\n{text.strip().rstrip(',')}", scope)
         pasted = [each for each in scope["expectations"] if each.kind != "conservation" and each.kind != "fresh"]
         assert {each.name for each in pasted} >= {"not_null(units)", "between(units, 0..130000)"}
         assert not looked(lake, a_pipeline(expectations=tuple(pasted))).broken

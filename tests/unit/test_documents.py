@@ -95,7 +95,7 @@ DEFINITIONS = [
     pytest.param(text, id=f"{named(document)}-{number}")
     for document in DOCUMENTS
     for number, text in enumerate(examples(document))
-    if "from spark_jobs.spec import" in text
+    if "from tidemark import" in text
 ]
 
 

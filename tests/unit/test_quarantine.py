@@ -306,7 +306,7 @@ def run(*arguments: str) -> str:
 def test_the_commands_show_and_plan(lake: Lake, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
-        "from spark_jobs.spec import Files, Ingest, Sink\n"
+        "from tidemark import Files, Ingest, Sink\n"
         "mine = Ingest(name='ingest_sales', source=Files('landing/sales'), event_time='sold_at',\n"
         "    columns={'sale_id': 'STRING', 'quantity': 'INT', 'sold_at': 'TIMESTAMP'}, sink=Sink('bronze.sales'))\n"
     )

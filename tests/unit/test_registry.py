@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_loaded_leaves_the_other_readers(registered):
     [
         ("x = 1\nimport nosuchlib", "line 2: ModuleNotFoundError: No module named 'nosuchlib'"),
         ("x = (", "line 1: SyntaxError: '(' was never closed"),
-        ("from spark_jobs.spec import Table\nTable('sales')", "line 2: Table `sales`: name"),
+        ("from tidemark import Table\nTable('sales')", "line 2: Table `sales`: name"),
         ("import sys\nsys.exit('no')", "line 2: SystemExit: no"),
     ],
 )
@@ -236,7 +236,7 @@ def test_of_two_ingests_that_could_fill_a_table_the_named_one_does():
         ("x = 1\ny = missing\n", r"mine\.py, line 2: NameError: name 'missing' is not defined"),
         ("x = (\n", r"mine\.py, line 1: SyntaxError"),
         ("import no_such_module\n", r"mine\.py, line 1: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("from spark_jobs.spec import Table\n\n\nTable('sales')\n", r"mine\.py, line 4: Table `sales`: name"),
+        ("from tidemark import Table\n\n\nTable('sales')\n", r"mine\.py, line 4: Table `sales`: name"),
     ],
 )
 def test_a_file_that_does_not_run_is_told_with_the_line(a_file, text, told):
