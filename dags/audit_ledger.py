@@ -24,7 +24,7 @@ for data files that a table's log names and the store does not have, and compute
 **When it is red** the log of that task names each wrong row by window and key: missing, there twice, with other values,
 or not given by any event. If rows are missing or have wrong values, its last line ends with the command that fixes
 them. It is also red where rows can no longer be recounted, because events were deleted. A missing file or an unbalanced
-ledger needs a person: docs/audit.md, docs/runbook.md.
+ledger needs a person: docs/guides/audit.md, docs/operate/runbook.md.
 
 **When it stays queued**, another backfill, repair, replay, audit or check holds the one slot of the pool `{pool}`
 (Admin → Pools).

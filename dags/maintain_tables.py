@@ -16,7 +16,7 @@ meanwhile. No row of a result changes.
   removed, and which pipeline still needs old versions.
 - **`remove_task_logs`** removes logs of Airflow's own tasks that are older than 30 days (`TIDEMARK_KEEP_AIRFLOW_LOGS`).
 
-**How much is kept** is set by `TIDEMARK_KEEP_VERSIONS` (7 days) and the like: docs/maintenance.md.
+**How much is kept** is set by `TIDEMARK_KEEP_VERSIONS` (7 days) and the like: docs/operate/maintenance.md.
 
 **When it is red** the last line of the log of that task says what is wrong, and what to do. The other tables are not
 affected.

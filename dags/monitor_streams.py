@@ -22,7 +22,7 @@ Looks at every deployed pipeline once a minute, without Spark.
   when, the figures, and what to do. A muted alert is shown there, and is not red.
 
 The limits are `alerts=Alerts(...)` of each pipeline. Who is notified, besides this page: the Airflow variable
-`tidemark_notifiers` (see `docs/operating.md`). Whether *this* monitor has stopped is reported by a rule in Prometheus.
+`tidemark_notifiers` (see `docs/operate/operating.md`). A rule in Prometheus reports whether *this* monitor has stopped.
 """
 
 

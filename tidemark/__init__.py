@@ -1,6 +1,6 @@
 """What a pipeline file is written with: `from tidemark import Pipeline, Table, …`.
 
-Frozen, checked values; no Spark is imported. docs/vocabulary.md shows them at a glance. Everything else is internal.
+Frozen, checked values; no Spark is imported. docs/reference/vocabulary.md shows them at a glance. All else is internal.
 """
 
 from spark_jobs.spec import (

@@ -24,7 +24,7 @@ VARIABLE = "tidemark_notifiers"
 UNREACHABLE_SINCE = "tidemark_lake_unreachable_since"
 """The Airflow variable that says since when the lake is unreachable: that cannot be noted in the lake itself."""
 
-_MORE = "More: docs/runbook.md#lake-unreachable"
+_MORE = "More: docs/operate/runbook.md#lake-unreachable"
 
 _TIMEOUT_S = 10
 _ALL_S = 45

@@ -110,7 +110,7 @@ def look(lake: Lake, definition: Definition) -> Audit:
         checks=() if missing else tuple(checks(lake, definition, epoch.number, ledger)),
         missing=missing,
         left_out="data files are missing" if missing else None,
-        remedy="docs/runbook.md#data-file-missing" if missing else None,
+        remedy="docs/operate/runbook.md#data-file-missing" if missing else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 The cut is the end of a window. The first query of the epoch reads all of bronze and passes over every window that ends
 at or before the cut; these are computed in batch, over just the events that it has read. What comes for them afterwards
-is late by Spark's own verdict (docs/bootstrap.md).
+is late by Spark's own verdict (docs/guides/bootstrap.md).
 """
 
 from datetime import UTC, datetime

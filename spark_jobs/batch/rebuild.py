@@ -1,6 +1,6 @@
 """A changed definition: its results are built aside, compared with the table, and take its place in one commit.
 
-Afterwards its stream begins as after a bootstrap: at the cut up to which the results were built (docs/bootstrap.md).
+Afterwards its stream begins as after a bootstrap (docs/guides/bootstrap.md): at the cut up to which results were built.
 """
 
 import uuid

@@ -35,7 +35,7 @@ def check(
             if not each.is_checked:
                 raise DefinitionError(
                     f"pipeline `{each.name}`: expected expectations=(…) in its definition, got none: there is nothing "
-                    "to check. Nothing was read. docs/quality.md says how to write them."
+                    "to check. Nothing was read. docs/guides/quality.md says how to write them."
                 )
     else:
         definitions = [each for each in registered() if each.is_checked and exists(where, each.sink.table)]

@@ -43,7 +43,7 @@ def launcher(lake: Lake, settings: Settings) -> Launcher:
         if settings.spark_secret is None:
             log.warning(
                 "%s: TIDEMARK_SPARK_SECRET is not set. Whoever reaches this cluster, or a driver of it, can run code "
-                "there. Give it to the supervisor, and to master and workers as docs/operating.md says.",
+                "there. Give it to the supervisor, and to master and workers as docs/operate/operating.md says.",
                 settings.master,
             )
         return SparkSubmit(settings.master, spark_settings(lake, settings), secret_environment(settings))

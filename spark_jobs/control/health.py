@@ -1,6 +1,6 @@
 """Whether a pipeline needs a person: a function of what its driver and its supervisor say. No clock, no lake.
 
-Each kind of breach has a paragraph of the same name in docs/runbook.md.
+Each kind of breach has a paragraph of the same name in docs/operate/runbook.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from spark_jobs.lake.halts import Halt
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import format_duration
 
-RUNBOOK = "docs/runbook.md"
+RUNBOOK = "docs/operate/runbook.md"
 
 START = timedelta(minutes=2)
 """How long a pipeline may take from its order to its first progress."""

@@ -1,7 +1,7 @@
 """Terms: who may drive a job. Each start of a driver takes the next number; a driver of an older term stops.
 
 `_control/<job>/terms/<number>.json`. The term keeps two drivers from running on for long side by side; what a driver of
-an old term still does in the meantime can do no harm, see docs/exactly-once.md.
+an old term still does in the meantime can do no harm, see docs/concepts/exactly-once.md.
 """
 
 import socket

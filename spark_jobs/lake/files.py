@@ -78,7 +78,7 @@ def refuse_missing(lake: Lake, table: str, opened: DeltaTable) -> None:
     if missing := missing_files(lake, table, opened):
         raise MissingFilesError(
             f"{describe_missing(table, opened.version(), missing)}. Nothing was changed. Bring it back from a copy of "
-            "the lake, or have the table computed again: docs/runbook.md#data-file-missing."
+            "the lake, or have the table computed again: docs/operate/runbook.md#data-file-missing."
         )
 
 

@@ -1,7 +1,7 @@
 """The ledger: what became of every event of a batch, and whether the figures agree.
 
 An entry holds terms, each a name and a count. What must add up is not decided here: the plan of a pipeline states its
-equations (`spark_jobs/plan`, docs/ledger.md).
+equations (`spark_jobs/plan`, docs/concepts/ledger.md).
 """
 
 from collections import Counter

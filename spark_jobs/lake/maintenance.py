@@ -273,7 +273,7 @@ class Maintenance:
                 files_before=before,
                 files_after=before,
                 problem=f"{len(gone):,} of its data files are gone: nothing was done to it. "
-                "docs/runbook.md#data-file-missing",
+                "docs/operate/runbook.md#data-file-missing",
             )
         to_ledger = compact_ledger(lake, name) if table.in_ledger else 0
         rows = self._expire(table)

@@ -115,5 +115,5 @@ def _unsupported(table: str, what: str, missing: str) -> UnsupportedTableError:
     return UnsupportedTableError(
         f"table {table}: expected nothing but what Tidemark, deltalake and DuckDB implement, got {missing}, which is "
         f"needed {what}. It was left alone: nothing of it was read or written. Read it with Spark, or copy its rows to "
-        "a table without that. docs/troubleshooting.md#table-left-alone"
+        "a table without that. docs/operate/troubleshooting.md#table-left-alone"
     )

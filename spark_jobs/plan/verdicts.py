@@ -1,4 +1,4 @@
-"""By what an event is late: exactly as Spark's operators decide it (design: docs/late-events.md).
+"""By what an event is late: exactly as Spark's operators decide it (design: docs/concepts/late-events.md).
 
 Late events are judged in batch N by W(N-1), the watermark of the batch before. All of it is SQL text over the narrow
 row of an event: a text costs one call to the JVM, the same expression put together from columns dozens.

@@ -13,7 +13,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Alerts(Spec):
-    """Limits of a pipeline's health. Each has a default; `None` turns one off. What each means: docs/runbook.md.
+    """Limits of a pipeline's health. Each has a default; `None` turns one off. Meanings: docs/operate/runbook.md.
 
     They may change under a running checkpoint.
 

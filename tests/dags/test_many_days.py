@@ -57,7 +57,7 @@ def create(here: Machine, first: datetime, last: datetime, **options: Any) -> in
         try:
             answer = here.api._send("POST", "/api/v2/backfills", body)
         except AirflowError as error:
-            # docs/operating.md: on SQLite it is to be sent again where something else was writing.
+            # docs/operate/operating.md: on SQLite it is to be sent again where something else was writing.
             if "Database is locked" in str(error):
                 return None
             raise

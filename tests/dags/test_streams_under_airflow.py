@@ -245,7 +245,7 @@ def test_a_broken_pipeline_is_red_with_its_real_error_and_the_others_go_on(here:
     assert run.rows("report") == {**dict.fromkeys(DEMO, "success"), "ingest_clicks": "failed"}
     told = run.log("report", "ingest_clicks")
     assert "landing/clicks, which does not exist" in told
-    assert "docs/runbook.md#" in told
+    assert "docs/operate/runbook.md#" in told
     assert driver is not None
     assert here.pulse().pid == driver.pid  # type: ignore[union-attr]
     assert receiver.of("ingest_clicks") == [("/alerts", "not-running", "began")]

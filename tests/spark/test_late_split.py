@@ -203,7 +203,7 @@ def test_a_user_that_is_no_column_is_not_the_one_who_runs_the_stream(
 
 
 def test_a_time_made_null_by_the_source_does_not_poison_the_watermark(spark: SparkSession, lake: Lake) -> None:
-    """As docs/runbook.md says; a `Where` would not help."""
+    """As docs/operate/runbook.md says; a `Where` would not help."""
     bronze, century = clicks(lake), 100 * 365 * 24 * 60
     for minute in (century, 2, 3):
         bronze.append([event(minute)])

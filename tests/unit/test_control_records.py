@@ -304,7 +304,7 @@ def test_a_table_that_cannot_be_read_is_the_trouble_of_its_pipeline_only(tmp_pat
     assert reports["other"].healthy
     (breach,) = reports["hourly_sales"].breaches
     assert "gold.hourly_sales" in breach
-    assert "docs/runbook.md#table-unreadable" in breach
+    assert "docs/operate/runbook.md#table-unreadable" in breach
 
 
 def test_a_monitor_lives_and_a_table_has_moved_only_once_that_was_told(tmp_path):

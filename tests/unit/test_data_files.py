@@ -179,5 +179,5 @@ def test_a_command_that_needs_it_names_the_table_and_the_file(
     assert run_reporting_errors() == 75
     told = capsys.readouterr().err
     assert f"table {table}, version 0: 1 data file is gone: {lost.name}" in told
-    assert "docs/runbook.md#data-file-missing" in told
+    assert "docs/operate/runbook.md#data-file-missing" in told
     assert "Traceback" not in told

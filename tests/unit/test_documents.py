@@ -13,7 +13,8 @@ from tests.unit.test_runbook import anchors
 
 README = REPOSITORY / "README.md"
 DECISIONS = REPOSITORY / "docs/decisions"
-DOCUMENTS = [README, REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+ROOT = [README, REPOSITORY / "CHANGELOG.md", REPOSITORY / "CONTRIBUTING.md"]
+DOCUMENTS = [*ROOT, *sorted((REPOSITORY / "docs").rglob("*.md"))]
 EXTERNAL = re.compile(r"[a-z]+:")
 
 
@@ -54,7 +55,7 @@ def test_no_two_headings_have_one_anchor(document: Path) -> None:
 
 
 def test_links_are_found_and_code_is_none() -> None:
-    assert "docs/ledger.md" in links(README)
+    assert "docs/concepts/ledger.md" in links(README)
     assert "[a](b)" not in prose("`[a](b)`\n```\n[a](b)\n```\n")
 
 
@@ -114,7 +115,7 @@ def test_the_example_that_reads_the_ledger_from_the_history_runs(
     lake = a_lake(tmp_path / "lake")
     write(lake, "gold.top_products", {"n": [1]}, stamp=a_stamp(0, ledger=a_batch(7, late=2, state_rows=3)))
     write(lake, "gold.top_products", {"n": [1]}, stamp=None)
-    (text,) = examples(REPOSITORY / "docs/ledger.md")
+    (text,) = examples(REPOSITORY / "docs/concepts/ledger.md")
     monkeypatch.chdir(tmp_path)
     exec(compile(text, "<example>", "exec"), {})
     assert capsys.readouterr().out == "0 7 2 3\n"
@@ -124,7 +125,7 @@ def test_the_example_that_asks_which_rows_are_final_runs(tmp_path: Path, monkeyp
     lake = a_lake(tmp_path / "lake")
     write(lake, "gold.top_products_live", {"n": [1, 2], "final_after": [10, 30]})
     write(lake, "ops.watermarks", {"table": ["gold.top_products_live"], "watermark": [20]})
-    text = next(text for text in examples(REPOSITORY / "docs/querying.md") if "duckdb" in text)
+    text = next(text for text in examples(REPOSITORY / "docs/guides/querying.md") if "duckdb" in text)
     monkeypatch.chdir(tmp_path)
     shown: list[list[tuple[object, ...]]] = []
     exec(compile(text, "<example>", "exec"), {"print": lambda relation: shown.append(relation.fetchall())})

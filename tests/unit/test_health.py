@@ -337,5 +337,5 @@ def test_a_breach_says_what_since_when_what_to_do_and_where_to_read_on():
         "Results are final up to 2026-03-01 09:00:00 UTC only, 3 hours behind the clock; the limit is 1 hour.\n"
         "Since 2026-03-01 10:00:00 UTC (2 hours).\n"
         "What to do: see whether the source sends, and events of which time\n"
-        "More: docs/runbook.md#watermark-lag"
+        "More: docs/operate/runbook.md#watermark-lag"
     )

@@ -52,7 +52,7 @@ def test_the_dashboard_shows_every_figure() -> None:
 
 
 def test_every_kind_of_trouble_has_a_rule_that_leads_to_its_paragraph() -> None:
-    linked = {rule["annotations"]["runbook"].partition("docs/runbook.md#")[2] for rule in RULES}
+    linked = {rule["annotations"]["runbook"].partition("docs/operate/runbook.md#")[2] for rule in RULES}
     assert linked == RUNBOOK
     assert all({"summary", "description"} <= set(rule["annotations"]) for rule in RULES)
     assert {rule["labels"]["severity"] for rule in RULES} == {"critical", "warning"}

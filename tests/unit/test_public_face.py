@@ -12,7 +12,7 @@ DOCUMENTS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_class_that_the_vocabulary_shows_can_be_imported() -> None:
-    shown = set(re.findall(r"`([A-Z][a-z]\w+)[`(.]", (DOCUMENTS / "vocabulary.md").read_text()))
+    shown = set(re.findall(r"`([A-Z][a-z]\w+)[`(.]", (DOCUMENTS / "reference/vocabulary.md").read_text()))
     assert len(shown) > 25
     assert shown <= set(tidemark.__all__)
 

@@ -1,4 +1,4 @@
-"""docs/pipelines.md names every field of a definition, and the defaults of its limits."""
+"""docs/reference/pipelines.md names every field of a definition, and the defaults of its limits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from spark_jobs.spec import Alerts, Ingest, Pipeline
 from spark_jobs.spec.durations import format_duration
 from tests.support.process import REPOSITORY
 
-SECTIONS = dict(
-    re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (REPOSITORY / "docs/pipelines.md").read_text(), re.MULTILINE | re.DOTALL)
-)
+_TEXT = (REPOSITORY / "docs/reference/pipelines.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", _TEXT, re.MULTILINE | re.DOTALL))
 HEADINGS = {Ingest: "Ingest", Pipeline: "Pipeline", Alerts: "Alerts"}
 
 

@@ -12,7 +12,7 @@ from spark_jobs.control import health
 from tests.support.compose import read_yaml
 from tests.support.process import REPOSITORY
 
-RUNBOOK = REPOSITORY / "docs/runbook.md"
+RUNBOOK = REPOSITORY / "docs/operate/runbook.md"
 KIND = re.compile(r"[a-z]+(-[a-z]+)+")
 
 
