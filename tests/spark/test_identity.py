@@ -40,11 +40,16 @@ from tests.support.clicks import MINUTE, START, copy_of, run_backfill, run_repai
 SHOPS, WEB = "bronze.shops", "bronze.web"
 COLUMNS = {"g": pa.string(), "k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
 BATCHES: dict[str, list[list[tuple[int, int]]]] = {
-    SHOPS: [[(1, 1), (2, 2)], [(40, 4)], [(41, 8)], [(3, 16), (5, 32)]],
-    WEB: [[(1, 100), (4, 200)], [(40, 400)], [(41, 800)], [(43, 3200), (6, 6400)]],
+    SHOPS: [[(1, 1), (2, 2), (6, 3), (6, 5), (6, 6), (6, 7)], [(40, 4)], [(41, 8)], [(3, 16), (5, 32)]],
+    WEB: [[(1, 100), (4, 200)], [(40, 400)], [(41, 800)], [(43, n) for n in (3200, 3300, 3400, 3500, 3600, 3700)]],
 }
-"""Minute and value of each event. Of the fourth batch the first event of the shops is late, and the second of both."""
-LATE = {(SHOPS, 16), (SHOPS, 32), (WEB, 6400)}
+"""Minute and value of each event. In the fourth batch both of the shops are late, and of the web two.
+
+Of these, number 9 is one of both tables, number 8 of the web is in time, and number 5 of the web is late for a window
+in which number 5 of the shops was in time.
+"""
+BATCHES[WEB][3][1], BATCHES[WEB][3][5] = (7, 3300), (6, 3700)
+LATE = {(SHOPS, 16), (SHOPS, 32), (WEB, 3300), (WEB, 3700)}
 
 
 def events() -> set[tuple[str, int, int]]:
@@ -128,9 +133,9 @@ def test_late_events_of_two_tables_are_known_by_their_table(both: Lake) -> None:
     for name in ("windows", "first"):
         assert kept(both, f"gold.{name}__late") == sorted(LATE)
     assert windows(both) == by_python(IN_TIME)
-    # Otherwise nothing below is asked: two of them have one id and one number.
+    # Otherwise nothing below is asked: two of them have one id and one number, and one has those of an event in time.
     ids = [(row["_batch_id"], row["_event_id"], row["_ingest_seq"]) for row in lakes.rows(both, "gold.windows__late")]
-    assert len(set(ids)) == 2
+    assert len(set(ids)) == 3
 
 
 # Where it is named: test_two_late_events_of_one_number_are_repaired_and_given_back[named]
@@ -166,13 +171,13 @@ def test_two_late_events_of_one_number_are_repaired_and_given_back(
         forget_sources(both, "gold.windows__late")
     done = run_repair(spark, both, WINDOWS)
     assert done is not None
-    assert done.settled == 3
+    assert done.settled == 4
     assert windows(both) == by_python(events())
     assert {row["settled_version"] is None for row in lakes.rows(both, "gold.windows__late")} == {False}
     lakes.assert_balanced(both, WINDOWS)
     assert run_repair(spark, both, WINDOWS) is None
     (undone,) = run_backfill(spark, both, WINDOWS, mode="as-streamed")
-    assert undone.unsettled == 3
+    assert undone.unsettled == 4
     assert windows(both) == by_python(IN_TIME)
     lakes.assert_balanced(both, WINDOWS)
 
@@ -183,7 +188,7 @@ def test_the_first_event_of_each_key_is_told_from_others_of_its_number(spark: Sp
     assert same.changed.rows == 0
     done = run_repair(spark, both, FIRST)
     assert done is not None
-    assert (done.settled, done.changed.inserted, done.changed.rows) == (3, 3, 3)
+    assert (done.settled, done.changed.inserted, done.changed.rows) == (4, 4, 4)
     assert kept(both, "gold.first") == sorted((table, v) for table, _, v in events())
     lakes.assert_balanced(both, FIRST)
 
