@@ -180,7 +180,11 @@ def _recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Aud
     # Rows are told apart by all of their key, also where a person sees a part of it only.
     rows, problems = _compared(spark, target, plan, part, all_events=False)
     count = problems.count()
-    if count and (plan.late_version is not None or plan.quarantine_version is not None or target.operator.merges_rows):
+    if count and (
+        plan.late_version is not None
+        or plan.quarantine_version is not None
+        or target.operator.recomputation.unit.merging
+    ):
         newest = target.reads("corrected", None)
         for reads in dict.fromkeys((plan.reads, newest)):
             if count:
@@ -204,7 +208,7 @@ def _recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Aud
 
 def _not_compared(target: Target) -> Iterator[str]:
     """Columns without a value of their own, in words."""
-    for name, function in not_compared(target.operator.measures).items():
+    for name, function in not_compared(target.operator.output.measures).items():
         yield f"{name}: {function}() may give another value each time that the same events are counted"
 
 
@@ -232,9 +236,10 @@ def _compared(
     if replayed is not None and not all_events:
         replayed = replayed.filter(replayed["settled"])
     recompute = Recompute(spark, target, plan.reads, 0, late_version, settled_count=True, replayed=replayed)
-    before, after = (duration_ms(each) * 1000 for each in operator.reach)
-    where = f"{operator.placed_in((part.begin_us, part.end_us))} AND {operator.closed(plan.watermark_ms)}"
-    chains = starting_in(recompute, part, plan.watermark_ms) if operator.merges_rows else None
+    before, after = (duration_ms(each) * 1000 for each in operator.recomputation.reach)
+    again = operator.recomputation
+    where = f"{again.placed_in((part.begin_us, part.end_us))} AND {again.closed(plan.watermark_ms)}"
+    chains = starting_in(recompute, part, plan.watermark_ms) if operator.recomputation.unit.merging else None
     if chains is not None:
         groups, where = chains.groups, chains.where
     else:
@@ -256,7 +261,10 @@ def _differing(
 
     `row` tells it from others; `shown` and `what` are for a person, with the values of personal columns masked.
     """
-    keys, seen = comparison.target.operator.row_keys, text_of(personal_with(comparison.target.pipeline).of(table))
+    keys, seen = (
+        comparison.target.operator.output.row_keys,
+        text_of(personal_with(comparison.target.pipeline).of(table)),
+    )
     both = comparison.compared(table, rows, where, keys, only=only)
     values = measures([name for name in rows.columns if f"__old_{name}" in both.columns], keys)
     # The values that differ, each as it is and as it should be.

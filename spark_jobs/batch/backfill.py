@@ -88,7 +88,7 @@ def _execute_beside_others(spark: SparkSession, target: Target, plan: BackfillPl
             "quarantine_version": late.quarantine_version if late else None,
         }
         times = Range(min(each.begin_us for each in plan.slices), max(each.end_us for each in plan.slices))
-        before, after = (duration_ms(each) * 1000 for each in now.operator.reach)
+        before, after = (duration_ms(each) * 1000 for each in now.operator.recomputation.reach)
         reads = now.reads(plan.mode, Range(times.begin_us - before, times.end_us + after))
         return _execute(spark, now, plan.model_copy(update={**versions, "reads": reads}), part)
 
@@ -129,13 +129,14 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
     replayed = late.replayed if late is not None and counts_late else None
     recompute = Recompute(spark, target, plan.reads, clock_ms, left_out, replayed=replayed)
     chains = None
-    if operator.merges_rows:
+    if operator.recomputation.unit.merging:
         chains = starting_in(recompute, Range(part.begin_us, part.end_us), plan.watermark_ms)
         groups, where = chains.groups, chains.where
     else:
-        before, after = operator.reach
+        before, after = operator.recomputation.reach
         times = Range(part.begin_us - duration_ms(before) * 1000, part.end_us + duration_ms(after) * 1000)
-        where = f"{operator.placed_in((part.begin_us, part.end_us))} AND {operator.closed(plan.watermark_ms)}"
+        again = operator.recomputation
+        where = f"{again.placed_in((part.begin_us, part.end_us))} AND {again.closed(plan.watermark_ms)}"
         groups = recompute.groups(recompute.sources([times])).where(where)
     revision = Revision(
         pipeline=target.name,
@@ -224,7 +225,7 @@ def revise_tables(
     try:
 
         def put_right(table: TableRef, rows: DataFrame) -> Changed:
-            compute = partial(comparison.difference, table.name, rows, where, operator.row_keys, only=only)
+            compute = partial(comparison.difference, table.name, rows, where, operator.output.row_keys, only=only)
             return revise(target, table, compute, revision.model_copy(update={"role": table.role}), entry, whole=whole)
 
         kept = target.logical.table("groups")

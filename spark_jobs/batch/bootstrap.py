@@ -126,12 +126,12 @@ def refuse_unsuitable(definition: Definition) -> LogicalPlan:
             f"pipeline `{name}` is an ingest: what it reads is no table. Nothing was read or written. Name a pipeline "
             "that reads its bronze."
         )
-    why = planned.operator.why_not_bootstrapped
+    why = planned.operator.recomputation.unit.why_no_cut
     if why is None and any(side.delay is None for side in planned.sides):
         why = "without a watermark no window of it is ever closed"
     if why is not None:
         raise BootstrapRefusedError(
-            f"pipeline `{name}`, {planned.operator.describe()}: its history cannot be computed in batch: {why}. "
+            f"pipeline `{name}`, {planned.operator.description}: its history cannot be computed in batch: {why}. "
             "Nothing was read or written. Start it: its stream goes through the history batch after batch "
             f"(`max_files_per_trigger` says how much each takes): tidemark run {name}"
         )
@@ -193,7 +193,7 @@ def cut_of(lake: Lake, planned: LogicalPlan) -> tuple[int, int]:
     if planned.operator is None:
         raise TypeError(f"expected a pipeline, got `{name}`")
     # Spark's watermark never lies before 1970.
-    return newest_us, planned.operator.cut_upto(max(watermark_us, 0))
+    return newest_us, planned.operator.recomputation.unit.last_cut_upto(max(watermark_us, 0))
 
 
 def reads_of(lake: Lake, planned: LogicalPlan, times: Range | None) -> tuple[Read, ...]:
@@ -264,8 +264,8 @@ def compute_history(spark: SparkSession, lake: Lake, pipeline: Pipeline, *, tell
 
 def _history(target: Target, cut_us: int) -> BackfillPlan:
     """A backfill of all windows that end at or before the cut."""
-    before, after = target.operator.reach
-    end_us = target.operator.first_open_us(cut_us // 1000)
+    before, after = target.operator.recomputation.reach
+    end_us = target.operator.recomputation.first_open_us(cut_us // 1000)
     begin_us = _oldest_us(target) - duration_ms(before + after) * 1000
     reads = target.reads("as-streamed", Range(begin_us, cut_us))
     closed = Range(min(begin_us, end_us - 1), end_us)

@@ -74,7 +74,7 @@ def holding(recompute: Recompute, late: DataFrame, times: Sequence[Range], water
         times: where they lie.
         watermark_ms: of the stream.
     """
-    keys = list(recompute.target.operator.event_keys)
+    keys = list(recompute.target.operator.state.event_keys)
     missed = F.broadcast(late.select(*(column(name).alias(f"__of_{name}") for name in keys), WINDOW_START))
     same = [column(name).eqNullSafe(column(f"__of_{name}")) for name in keys]
     inside = [F.col(WINDOW_START) >= F.col(FROM), F.col(WINDOW_START) < F.col(UPTO)]
@@ -92,7 +92,7 @@ def _found(
 ) -> Chains:
     """Reads further, until the chains are known whole; those that the stream has not closed are left as they are."""
     operator = recompute.target.operator
-    before, after = (duration_ms(each) * 1000 for each in operator.reach)
+    before, after = (duration_ms(each) * 1000 for each in operator.recomputation.reach)
     # Events that reach into a range lie at most so far before it: what begins in it is known to begin there.
     step = max(before, after)
     most_us = watermark_ms * 1000 + step
@@ -125,7 +125,7 @@ def _whole(read: Sequence[Range], step: int, most_us: int) -> Column:
 def _chains(recompute: Recompute, groups: DataFrame, read: Sequence[Range], watermark_ms: int) -> DataFrame:
     """A row for each chain: its key, `FROM`, `UPTO`, and whether the stream still holds a part of it."""
     target = recompute.target
-    columns = [*target.operator.event_keys, WINDOW_START, WINDOW_END]
+    columns = [*target.operator.state.event_keys, WINDOW_START, WINDOW_END]
     reaches = [
         (F.col(WINDOW_END) > F.timestamp_micros(F.lit(each.begin_us)))
         & (F.col(WINDOW_START) < F.timestamp_micros(F.lit(each.end_us)))
@@ -137,11 +137,11 @@ def _chains(recompute: Recompute, groups: DataFrame, read: Sequence[Range], wate
     is_open = F.unix_micros(WINDOW_END) > watermark_ms * 1000
     held = recompute.comparison.held(target.result, "true", columns).where(inside).withColumn(_OPEN, F.lit(False))
     both = groups.select(*columns_of(columns), is_open.alias(_OPEN)).unionByName(held)
-    of_key = Window.partitionBy(*columns_of(target.operator.event_keys)).orderBy(WINDOW_START, WINDOW_END)
+    of_key = Window.partitionBy(*columns_of(target.operator.state.event_keys)).orderBy(WINDOW_START, WINDOW_END)
     reached = F.max(WINDOW_END).over(of_key.rowsBetween(Window.unboundedPreceding, -1))
     begins = F.when(reached.isNull() | (F.col(WINDOW_START) >= reached), 1).otherwise(0)
     numbered = both.withColumn("__begins", begins).withColumn("__chain", F.sum("__begins").over(of_key))
-    chains = numbered.groupBy(*columns_of(target.operator.event_keys), "__chain").agg(
+    chains = numbered.groupBy(*columns_of(target.operator.state.event_keys), "__chain").agg(
         F.min(WINDOW_START).alias(FROM), F.max(WINDOW_END).alias(UPTO), F.max(_OPEN).alias(_OPEN)
     )
     return chains.drop("__chain")

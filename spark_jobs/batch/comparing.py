@@ -65,30 +65,30 @@ class TableComparison:
             only: as `difference`.
         """
         operator = self.target.operator
-        unsure = [*self._left_out, *(name for name in operator.measures if f"{MAY_BE}{name}" in groups.columns)]
+        unsure = [*self._left_out, *(name for name in operator.output.measures if f"{MAY_BE}{name}" in groups.columns)]
         if not unsure:
             return groups
-        keys, names = operator.keys, (*operator.measures, EVENTS)
-        held = self.held(operator.groups.name, where, (*keys, *names))
+        keys, names = operator.output.keys, (*operator.output.measures, EVENTS)
+        held = self.held(operator.output.groups.name, where, (*keys, *names))
         held = held if only is None else near(held, only)
         # One that is there twice is told by itself.
         held = _as_old(held.dropDuplicates(list(keys)), (*keys, *names)).withColumn(_THERE, F.lit(True))
         found = groups.join(held, F.expr(_equal(keys)), "left")
         right = [F.col(_THERE), column(EVENTS).eqNullSafe(column(f"__old_{EVENTS}"))]
-        right += [self._may_be(groups, name) for name in operator.measures if name not in self._left_out]
+        right += [self._may_be(groups, name) for name in operator.output.measures if name not in self._left_out]
         is_right = F.coalesce(reduce(lambda one, other: one & other, right), F.lit(False))
         # All of a row, or nothing of it: what is left out is as old as the rest.
         believed = {name: F.when(is_right, column(f"__old_{name}")).otherwise(column(name)) for name in unsure}
         base = [name for name in groups.columns if name not in (*self._computed, FATE, *unsure)]
         rows = found.select(*columns_of(base), *(value.alias(name) for name, value in believed.items()), _THERE)
         rows = with_row_steps(rows, self.target.pipeline.result_steps, removed=WITHHELD)
-        if operator.keeps_groups or not (operator.withholds or self.target.pipeline.top_n):
+        if operator.output.keeps_groups or not (operator.output.withholds or self.target.pipeline.top_n):
             return rows
         return self._at_edges(rows)
 
     @property
     def _left_out(self) -> list[str]:
-        return list(not_compared(self.target.operator.measures))
+        return list(not_compared(self.target.operator.output.measures))
 
     @property
     def _computed(self) -> list[str]:
@@ -108,7 +108,7 @@ class TableComparison:
         One that a `Where` may remove is removed. In a ranking it has the worst place that it may have.
         """
         pipeline, operator = self.target.pipeline, self.target.operator
-        keys, steps = list(operator.keys), pipeline.result_steps
+        keys, steps = list(operator.output.keys), pipeline.result_steps
         terms = order_terms(pipeline.top_n.order_by) if pipeline.top_n else ()
         orders = [f"{_ORDER}{number}" for number in range(len(terms))]
         by_term = [F.expr(sql).alias(name) for name, (sql, _) in zip(orders, terms, strict=True)]
@@ -134,7 +134,7 @@ class TableComparison:
 
     def _variants(self, groups: DataFrame) -> str:
         """The measures of a group with each value that one of them may have; SQL of an array."""
-        names = list(self.target.operator.measures)
+        names = list(self.target.operator.output.measures)
         found = []
         for name in names:
             may_be, null = in_spark(f"{MAY_BE}{name}"), f"array(IF(false, {in_spark(name)}, NULL))"
@@ -162,7 +162,7 @@ class TableComparison:
                 given = enumerate(order_terms(pipeline.top_n.order_by))
                 terms = [_LAST] if _LAST in kept.columns else []
                 terms += [f"{_ORDER}{number}{direction}" for number, (_, direction) in given]
-            kept = top_n(kept, pipeline.top_n, operator.event_keys, terms=terms)
+            kept = top_n(kept, pipeline.top_n, operator.state.event_keys, terms=terms)
         return _without_hidden(kept)
 
     def difference(

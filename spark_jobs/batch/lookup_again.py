@@ -126,7 +126,7 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
 
 
 def _refuse_old_table(target: Target) -> None:
-    name = target.operator.quarantine.name
+    name = target.operator.output.quarantine.name
     if "replayed_batch" not in {field.name for field in open_table(target.lake, name).schema().fields}:
         raise QuarantineError(
             f"pipeline `{target.name}`: {name} was made by a version of Tidemark that could not replay it, and lacks "
@@ -149,7 +149,7 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
         OutdatedPlanError: if its epoch has been ended, or a table been made anew, since it was planned.
     """
     target, run = plan.target, f"replay-{uuid.uuid4().hex[:12]}"
-    quarantine = target.operator.quarantine.name
+    quarantine = target.operator.output.quarantine.name
     target.basis.refuse_outdated(target.lake)
     note(
         target.lake,
@@ -177,7 +177,7 @@ def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
     """The events whose key the tables have: `IDENTITY`, where rows lie that they can change, and `_CLOSED`."""
     target = plan.target
     reader = spark.read.format("delta").option("versionAsOf", plan.found.version)
-    rows = reader.load(target.lake.table_path(target.operator.quarantine.name))
+    rows = reader.load(target.lake.table_path(target.operator.output.quarantine.name))
     rows = with_identity(rows).where(F.col("replayed_batch").isNull())
     rows = rows.where(f"_epoch = {target.epoch.number} AND _batch_id <= {target.newest_batch}")
     rows = rows.where(plan.selection.sql("unix_micros"))
@@ -190,7 +190,7 @@ def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
     found = steps.where(F.col(FATE).isNull() | (F.col(FATE) == FILTERED))
     first, upto, closed = _changes(target)
     changes = F.col(FATE).isNull()
-    if target.operator.verdict.in_windows:
+    if target.operator.lateness.in_windows:
         found = Recompute(spark, target, (), 0).windows(found, _WINDOWS)
         # An event without a time, or without a gap, belongs to no window.
         changes = changes & F.coalesce(F.expr(f"{_WINDOWS}[0].window_end > {_WINDOWS}[0].window_start"), F.lit(False))
@@ -205,11 +205,11 @@ def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
 
 def _changes(target: Target) -> tuple[Column, Column, Column]:
     """From where an event can change rows, up to where (microseconds since 1970), and whether they are closed."""
-    if not target.operator.verdict.in_windows:
+    if not target.operator.lateness.in_windows:
         times = [side.event_time for side in target.logical.sides if side.event_time]
         time, touches_us = (
             F.expr(f"unix_micros({first_of(times, in_spark)})"),
-            duration_ms(target.operator.touches) * 1000,
+            duration_ms(target.operator.recomputation.touches) * 1000,
         )
         return time - touches_us, time + touches_us, time.isNotNull()
     watermark_us = target.newest.watermark_ms * 1000

@@ -214,7 +214,7 @@ class Target:
             SupersededError: if another run, or this one, has revised it since.
             OutdatedPlanError: if the epoch is over, or a table another one.
         """
-        for name in dict.fromkeys((self.operator.groups.name, self.result)):
+        for name in dict.fromkeys((self.operator.output.groups.name, self.result)):
             if name in self.basis.tables:
                 self.basis.revision(self.lake, name, open_table(self.lake, name))
 
@@ -233,13 +233,13 @@ class Target:
 
     def _operator(self) -> Operator:
         operator = self.logical.operator
-        if operator is None or not operator.can_be_recomputed:
+        if operator is None or not operator.recomputation.possible:
             raise self._refuse(
-                f"{operator.describe() if operator else 'it'}: which events have gone on to the groups is recorded "
+                f"{operator.description if operator else 'it'}: which events have gone on to the groups is recorded "
                 "nowhere, so that a part of the results cannot be computed again",
                 f"All of them: `tidemark reset {self.name} --empty-tables`, then start the stream.",
             )
-        if not operator.placed_by:
+        if not operator.recomputation.placed_by:
             raise self._refuse(
                 "its results belong to no range of event time: the stream itself holds the whole total",
                 "To count again from the first event: "
@@ -281,7 +281,7 @@ class Target:
         """Table -> what other programs have changed in it and nothing has put right; refused unless their rows may be
         replaced."""
         found = {}
-        for table in dict.fromkeys((self.operator.groups.name, self.result)):
+        for table in dict.fromkeys((self.operator.output.groups.name, self.result)):
             found[table] = list(foreign_changes(self.lake, table, self.operator, self.name, self.epoch.number))
             if found[table] and not self.force:
                 raise self._refuse(
@@ -330,7 +330,7 @@ class Target:
     def _batch_decides(self) -> bool:
         """Whether only its batch decides what becomes of an event: in which version it is looked up, whether it is let
         through, or on time."""
-        return bool(self.logical.lookups) or self.operator.reads_as_stream
+        return bool(self.logical.lookups) or self.operator.recomputation.reads_as_stream
 
     @property
     def last_batch(self) -> int | None:
@@ -354,8 +354,8 @@ class Target:
                 late.name,
                 self.epoch.number,
                 times=[side.event_time for side in self.logical.sides if side.event_time],
-                touches_us=duration_ms(self.operator.touches) * 1000,
-                in_windows=self.operator.verdict.in_windows,
+                touches_us=duration_ms(self.operator.recomputation.touches) * 1000,
+                in_windows=self.operator.lateness.in_windows,
                 version=version,
                 last_batch=self.last_batch,
             )
@@ -382,8 +382,8 @@ class Target:
     def settle(self, events: pa.Table, version: int | None) -> None:
         """Marks events as counted in a version of the result, or as not counted any more; as `settling.settle`."""
         is_late = pc.is_null(events["replayed_batch"])
-        settle(self.lake, self.operator.late.name, events.filter(is_late), version)
-        settle(self.lake, self.operator.quarantine.name, events.filter(pc.invert(is_late)), version)
+        settle(self.lake, self.operator.output.late.name, events.filter(is_late), version)
+        settle(self.lake, self.operator.output.quarantine.name, events.filter(pc.invert(is_late)), version)
 
     def reads(self, mode: Mode, times: Range | None) -> tuple[Read, ...]:
         """The source tables: as they are now, or as far as the stream has read them."""
@@ -408,10 +408,10 @@ class Target:
     def _earliest_us(self) -> int | None:
         """Before this instant there is neither an event nor a row of the result; None: there is none at all."""
         found = [
-            least_of(open_table(self.lake, table.name), self.operator.placed_by)
-            for table in (self.logical.result, self.operator.groups)
+            least_of(open_table(self.lake, table.name), self.operator.recomputation.placed_by)
+            for table in (self.logical.result, self.operator.output.groups)
         ]
-        longest_us = duration_ms(max(self.operator.reach)) * 1000
+        longest_us = duration_ms(max(self.operator.recomputation.reach)) * 1000
         for side in self.logical.sides:
             for source in side.tables:
                 own = column_of(source, side.event_time)
@@ -515,7 +515,7 @@ def plan_backfill(
     if asked.begin_us >= now_us:
         raise RangeError(f"range {asked}: it lies in the future. Nothing was read or written.")
     late = target.late()  # before the sources: each late event is in them
-    open_us = operator.first_open_us(target.newest.watermark_ms)
+    open_us = operator.recomputation.first_open_us(target.newest.watermark_ms)
     closed = Range(asked.begin_us, min(asked.end_us, open_us)) if open_us > asked.begin_us else None
     if closed is None or closed.end_us < asked.end_us:
         cut = f"results from {shown(max(open_us, asked.begin_us))} on are still open in the stream"
@@ -527,7 +527,7 @@ def plan_backfill(
         notices.append(f"{cut}: the range ends there" if closed else f"{cut}: the stream writes them itself")
     if closed is None:
         return target, _plan(target, mode, asked, notices=tuple(notices))
-    before, after = operator.reach
+    before, after = operator.recomputation.reach
     times = Range(closed.begin_us - duration_ms(before) * 1000, closed.end_us + duration_ms(after) * 1000)
     reads = target.reads(mode, times)
     if not allow_empty:
@@ -537,7 +537,7 @@ def plan_backfill(
     # One that died between the two tables has revised the groups alone.
     histories = [
         [each for _, each in revisions(lake, name, target.name, target.epoch.number)]
-        for name in dict.fromkeys((operator.groups.name, target.result))
+        for name in dict.fromkeys((operator.output.groups.name, target.result))
     ]
 
     def nothing_to_do(part: Range) -> str | None:
@@ -585,14 +585,14 @@ def _plan(target: Target, mode: Mode, asked: Range, **known: Any) -> BackfillPla
 
 def rows_to_compare(target: Target, plan: BackfillPlan) -> tuple[int, int | None]:
     """Rows of the result in the slices that something is to be done in, and their windows; None: it has none."""
-    placed = f"epoch_us({first_of(target.operator.placed_by, in_duckdb)})"
+    placed = f"epoch_us({first_of(target.operator.recomputation.placed_by, in_duckdb)})"
     inside = " OR ".join(
         f"({placed} >= {part.begin_us} AND {placed} < {part.end_us})" for part in plan.slices if not part.nothing_to_do
     )
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("result", open_table(target.lake, target.result).to_pyarrow_dataset())
-        windows = f"count(DISTINCT ({WINDOW_START}, {WINDOW_END}))" if target.operator.verdict.in_windows else "NULL"
+        windows = f"count(DISTINCT ({WINDOW_START}, {WINDOW_END}))" if target.operator.lateness.in_windows else "NULL"
         found = connection.execute(f"SELECT count(*), {windows} FROM result WHERE {inside or 'false'}").fetchone()
     rows, distinct = found or (0, None)
     return int(rows), None if distinct is None else int(distinct)
@@ -637,7 +637,7 @@ def _nothing_to_do(
     overlapping = [
         each
         for each in revised
-        if target.operator.merges_rows
+        if target.operator.recomputation.unit.merging
         or each.begin_us is None
         or each.end_us is None
         or (each.begin_us < part.end_us and each.end_us > part.begin_us)
@@ -658,6 +658,6 @@ def _nothing_to_do(
     if late is None:
         return None
     # What lies beside the part may belong to a row that begins in it.
-    found = late.events if target.operator.merges_rows else late.within(part.begin_us, part.end_us)
+    found = late.events if target.operator.recomputation.unit.merging else late.within(part.begin_us, part.end_us)
     settled = pc.sum(found["settled"]).as_py() if found.num_rows else 0
     return None if found.num_rows - (settled or 0) else "no late event of it is left to be counted"

@@ -32,7 +32,7 @@ from spark_jobs.lake.swapping import Content, built_beside, remove_aside
 from spark_jobs.lake.swapping import swap as swap_tables
 from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.plan import logical
-from spark_jobs.plan.changes import Verdict, changes
+from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.plan.columns import EVENTS
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.plan.tables import TableRef, aside
@@ -181,9 +181,9 @@ def plan_rebuild(lake: Lake, definition: Definition) -> tuple[Prospect, RebuildP
     target = Prospect(lake, definition)
     name, before = target.name, target.before
     judged = changes(definition_from_json(before.definition), definition)
-    if refused := [change for change in judged if change.verdict is Verdict.REFUSED]:
+    if refused := [change for change in judged if change.compatibility is Compatibility.REFUSED]:
         raise BootstrapRefusedError(f"pipeline `{name}`: {refused[0].why}. Nothing was read or written.")
-    changed = tuple(change.field for change in judged if change.verdict is Verdict.REBUILD)
+    changed = tuple(change.field for change in judged if change.compatibility is Compatibility.REBUILD)
     if not changed:
         raise BootstrapRefusedError(
             f"pipeline `{name}`: its definition fits epoch {before.number} of its checkpoint: nothing has to be built "
@@ -222,14 +222,14 @@ def unfinished(lake: Lake, definition: Definition) -> Epoch | None:
     if current is None or history_cut(lake, current) is None:
         return None
     judged = changes(definition_from_json(current.definition), definition)
-    return None if any(change.verdict is not Verdict.SAFE for change in judged) else current
+    return None if any(change.compatibility is not Compatibility.SAFE for change in judged) else current
 
 
 def build(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> None:
     """Computes the results of the new definition up to the cut, into tables aside that are this run's alone."""
     recompute = _Anew(spark, target, plan.reads, round(datetime.now(UTC).timestamp() * 1000))
     events = recompute.sources([Range(FIRST_US, plan.cut_us)])
-    closed = target.operator.closed(plan.cut_us // 1000)
+    closed = target.operator.recomputation.closed(plan.cut_us // 1000)
     groups = recompute.groups(events, to_compare=False).where(closed).persist()
     try:
         for table in _swapped(target):
@@ -261,14 +261,14 @@ def compare(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Compari
     both = [name for name in types[1] if name in types[0]]
     retyped = [f"{name}: {types[0][name]}, then {types[1][name]}" for name in both if types[0][name] != types[1][name]]
     shared = [name for name in both if types[0][name] == types[1][name] and name not in REVISED]
-    closed = operator.closed(plan.cut_us // 1000)
+    closed = operator.recomputation.closed(plan.cut_us // 1000)
     columns = {
         "added": tuple(name for name in types[1] if name not in types[0]),
         "removed": tuple(name for name in types[0] if name not in types[1]),
         "retyped": tuple(retyped),
         "beyond": old.where(f"NOT {closed}").count(),
     }
-    keys = list(operator.row_keys)
+    keys = list(operator.output.row_keys)
     if not set(keys) <= set(shared):
         return Comparison(same=0, changed=0, new=new.count(), gone=old.where(closed).count(), keyed=False, **columns)
     comparison = TableComparison(spark, target, 0)
@@ -334,7 +334,7 @@ def swap(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Epoch:
             role=table.role,
             begin_us=FIRST_US,
             end_us=plan.cut_us,
-            ledger=_entry(target, plan, run, rows) if table.name == target.operator.groups.name else None,
+            ledger=_entry(target, plan, run, rows) if table.name == target.operator.output.groups.name else None,
         )
         contents.append(Content(table.name, aside(table.name, run), revision))
     return swap_tables(lake, target.pipeline, target.before, plan.epoch, contents, cut_us=plan.cut_us, basis=plan.basis)
@@ -359,7 +359,7 @@ def _entry(target: Prospect, plan: RebuildPlan, run: str, rows: DataFrame) -> Le
     terms = {"rows": count, "pairs_revised": pairs}
     # A swap before this one, which was interrupted, has told of rows that go now.
     told = with_revised(
-        {}, (each for _, each in revisions(target.lake, target.operator.groups.name, target.name, plan.epoch))
+        {}, (each for _, each in revisions(target.lake, target.operator.output.groups.name, target.name, plan.epoch))
     )
     return LedgerEntry(
         kind="rebuild",

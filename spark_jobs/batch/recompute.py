@@ -50,9 +50,8 @@ from spark_jobs.plan.columns import (
     WINDOW_START,
 )
 from spark_jobs.plan.identity import OF_OLDER
+from spark_jobs.plan.lateness import MISSED
 from spark_jobs.plan.operators import Side
-from spark_jobs.plan.verdicts import MISSED
-from spark_jobs.plan.windows import gap_of_event
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Table
 from spark_jobs.spec.durations import duration_ms
@@ -124,7 +123,7 @@ class Recompute:
         sides = [(side, table) for side in self.target.logical.sides for table in side.tables]
         if self._eras:
             self._spans.extend(self._span_of(*of, read, times) for of, read in zip(sides, self.reads, strict=True))
-        also = self._decide_about(sides, times) if self.target.operator.follows_result else {}
+        also = self._decide_about(sides, times) if self.target.operator.recomputation.follows_result else {}
         return [
             self._events(side, table, read, times, also.get(table.name))
             for (side, table), read in zip(sides, self.reads, strict=True)
@@ -142,7 +141,7 @@ class Recompute:
         for (side, table), read in zip(sides, self.reads, strict=True):
             opened = open_table(self.target.lake, table.name, version=read.version)
             read_in.append(known[table.name].of(numbers_within(opened, column_of(table, side.event_time), whole)))
-        remembered_us = duration_ms(self.target.operator.reach[0]) * 1000
+        remembered_us = duration_ms(self.target.operator.recomputation.reach[0]) * 1000
         oldest_us = min(closed_us for closed_us, _ in read_in) - remembered_us
         last_batch = max(batch for _, batch in read_in)
         return {
@@ -176,7 +175,7 @@ class Recompute:
             events = with_era(events, self.target, table.name, self._eras, self._span)
             if side.looks_up:
                 events = self._looked_up_again(events, side, table.name, times)
-        if self.target.operator.follows_result:
+        if self.target.operator.recomputation.follows_result:
             events = self._in_result(self._with_batch(events, table.name), side, table.name)
         return events if self.late_version is None else self._as_streamed(events, side, table.name)
 
@@ -193,7 +192,7 @@ class Recompute:
         event = {name: replayed[name] for name in (INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER)}
         marks = self.spark.createDataFrame(pa.table({**event, "__that_era": numbers}))
         found = matched(events, F.broadcast(marks), side, table)
-        if self.target.operator.follows_result:
+        if self.target.operator.recomputation.follows_result:
             found = found.withColumn(REPLAYED, F.col("__that_era").isNotNull())
         return found.withColumn(ERA, F.coalesce("__that_era", ERA)).drop("__that_era")
 
@@ -202,7 +201,7 @@ class Recompute:
         known = self.replayed
         if known is None or not known.num_rows:
             return pa.table({"replayed_batch": []})
-        beyond_us = duration_ms(max(self.target.operator.reach)) * 1000
+        beyond_us = duration_ms(max(self.target.operator.recomputation.reach)) * 1000
         begin_us, end_us = min(each.begin_us for each in times), max(each.end_us for each in times)
         ends_later = pc.greater_equal(pc.add(known["last_us"], beyond_us), begin_us)
         return known.filter(pc.and_(pc.less(known["first_us"], end_us), ends_later))
@@ -223,19 +222,19 @@ class Recompute:
 
     def _as_streamed(self, events: DataFrame, side: Side, table: str) -> DataFrame:
         """Leaves out what the stream has not counted; an event that is late for some windows gets `JUDGED`."""
-        target, verdict = self.target, self.target.operator.verdict
+        target, lateness = self.target, self.target.operator.lateness
         late = (
             self.spark.read.format("delta")
             .option("versionAsOf", self.late_version)
-            .load(self._path(target.operator.late.name))
+            .load(self._path(target.operator.output.late.name))
             .where(F.col("_epoch") == target.epoch.number)
             .where(F.col("settled_version").isNull() if self.settled_count else F.lit(True))
         )
         why = [F.col("engine_watermark").alias(JUDGED), self._history_upto.alias(COUNTED_UPTO)]
         late = with_identity(late).select(INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER, *why)
-        if target.operator.merges_rows:
+        if target.operator.recomputation.unit.merging:
             return self._with_batch(matched(events, late, side, table, how="left_anti"), table)
-        if not verdict.in_windows:
+        if not lateness.in_windows:
             return matched(events, late, side, table, how="left_anti")
         return matched(events, late, side, table)
 
@@ -281,15 +280,15 @@ class Recompute:
         operator, parts = self.target.operator, []
         counted = F.col("settled_version").isNotNull() == settled
         if known.version is not None:
-            late = self._of_epoch(operator.late.name, known.version)
+            late = self._of_epoch(operator.output.late.name, known.version)
             if (last_batch := self.target.last_batch) is not None:
                 late = late.where(F.col("_batch_id") <= last_batch)
             parts.append(late.where(counted).withColumn(LOOKED_UP, F.col("_batch_id")))
         if known.replayed.num_rows and known.quarantine_version is not None:
-            replayed = self._of_epoch(operator.quarantine.name, known.quarantine_version)
+            replayed = self._of_epoch(operator.output.quarantine.name, known.quarantine_version)
             replayed = replayed.where(counted & F.col("replayed_batch").isNotNull())
             replayed = replayed.withColumn(LOOKED_UP, F.col("replayed_batch")).drop(*WHY_SET_ASIDE)
-            if operator.verdict.in_windows:
+            if operator.lateness.in_windows:
                 replayed = replayed.withColumn("missed_windows", F.expr(f"CAST(NULL AS {MISSED})"))
             parts.append(replayed)
         return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
@@ -302,10 +301,10 @@ class Recompute:
         """Adds all windows that events belong to, after the row steps: a gap may be of a column that these add."""
         operator = self.target.operator
         timed = events.withColumn(TIME, column(str(self.target.pipeline.event_time)))
-        if operator.gap is not None:
-            timed = timed.withColumn(GAP, F.expr(gap_of_event(operator.gap)))
+        if operator.state.gap_of_event is not None:
+            timed = timed.withColumn(GAP, F.expr(operator.state.gap_of_event))
         # By a watermark that no window reaches, all of them have passed.
-        all_windows = F.expr(operator.verdict.missed(_NEVER_MS))
+        all_windows = F.expr(operator.lateness.missed(_NEVER_MS))
         return timed.withColumn(name, all_windows).drop(TIME, GAP)
 
     def missed(self, late: DataFrame) -> DataFrame:
@@ -315,7 +314,7 @@ class Recompute:
             self._spans.append(span_of_batches(self._eras, first or 0, last or 0))
             late = with_era_of_batch(late, self._eras, self._span)
         steps = with_row_steps(late, self.target.pipeline.row_steps, lookups=self._lookups)
-        if not self.target.operator.verdict.in_windows:
+        if not self.target.operator.lateness.in_windows:
             return steps
         steps = self.windows(steps, "__windows")
         # An event that was replayed has missed all of its windows.
@@ -325,8 +324,8 @@ class Recompute:
     def changed_by(self, late: DataFrame, *, keyed: bool) -> DataFrame:
         """What the rows have that late events can change: the windows that they missed, and with `keyed` their keys."""
         operator = self.target.operator
-        keys = list(operator.repair_keys) if keyed else []
-        windows = [WINDOW_START, WINDOW_END] if operator.verdict.in_windows else []
+        keys = list(operator.recomputation.repair_keys) if keyed else []
+        windows = [WINDOW_START, WINDOW_END] if operator.lateness.in_windows else []
         return self.missed(late).select(*columns_of((*windows, *keys))).distinct()
 
 

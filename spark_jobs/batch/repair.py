@@ -97,8 +97,8 @@ def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> t
     if not plan.late:
         return target, plan
     times = _times(target, ready, late.version)
-    before, after = (duration_ms(each) * 1000 for each in target.operator.reach)
-    if not target.operator.verdict.in_windows:
+    before, after = (duration_ms(each) * 1000 for each in target.operator.recomputation.reach)
+    if not target.operator.lateness.in_windows:
         # Events further away decide about the rows at the edge.
         times = tuple((begin - before, end + after) for begin, end in times)
     whole = Range(min(begin for begin, _ in times), max(end for _, end in times))
@@ -108,19 +108,21 @@ def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> t
 def _ready(target: Target, late: LateEvents) -> pa.Table:
     """The events that nothing counts yet, and of which every row that they can change is closed."""
     unsettled = late.unsettled
-    if target.operator.verdict.in_windows:
+    if target.operator.lateness.in_windows:
         return unsettled
-    return unsettled.filter(pc.less(unsettled["last_us"], target.operator.first_open_us(target.newest.watermark_ms)))
+    return unsettled.filter(
+        pc.less(unsettled["last_us"], target.operator.recomputation.first_open_us(target.newest.watermark_ms))
+    )
 
 
 def _times(target: Target, ready: pa.Table, late_version: int | None) -> tuple[tuple[int, int], ...]:
     """Where the rows lie that events can change: the windows that they missed, or their neighbourhoods; those that
     touch drawn together."""
-    if not target.operator.verdict.in_windows:
+    if not target.operator.lateness.in_windows:
         return _drawn_together(sorted(_spans(ready, 1)))
     # The windows of an event that was replayed start in its span; the last of them ends so much later.
     replayed = ready.filter(pc.is_valid(ready["replayed_batch"]))
-    windows = _spans(replayed, duration_ms(target.operator.reach[1]) * 1000)
+    windows = _spans(replayed, duration_ms(target.operator.recomputation.reach[1]) * 1000)
     if late_version is not None:
         windows += _missed_windows(target, late_version)
     return _drawn_together(sorted(windows))
@@ -136,7 +138,7 @@ def _missed_windows(target: Target, version: int) -> list[tuple[int, int]]:
     """The windows that late events have missed, in one version of their table."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        late = open_table(target.lake, target.operator.late.name, version=version).to_pyarrow_dataset()
+        late = open_table(target.lake, target.operator.output.late.name, version=version).to_pyarrow_dataset()
         connection.register("late", late)
         return connection.sql(
             "SELECT DISTINCT epoch_us(w.window_start), epoch_us(w.window_end) FROM "
@@ -184,13 +186,13 @@ def _execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
     recompute = Recompute(spark, target, plan.reads, clock_ms, replayed=known.replayed)
     late = recompute.late(known, settled=False)
     times = [Range(begin, end) for begin, end in plan.times]
-    if operator.merges_rows:
+    if operator.recomputation.unit.merging:
         missed = recompute.missed(late)
         chains = holding(recompute, missed, times, plan.watermark_ms)
         near, groups, where = chains.rows, chains.groups, chains.where
         ready = those_of(known.unsettled, chains.events(missed))
     else:
-        near = recompute.changed_by(late, keyed=operator.repaired_by_key).persist()
+        near = recompute.changed_by(late, keyed=operator.recomputation.by_key).persist()
         ready = _ready(target, known)
         where = _where(target, near, ready)
         groups = recompute.groups(recompute.sources(times), only=near).where(where)
@@ -220,9 +222,9 @@ def _execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
 
 def _where(target: Target, near: DataFrame, ready: pa.Table) -> str:
     """Which rows of the result are compared; SQL."""
-    if target.operator.verdict.in_windows:
+    if target.operator.lateness.in_windows:
         ends = near.agg(F.min(F.unix_micros(WINDOW_END)), F.max(F.unix_micros(WINDOW_END))).collect()[0]
         return f"{WINDOW_END} BETWEEN timestamp_micros({ends[0]}L) AND timestamp_micros({ends[1]}L)"
-    placed = f"unix_micros({first_of(target.operator.placed_by, in_spark)})"
+    placed = f"unix_micros({first_of(target.operator.recomputation.placed_by, in_spark)})"
     ranges = (f"({placed} >= {begin}L AND {placed} < {end}L)" for begin, end in _times(target, ready, None))
     return " OR ".join(ranges)

@@ -103,7 +103,7 @@ def _commit(
     entry: LedgerEntry,
 ) -> Changed:
     operator = target.operator
-    placed = first_of(operator.placed_by, in_spark)
+    placed = first_of(operator.recomputation.placed_by, in_spark)
     counted = kept.agg(
         *(F.count(F.when(F.col("__kind") == kind, 1)).alias(kind) for kind in _KINDS),
         F.coalesce(F.sum("__grown"), F.lit(0)).alias("grown"),
@@ -114,7 +114,7 @@ def _commit(
     changed = Changed(inserted, updated, deleted, grown, base)
     if not changed.rows and not revision.replaced:
         return changed
-    if table.name == operator.groups.name:
+    if table.name == operator.output.groups.name:
         revision = revision.model_copy(update={"ledger": _completed(entry, changed)})
     change: Append | Revise = Append(kept, 0, 0)  # says what it says without a row
     if changed.rows:
@@ -147,12 +147,12 @@ def _commit(
 
 
 def _revise(target: Target, table: TableRef, kept: DataFrame, count: int, between_us: tuple[int, int]) -> Revise:
-    (column, *others) = target.operator.placed_by
+    (column, *others) = target.operator.recomputation.placed_by
     return Revise(
         kept.drop("__kind", "__grown"),
         count,
         size_of(kept),
-        [name for name in target.operator.row_keys if name in kept.columns],
+        [name for name in target.operator.output.row_keys if name in kept.columns],
         # In another case it is none to `deltalake`, which takes a name in quotes as it is.
         None if others or column not in kept.columns else (column, *between_us),
         lambda opened: target.basis.revision(target.lake, table.name, opened),

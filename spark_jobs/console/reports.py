@@ -178,15 +178,15 @@ def _asides(totals: Totals) -> list[str]:
 def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> None:
     """`tidemark late`: the newest late events, each with what it missed and by how much."""
     operator = plan.build(pipeline).operator
-    if operator is None or not operator.keeps_late:
+    if operator is None or not operator.output.keeps_late:
         raise DefinitionError(f"pipeline `{pipeline.name}` keeps no late events; see `tidemark ledger {pipeline.name}`")
-    table = operator.late.name
+    table = operator.output.late.name
     if not exists(lake, table):
         raise MissingTableError(
             f"table {table}: not in the lake {lake.uri}. It comes with the first run: tidemark run {pipeline.name}"
         )
     known = {field.name for field in open_table(lake, table).schema().fields}
-    keys = [column for column in (SOURCE_TABLE, *operator.keys) if column in known and column != EVENT_ID]
+    keys = [column for column in (SOURCE_TABLE, *operator.output.keys) if column in known and column != EVENT_ID]
     time = str(pipeline.event_time)
     # Column -> what stands above it, and how it is read.
     named = {EVENT_ID: ("event", in_duckdb(EVENT_ID)), time: (f"{time} (UTC)", _clock_sql(in_duckdb(time)))}
@@ -194,7 +194,7 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
     hidden = personal_with(pipeline).of(table)
     named |= {each: (label, text_in_duckdb(MASK)) for each, (label, _) in named.items() if is_personal(each, hidden)}
     shown = list(named.values())
-    if operator.verdict.in_windows:
+    if operator.lateness.in_windows:
         first = _clock_sql("missed_windows[1].window_start")
         shown += [
             ("first window missed", text_in_duckdb(MASK) if is_personal("missed_windows", hidden) else first),

@@ -209,10 +209,10 @@ def state_check(
     """Counts what is in Spark's own state and holds it against what the ledger says is open, or in state."""
     planned = plan.build(pipeline)
     operator = planned.operator
-    if operator is None or not operator.state_operators:
+    if operator is None or not operator.state.operators:
         return True, "state: no step of this pipeline remembers events"
     with session(lake, err or PlainConsole(stderr=True)) as spark:
-        if operator.counts_in_state:
+        if operator.state.counts_events:
             found = open_pairs(spark, lake, pipeline)
             expected = audit.open_pairs(lake, pipeline, epoch, ledger) or 0
             return found == expected, f"state: {expected:,} still open by the ledger, {found:,} in Spark's state"
@@ -220,5 +220,5 @@ def state_check(
     shown = ", ".join(f"{name} {count:,}" if name else f"{count:,}" for name, count in counts.items())
     by_ledger = ledger.rows[-1][1]["state_rows"] if ledger.rows else 0
     # With several operators the ledger has the sum of them; here only the first is read.
-    holds = sum(counts.values()) == by_ledger if len(operator.state_operators) == 1 else True
+    holds = sum(counts.values()) == by_ledger if len(operator.state.operators) == 1 else True
     return holds, f"state: {by_ledger:,} rows by the ledger, in Spark's state: {shown}"

@@ -20,7 +20,7 @@ from spark_jobs.lake.checkpoints import Epoch, current_epoch
 from spark_jobs.lake.errors import CheckpointError, TidemarkError
 from spark_jobs.lake.reset import refuse_tables_of_others
 from spark_jobs.plan import logical
-from spark_jobs.plan.changes import Change, Verdict, changes
+from spark_jobs.plan.changes import Change, Compatibility, changes
 from spark_jobs.spec import Definition, DefinitionError, Ingest, definition_from_json
 
 
@@ -199,8 +199,8 @@ def decide(definition: Definition, found: Found) -> Step:
         why = f"epoch {number} began with a definition that this version of Tidemark cannot read"
         return step(Action.NEW_EPOCH, why)
     changed = _changed(definition, judged, last, epoch)
-    if blocking := [change for change in changed if change.verdict is not Verdict.SAFE]:
-        refused = any(change.verdict is Verdict.REFUSED for change in blocking)
+    if blocking := [change for change in changed if change.compatibility is not Compatibility.SAFE]:
+        refused = any(change.compatibility is Compatibility.REFUSED for change in blocking)
         fields = ", ".join(change.field for change in blocking)
         why = f"its definition has changed ({fields}) since epoch {number} of its checkpoint began"
         return step(Action.REFUSED if refused else Action.NEW_EPOCH, why, changed=changed)
@@ -219,13 +219,16 @@ def _changed(
     definition: Definition, judged: Iterable[Change], last: Order | None, epoch: Epoch | None
 ) -> tuple[Change, ...]:
     """What the checkpoint does not take, then what else differs from what was deployed."""
-    blocking = {change.field: change for change in judged if change.verdict is not Verdict.SAFE}
+    blocking = {change.field: change for change in judged if change.compatibility is not Compatibility.SAFE}
     try:
         since = changes(last.parsed(), definition) if last else judged
     except DefinitionError:  # of another version of Tidemark
         since = judged
     begun = f"epoch {epoch.number} began with its new value" if epoch else "no checkpoint uses its old value"
-    safe = (c if c.verdict is Verdict.SAFE else replace(c, verdict=Verdict.SAFE, why=begun) for c in since)
+    safe = (
+        c if c.compatibility is Compatibility.SAFE else replace(c, compatibility=Compatibility.SAFE, why=begun)
+        for c in since
+    )
     return (*blocking.values(), *(change for change in safe if change.field not in blocking))
 
 
@@ -275,7 +278,7 @@ def _as_commands(commands: Iterable[Sequence[str]], options: Sequence[str]) -> t
 def _rebuilds(definition: Definition) -> bool:
     """Whether a batch can compute its results up to a cut."""
     operator = logical.build(definition).operator
-    return operator is not None and operator.why_not_bootstrapped is None
+    return operator is not None and operator.recomputation.unit.why_no_cut is None
 
 
 def execute(lake: Lake, plan: Plan, *, by: str) -> tuple[Ordered, ...]:
@@ -326,7 +329,7 @@ def deploy_again(lake: Lake, *, by: str) -> tuple[Ordered, ...]:
 def refusal(step: Step) -> str:
     """Why nothing is ordered for a pipeline, and what helps, in one line."""
     told = step.why.removeprefix(f"pipeline `{step.pipeline}`: ").rstrip(".")
-    fields = (f"{each.field}: {each.why}" for each in step.changes if each.verdict is not Verdict.SAFE)
+    fields = (f"{each.field}: {each.why}" for each in step.changes if each.compatibility is not Compatibility.SAFE)
     told = f"pipeline `{step.pipeline}`: {'. '.join((told, *fields))}."
     if step.action is not Action.NEW_EPOCH:
         return told

@@ -22,9 +22,9 @@ def as_text(plan: Plan) -> str:
 
 def _details(step: Step) -> Iterator[str]:
     fields = max((len(change.field) for change in step.changes), default=0)
-    verdicts = max((len(change.verdict) for change in step.changes), default=0)
+    widths = max((len(change.compatibility) for change in step.changes), default=0)
     for change in step.changes:
-        yield f"      {change.field:<{fields}}  {change.verdict:<{verdicts}}  {change.why}"
+        yield f"      {change.field:<{fields}}  {change.compatibility:<{widths}}  {change.why}"
     yield from (f"      source: {notice}" for notice in step.notices)
     if step.action is Action.NEW_EPOCH:
         yield "      Put the definition back, or begin a new epoch (or with --keep-tables: results so far stay):"

@@ -55,7 +55,7 @@ class BatchPass(ABC):
         self._plan, self._branches, self._bounds = plan, branches, bounds
         self._operator = branches.operator
         # A checkpoint of an earlier version may know no source tables.
-        self._content = [name for name in self._operator.content if name != SOURCE_TABLE or name in columns]
+        self._content = [name for name in self._operator.output.content if name != SOURCE_TABLE or name in columns]
         self.events: Mapping[str, int | None] = {}
         self.figures: dict[str, int | None] = {}
         self.repeated_tasks = 0
@@ -101,16 +101,16 @@ class BatchPass(ABC):
 
     @cached_property
     def _is_late(self) -> str:
-        return account.late_events(self._branches.verdict, self._bounds.late_watermark_ms)
+        return account.late_events(self._branches.lateness, self._bounds.late_watermark_ms)
 
     @property
     def _is_set_aside(self) -> str:
-        return account.SET_ASIDE if self._operator.sets_aside else "false"
+        return account.SET_ASIDE if self._operator.output.sets_aside else "false"
 
     @property
     def _narrow_hashes(self) -> dict[str, str]:
         hashes = {"late": _hash(self._is_late, (SEQ, SOURCE))}
-        if self._operator.sets_aside:
+        if self._operator.output.sets_aside:
             hashes["quarantine"] = _hash(self._is_set_aside, (SEQ, SOURCE))
         return hashes
 
@@ -121,14 +121,14 @@ class BatchPass(ABC):
         return [
             f"count(CASE WHEN {self._is_result} THEN 1 END) AS rows",
             f"count(CASE WHEN {self._is_result} AND {FATE} IS NOT NULL THEN 1 END) AS withheld",
-            *(f"{sql} AS {name}" for name, sql in self._operator.result_terms.items()),
+            *(f"{sql} AS {name}" for name, sql in self._operator.accounting.result_terms.items()),
             *digest_sql(_hash(self._is_result, self._content), prefix="result"),
         ]
 
     @property
     def _of_narrow(self) -> list[str]:
         """What is counted over late events and those that were set aside; SQL with names."""
-        pairs = self._branches.verdict.late_pairs(self._bounds.late_watermark_ms)
+        pairs = self._branches.lateness.late_pairs(self._bounds.late_watermark_ms)
         return [
             f"count(CASE WHEN {self._is_late} THEN 1 END) AS late_events",
             f"sum(CASE WHEN {self._is_late} THEN {pairs} END) AS pairs_late",
@@ -153,7 +153,7 @@ class KeepingPass(BatchPass):
 
     def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds, batch: DataFrame) -> None:
         super().__init__(plan, branches, bounds, batch.columns)
-        terms = account.terms_of_events(plan, self._branches.verdict, bounds.late_watermark_ms)
+        terms = account.terms_of_events(plan, self._branches.lateness, bounds.late_watermark_ms)
         self._observed = Observed(batch, terms)
         kept = f"{self._is_result} OR {self._is_late} OR {self._is_set_aside}"
         self._kept = self._observed.rows.where(kept).persist()
@@ -214,7 +214,7 @@ class WritingPass(BatchPass):
         results, narrow = around_state
         super().__init__(plan, branches, bounds, results.columns)
         self._lake, self._columns, self._data_files = lake, columns, files
-        terms = account.terms_of_events(plan, self._branches.verdict, bounds.late_watermark_ms)
+        terms = account.terms_of_events(plan, self._branches.lateness, bounds.late_watermark_ms)
         of_narrow = [*self._of_narrow, f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}"]
         self._narrow = Observed(narrow, [*terms, *map(F.expr, of_narrow)])
         self._kept = self._narrow.rows.where(f"{self._is_late} OR {self._is_set_aside}").persist()

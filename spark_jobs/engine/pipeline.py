@@ -174,7 +174,7 @@ class PipelineQuery(Query[Pipeline]):
             return
         left, right = events[0].schema, events[-1].schema
         shared = (set(left.names) & set(right.names)) - {*METADATA_COLUMNS}
-        keys = self.branches.operator.event_keys
+        keys = self.branches.operator.state.event_keys
         doubled = sorted(shared - set(keys))
         if doubled:
             raise SchemaMismatchError(
@@ -247,9 +247,9 @@ class PipelineQuery(Query[Pipeline]):
         The result goes on without.
         """
         operator = self.logical.operator
-        if operator is None or not operator.keeps_events_in_state:
+        if operator is None or not operator.state.keeps_events:
             return False
-        result, epoch = operator.result.name, current_epoch(self.lake, self.name)
+        result, epoch = operator.output.result.name, current_epoch(self.lake, self.name)
         if epoch is None or not tables.exists(self.lake, result):
             return False
         if SOURCE_TABLE in {field.name for field in tables.open_table(self.lake, result).schema().fields}:
@@ -262,27 +262,27 @@ class PipelineQuery(Query[Pipeline]):
     def _result_schema(self, events: Sequence[DataFrame]) -> StructType:
         results = self.branches.transform.written(self.branches.results(events))
         if self.definition.top_n:
-            results = top_n(results, self.definition.top_n, self.branches.operator.event_keys)
+            results = top_n(results, self.definition.top_n, self.branches.operator.state.event_keys)
         return with_revision(results, self.logical, 0).schema
 
     def _quarantine_schema(self, events: Sequence[DataFrame]) -> StructType:
         schema = quarantine_schema(events, self.logical)
         if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
             raise SchemaMismatchError(
-                f"pipeline `{self.name}` reads columns {doubled}, and {self.branches.operator.quarantine.name} has "
-                "columns of these names for why an event is there. Nothing was started or written. Give the columns "
-                "other names with `select` on the source."
+                f"pipeline `{self.name}` reads columns {doubled}, and "
+                f"{self.branches.operator.output.quarantine.name} has columns of these names for why events are there. "
+                "Nothing was started or written. Give the columns other names with `select` on the source."
             )
         return schema
 
     def _late_schema(self, events: Sequence[DataFrame]) -> StructType:
-        schema = late_schema(events, self.logical, self.branches.verdict)
+        schema = late_schema(events, self.logical, self.branches.lateness)
         doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if doubled:
             raise SchemaMismatchError(
-                f"pipeline `{self.name}` reads columns {doubled}, and {self.branches.operator.late.name} has columns "
-                "of these names for what the events missed. Nothing was started or written. Give the columns other "
-                "names with `select` on the source."
+                f"pipeline `{self.name}` reads columns {doubled}, and "
+                f"{self.branches.operator.output.late.name} has columns of these names for what the events missed. "
+                "Nothing was started or written. Give the columns other names with `select` on the source."
             )
         return schema
 
@@ -391,7 +391,7 @@ class PipelineQuery(Query[Pipeline]):
             entry = self._with_source(entry, source_rows)
             if entry["quarantined"]:
                 self._commit_quarantine(computed.set_aside, entry["quarantined"], batch_id, content["quarantine"])
-            if entry.late_events and self.branches.operator.keeps_late:
+            if entry.late_events and self.branches.operator.output.keeps_late:
                 self._commit_late(computed.late, entry, state.dropped, batch_id, bounds, content["late"])
             return self._commit_result(computed, entry, batch_id, content["result"])
         finally:
@@ -406,7 +406,12 @@ class PipelineQuery(Query[Pipeline]):
             expected: rows that it reads; None: unknown, or its result is in the table already.
         """
         operator, top = self.branches.operator, self.definition.top_n
-        if operator.gives_events and not self.branches.transform.one_branch and not operator.updates and not top:
+        if (
+            operator.output.gives_events
+            and not self.branches.transform.one_branch
+            and not operator.output.updates
+            and not top
+        ):
             fewest = stateful_partitions(self.query) * LEAST_ROWS_A_FILE
             if expected and expected >= fewest and (parts := around_state(batch, self.query)) is not None:
                 return WritingPass(
@@ -424,20 +429,20 @@ class PipelineQuery(Query[Pipeline]):
         self, counted: Mapping[str, int], kept: Mapping[str, int], state: StateFigures, bounds: BatchBounds
     ) -> LedgerEntry:
         operator = self.branches.operator
-        terms = dict(operator.settled(counted, state.duplicates))
-        terms |= {name: kept[name] for name in operator.result_terms}
+        terms = dict(operator.accounting.of_batch(counted, state.duplicates))
+        terms |= {name: kept[name] for name in operator.accounting.result_terms}
         terms["rows"] = kept["rows"] - kept["withheld"]
         if any(equation.whole == "produced" for equation in self.logical.equations):
             terms["produced"] = kept["rows"]
         if kept["withheld"]:
             terms["withheld"] = kept["withheld"]
-        if operator.verdict.in_windows:
+        if operator.lateness.in_windows:
             terms["pairs_late"] = kept["pairs_late"]
-        if operator.state_operators:
+        if operator.state.operators:
             terms["state_rows"] = state.rows
-        if operator.state_stores:
+        if operator.state.stores:
             by_store = rows_by_store(self.spark, str(self.query.runId))
-            by_kind = {term: by_store.get(store, 0) for term, store in operator.state_stores.items()}
+            by_kind = {term: by_store.get(store, 0) for term, store in operator.state.stores.items()}
             # On a cluster the stores lie in other processes.
             terms |= by_kind if sum(by_kind.values()) == state.rows else {}
         entry = LedgerEntry(
@@ -459,7 +464,7 @@ class PipelineQuery(Query[Pipeline]):
                 f"but {kept['late_events']} were kept. Nothing of this batch was written; the stream has stopped."
             )
         missed = kept["pairs_late"]
-        if operator.verdict.counts_groups:
+        if operator.lateness.counts_groups:
             fits = (state.dropped == 0) == (missed == 0) and state.dropped <= missed
         else:
             fits = state.dropped == entry.late_events
@@ -499,7 +504,7 @@ class PipelineQuery(Query[Pipeline]):
         self, computed: KeepingPass | WritingPass, entry: LedgerEntry, batch_id: int, content: str | None
     ) -> LedgerEntry:
         changed, withheld = computed.figures["rows"] or 0, computed.figures["withheld"] or 0
-        if isinstance(computed, KeepingPass) and self.branches.operator.updates:
+        if isinstance(computed, KeepingPass) and self.branches.operator.output.updates:
             entry = self._upsert_result(computed.results, computed.size, entry, changed, batch_id, content)
         elif isinstance(computed, KeepingPass) and self.definition.top_n and changed > withheld:
             entry = self._append_chosen(computed.results, computed.size, entry, batch_id, content)
@@ -517,7 +522,7 @@ class PipelineQuery(Query[Pipeline]):
         top = self.definition.top_n
         assert top is not None
         results = self.branches.transform.written(rows.where(F.col(FATE).isNull()))
-        results = top_n(results, top, self.branches.operator.event_keys).persist()
+        results = top_n(results, top, self.branches.operator.state.event_keys).persist()
         count = results.count()
         entry = entry.with_terms(rows=count)
         stamp = self.stamp("result", batch_id, count, ledger=entry, content=content)
@@ -529,7 +534,7 @@ class PipelineQuery(Query[Pipeline]):
     def _upsert_result(
         self, rows: DataFrame, size: int, entry: LedgerEntry, count: int, batch_id: int, content: str | None
     ) -> LedgerEntry:
-        groups, keys = self.logical.table("groups"), self.branches.operator.keys
+        groups, keys = self.logical.table("groups"), self.branches.operator.output.keys
         results = self.branches.transform.written(rows)
         revised = with_revision(results, self.logical, entry.started_ms)
         chosen = groups is not None and count > 0
@@ -560,7 +565,7 @@ class PipelineQuery(Query[Pipeline]):
         operator = self.branches.operator
         bronze = Bronze(self.spark, self.lake, self.logical.reads, self._bronze_schemas)
         events, pairs = entry.late_events, entry.terms.get("pairs_late", entry.late_events)
-        fetched = LateRows(self.logical, self.branches.verdict, bronze, bounds, self._schemas["late"].names)
+        fetched = LateRows(self.logical, self.branches.lateness, bronze, bounds, self._schemas["late"].names)
         rows, found = fetched.rows(late, events, batch_id, self.epoch.number)
         try:
             if (found.events, found.pairs) != (events, pairs):
@@ -571,7 +576,7 @@ class PipelineQuery(Query[Pipeline]):
                 )
             if not found.fewest_groups <= dropped <= found.most_groups:
                 raise _disagreement(self.name, dropped, f"{found.fewest_groups} late")
-            writer = self.writer("late", operator.late.name)
+            writer = self.writer("late", operator.output.late.name)
             writer.commit(Append(rows, events, size_of(rows)), self.stamp("late", batch_id, events, content=content))
         finally:
             if isinstance(rows, DataFrame):
@@ -596,7 +601,7 @@ class PipelineQuery(Query[Pipeline]):
         reasons = {NO_SUCH_KEY: events}
         stamp = self.stamp("quarantine", batch_id, events, content=content, reasons=reasons)
         try:
-            writer = self.writer("quarantine", self.branches.operator.quarantine.name)
+            writer = self.writer("quarantine", self.branches.operator.output.quarantine.name)
             writer.commit(Append(found, events, size_of(found)), stamp)
         finally:
             if isinstance(found, DataFrame):
@@ -624,7 +629,7 @@ class PipelineQuery(Query[Pipeline]):
         filters = [step for step in self.definition.result_steps if not step.adds()]
         chosen = with_row_steps(touched.select(*columns_of(columns)), filters).where(F.col(FATE).isNull()).drop(FATE)
         top = self.definition.top_n
-        return top_n(chosen, top, self.branches.operator.event_keys) if top else chosen
+        return top_n(chosen, top, self.branches.operator.state.event_keys) if top else chosen
 
 
 def _disagreement(pipeline: str, dropped: int, ours: str) -> LedgerError:

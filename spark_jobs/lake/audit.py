@@ -20,7 +20,7 @@ from spark_jobs.lake.stamps import decode
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, INGEST_TIME, SIDE, SOURCE_TABLE, WINDOW_END
-from spark_jobs.plan.equations import Equation, Holding
+from spark_jobs.plan.equations import Equation, Invariant
 from spark_jobs.plan.identity import as_in
 from spark_jobs.plan.operators import Operator
 from spark_jobs.plan.operators.join import LEFT
@@ -45,7 +45,7 @@ def checks(
     planned = plan.build(definition)
     books = ledger if isinstance(ledger, EpochLedger) else EpochLedger.of(ledger, planned.equations)
     totals, rows = books.totals, books.rows
-    groups = planned.operator.groups.name if planned.operator else None
+    groups = planned.operator.output.groups.name if planned.operator else None
     revised = [each for _, each in revisions(lake, groups, definition.name, epoch)] if groups else []
     results = [_equation(equation, totals) for equation in planned.equations]
     results += [(False, problem) for problem in books.checked.discrepancies]
@@ -61,13 +61,13 @@ def checks(
         results += [(False, said) for said in _changed_by_others(lake, definition.name, epoch, planned.operator)]
     tables = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
     terms = with_revised(totals.terms, revised)
-    for holding in planned.holdings:
-        table = holding.table.name
+    for invariant in planned.invariants:
+        table = invariant.table.name
         replayed: Mapping[str, int] = {}
         if planned.operator is None:
             replayed = terms_of(lake, table, definition.name, epoch, tables.version(table))
         held = totals.model_copy(update={"terms": {**terms, **replayed}})
-        results.append(_holding(tables, holding, held, all_rows=current.tables_emptied))
+        results.append(_holding(tables, invariant, held, all_rows=current.tables_emptied))
     if planned.operator is None:
         quarantine = planned.table("quarantine")
         aside = quarantine.name if quarantine else planned.result.name
@@ -90,7 +90,7 @@ def _equation(equation: Equation, totals: Totals) -> tuple[bool, str]:
 
 def _changed_by_others(lake: Lake, pipeline: str, epoch: int, operator: Operator) -> Iterator[str]:
     """What other programs have changed in the results, and nothing has put right."""
-    for table in dict.fromkeys((operator.groups.name, operator.result.name)):
+    for table in dict.fromkeys((operator.output.groups.name, operator.output.result.name)):
         for change in foreign_changes(lake, table, operator, pipeline, epoch):
             yield f"changed by another program, and not put right since: {change.describe()}"
 
@@ -123,16 +123,16 @@ def _settled(lake: Lake, table: TableRef | None, events: str, epoch: int, which:
     return f"; {counted[0]:,} of {counted[1]:,} {events} settled"
 
 
-def _holding(books: "_Books", holding: Holding, totals: Totals, *, all_rows: bool) -> tuple[bool, str]:
+def _holding(books: "_Books", invariant: Invariant, totals: Totals, *, all_rows: bool) -> tuple[bool, str]:
     """What a table holds, against the ledger."""
-    expected, table = holding.expected(totals.terms), holding.table.name
-    said = f"{holding.label}: {expected:,} {holding.said}"
-    if holding.whole_table and not all_rows:
+    expected, table = invariant.expected(totals.terms), invariant.table.name
+    said = f"{invariant.label}: {expected:,} {invariant.said}"
+    if invariant.whole_table and not all_rows:
         return True, f"{said}; {table} also keeps rows of earlier epochs"
-    conditions = [holding.where, *([f"_epoch = {books.epoch}"] if holding.of_epoch else [])]
-    found = books.figure(holding.measure, table, " AND ".join(conditions), beside=holding)
-    if holding.open is not None:
-        return found <= expected, f"{said}, {found:,} in {table}, {named(holding.open)} {expected - found:,}"
+    conditions = [invariant.where, *([f"_epoch = {books.epoch}"] if invariant.of_epoch else [])]
+    found = books.figure(invariant.measure, table, " AND ".join(conditions), beside=invariant)
+    if invariant.open is not None:
+        return found <= expected, f"{said}, {found:,} in {table}, {named(invariant.open)} {expected - found:,}"
     return found == expected, f"{said}, {found:,} in {table}"
 
 
@@ -171,7 +171,7 @@ def open_pairs(lake: Lake, definition: Pipeline, epoch: int, ledger: EpochLedger
     opened = next((equation for equation in planned.equations if equation.open is not None), None)
     if opened is not None:
         return ledger.totals.rest(opened)
-    measured = planned.operator.open_in_result if planned.operator else None
+    measured = planned.operator.accounting.open_in_result if planned.operator else None
     if measured is None:
         return None
     measure, table, by_window = measured
@@ -189,7 +189,7 @@ class _Books:
     batch_id: int
     versions: dict[str, int] = field(default_factory=dict)
 
-    def figure(self, measure: str, table: str, where: str = "true", *, beside: Holding | None = None) -> int:
+    def figure(self, measure: str, table: str, where: str = "true", *, beside: Invariant | None = None) -> int:
         """One number from a table, as of the batch; 0 where the table has no row."""
         version = self.version(table)
         opened = open_table(self.lake, table, version=version)
@@ -209,17 +209,17 @@ class _Books:
             ) from error
         return int(row[0] or 0) if row else 0
 
-    def _late(self, connection: duckdb.DuckDBPyConnection, holding: Holding) -> None:
+    def _late(self, connection: duckdb.DuckDBPyConnection, invariant: Invariant) -> None:
         """Makes `late`, of its own: DuckDB pushes conditions into a dataset that Arrow cannot compare texts by."""
         connection.execute(
             f"CREATE TEMP TABLE late ({SIDE} VARCHAR, {EVENT_ID} VARCHAR, {INGEST_SEQ} BIGINT, "
             f"{INGEST_TIME} TIMESTAMPTZ, {SOURCE_TABLE} VARCHAR)"
         )
-        tables = [(holding.late, SIDE, "true"), (holding.replayed, f"'{LEFT}'", "replayed_batch IS NOT NULL")]
+        tables = [(invariant.late, SIDE, "true"), (invariant.replayed, f"'{LEFT}'", "replayed_batch IS NOT NULL")]
         for table, side, where in tables:
             opened = None if table is None else open_table(self.lake, table.name)
             columns = [] if opened is None else [field.name for field in opened.schema().fields]
-            if opened is None or (table == holding.replayed and "replayed_batch" not in columns):
+            if opened is None or (table == invariant.replayed and "replayed_batch" not in columns):
                 continue
             event = ", ".join(as_in(columns, (EVENT_ID, INGEST_SEQ, INGEST_TIME, SOURCE_TABLE)))
             connection.register("beside", opened.to_pyarrow_dataset())

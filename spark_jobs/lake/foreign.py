@@ -202,8 +202,8 @@ def _change(lake: Lake, table: str, version: int, actions: Actions, operator: Op
             for kind, found in (("taken", paths["remove"]), ("added", paths["add"])):
                 connection.register(kind, _rows_of(lake, table, schema, found))
             # All that is compared, or what tells rows apart.
-            keys = [name for name in operator.row_keys if name in schema.names]
-            names = keys if keys and not operator.updates else schema.names
+            keys = [name for name in operator.output.row_keys if name in schema.names]
+            names = keys if keys and not operator.output.updates else schema.names
             connection.register("there", opened.to_pyarrow_dataset().to_table(columns=names))
             return _counted_change(connection, unknown, schema, operator)
     except (duckdb.Error, OSError, pa.ArrowException):
@@ -215,9 +215,13 @@ def _counted_change(
 ) -> ForeignChange:
     # A file that is written anew has most of its rows as they were; texts compare values of every type.
     everything = ", ".join(f"{in_duckdb(name)}::VARCHAR" for name in schema.names)
-    placed = f"epoch_us({first_of(operator.placed_by, in_duckdb)})" if operator.placed_by else "NULL::BIGINT"
+    placed = (
+        f"epoch_us({first_of(operator.recomputation.placed_by, in_duckdb)})"
+        if operator.recomputation.placed_by
+        else "NULL::BIGINT"
+    )
     events = f"{in_duckdb(EVENTS)}::BIGINT" if EVENTS in schema.names else "0::BIGINT"
-    keys = [name for name in operator.row_keys if name in schema.names]
+    keys = [name for name in operator.output.row_keys if name in schema.names]
     key = f"hash(({', '.join([*map(in_duckdb, keys), '0'])}))"
     for kind in ("taken", "added"):
         connection.execute(
@@ -229,7 +233,7 @@ def _counted_change(
         "SELECT -1::BIGINT AS rows, * FROM (FROM of_taken EXCEPT ALL FROM of_added) UNION ALL "
         "SELECT 1::BIGINT AS rows, * FROM (FROM of_added EXCEPT ALL FROM of_taken)"
     )
-    if operator.updates:
+    if operator.output.updates:
         # A stream writes a group that changes as its state has it, whatever the table had.
         connection.execute(f"CREATE TEMP TABLE now AS SELECT hash(({everything}, 0)) AS whole, {key} AS key FROM there")
         connection.execute("DELETE FROM changed WHERE rows = 1 AND whole NOT IN (SELECT whole FROM now)")

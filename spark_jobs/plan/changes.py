@@ -8,7 +8,7 @@ from typing import Any
 from spark_jobs.spec import Definition, Ingest, Pipeline
 
 
-class Verdict(StrEnum):
+class Compatibility(StrEnum):
     """What a change asks for."""
 
     SAFE = "safe"
@@ -25,12 +25,12 @@ class Change:
 
     Attributes:
         field: such as `steps` or `source.max_files_per_trigger`.
-        verdict: what it asks for.
+        compatibility: what it asks for.
         why: in words.
     """
 
     field: str
-    verdict: Verdict
+    compatibility: Compatibility
     why: str
 
 
@@ -69,7 +69,9 @@ def changes(before: Definition, after: Definition) -> tuple[Change, ...]:
         after: which is to run on it.
     """
     if before.kind != after.kind:
-        return (Change("kind", Verdict.REFUSED, f"it was {_a(before.kind)}; give the {after.kind} a name of its own"),)
+        return (
+            Change("kind", Compatibility.REFUSED, f"it was {_a(before.kind)}; give the {after.kind} a name of its own"),
+        )
     return tuple(_differences(before, after))
 
 
@@ -79,7 +81,7 @@ def _a(kind: str) -> str:
 
 def needs_new_epoch(before: Definition, after: Definition) -> tuple[str, ...]:
     """The fields for which the checkpoint of the one cannot go on with the other."""
-    return tuple(change.field for change in changes(before, after) if change.verdict is not Verdict.SAFE)
+    return tuple(change.field for change in changes(before, after) if change.compatibility is not Compatibility.SAFE)
 
 
 def _differences(before: Definition, after: Definition) -> Iterator[Change]:
@@ -88,13 +90,15 @@ def _differences(before: Definition, after: Definition) -> Iterator[Change]:
         if old == new and not _order_differs(before, after, field):
             continue
         if field == "columns" and _only_adds(before, after):
-            yield Change(field, Verdict.SAFE, "rows that were read have null in the new ones")
+            yield Change(field, Compatibility.SAFE, "rows that were read have null in the new ones")
         elif field == "source":
             yield from _of_source(before, after)
         elif field in _SAFE:
-            yield Change(field, Verdict.SAFE, _SAFE[field])
+            yield Change(field, Compatibility.SAFE, _SAFE[field])
         else:
-            yield Change(field, Verdict.REBUILD, _REBUILD.get(field, "what was read was computed with it as it was"))
+            yield Change(
+                field, Compatibility.REBUILD, _REBUILD.get(field, "what was read was computed with it as it was")
+            )
 
 
 def _only_adds(before: Definition, after: Definition) -> bool:
@@ -112,9 +116,9 @@ def _is_csv(ingest: Ingest) -> bool:
 def _of_source(before: Definition, after: Definition) -> Iterator[Change]:
     old, new = (definition.source.model_dump() for definition in (before, after))
     if _without_limits(old) != _without_limits(new):
-        yield Change("source", Verdict.REBUILD, _REBUILD["source"])
+        yield Change("source", Compatibility.REBUILD, _REBUILD["source"])
     else:
-        yield Change("source", Verdict.SAFE, "how much a batch takes is no part of what it holds")
+        yield Change("source", Compatibility.SAFE, "how much a batch takes is no part of what it holds")
 
 
 def _without_limits(source: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,20 +19,20 @@ def _lines(plan: LogicalPlan) -> Iterator[str]:
     if plan.lookups:
         yield f"looks up in  {', '.join(step.table for step in plan.lookups)}"
     if operator is not None:
-        yield f"step         {operator.describe()}"
-        yield f"late         {operator.verdict.describe()}"
+        yield f"step         {operator.description}"
+        yield f"late         {operator.lateness.describe()}"
         if operator.horizon:
             yield f"horizon      {format_duration(operator.horizon)} past the newest event"
-        if operator.state_operators:
-            yield f"state        {', '.join(operator.state_operators)}"
+        if operator.state.operators:
+            yield f"state        {', '.join(operator.state.operators)}"
     for table in plan.tables:
         keys = f", a row for each {', '.join(table.keys)}" if table.keys else ""
         found_by = f", files by {', '.join(table.statistics)}" if table.statistics else ""
         yield f"writes       {table.name} ({table.role}){keys}{found_by}"
     for equation in plan.equations:
         yield f"equation     {equation.describe()}"
-    for holding in plan.holdings:
-        yield f"table        {holding.describe()}"
+    for invariant in plan.invariants:
+        yield f"table        {invariant.describe()}"
     if operator is not None:
-        yield f"replay       {plan.replay}"
-        yield f"repair unit  {operator.repair_unit}"
+        yield f"replay       {plan.as_streamed}"
+        yield f"repair unit  {operator.recomputation.repair_unit}"

@@ -39,7 +39,7 @@ class Equation:
 
 
 @dataclass(frozen=True)
-class Holding:
+class Invariant:
     """What a table must hold, by the ledger.
 
     Attributes:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from spark_jobs.plan.equations import BY_FATE, Equation, Holding
-from spark_jobs.plan.operators import Operator, Replay, Side, operator_of
+from spark_jobs.plan.equations import BY_FATE, Equation, Invariant
+from spark_jobs.plan.operators import AsStreamed, Operator, Side, operator_of
 from spark_jobs.plan.tables import TableRef, beside
 from spark_jobs.spec import Definition, Enrich, Ingest, Pipeline, Table
 from spark_jobs.spec.durations import duration_ms
@@ -19,7 +19,7 @@ class LogicalPlan:
         sides: what it reads, by the order in which events come.
         tables: what it writes; the result last.
         equations: what the ledger must satisfy.
-        holdings: what the tables must hold, by the ledger.
+        invariants: what the tables must hold, by the ledger.
         grace_ms: how much longer than the delay an event is accepted.
         operator: its stateful step; None for an ingest.
     """
@@ -28,7 +28,7 @@ class LogicalPlan:
     sides: tuple[Side, ...]
     tables: tuple[TableRef, ...]
     equations: tuple[Equation, ...]
-    holdings: tuple[Holding, ...]
+    invariants: tuple[Invariant, ...]
     grace_ms: int = 0
     operator: Operator | None = None
 
@@ -39,15 +39,15 @@ class LogicalPlan:
         return tuple(step for step in steps if isinstance(step, Enrich))
 
     @property
-    def replay(self) -> Replay | None:
+    def as_streamed(self) -> AsStreamed | None:
         """How a batch gives the rows that the stream wrote; None for an ingest."""
-        return self.operator.replay if self.operator else None
+        return self.operator.recomputation.as_streamed if self.operator else None
 
     @property
     def can_be_backfilled(self) -> bool:
         """Whether a backfill of a range of event time, and a repair, are built for it."""
         operator = self.operator
-        return operator is not None and operator.can_be_recomputed and bool(operator.placed_by)
+        return operator is not None and operator.recomputation.possible and bool(operator.recomputation.placed_by)
 
     @property
     def reads(self) -> tuple[Table, ...]:
@@ -89,9 +89,9 @@ def _pipeline(pipeline: Pipeline) -> LogicalPlan:
     return LogicalPlan(
         definition=pipeline,
         sides=operator.sides,
-        tables=operator.tables,
-        equations=operator.equations,
-        holdings=operator.holdings,
+        tables=operator.output.tables,
+        equations=operator.accounting.equations,
+        invariants=operator.accounting.invariants,
         grace_ms=duration_ms(watermark.grace) if watermark else 0,
         operator=operator,
     )
@@ -105,9 +105,9 @@ def _ingest(ingest: Ingest) -> LogicalPlan:
         sides=(),
         tables=(quarantine, bronze),
         equations=(BY_FATE,),
-        holdings=(
+        invariants=(
             # A replay takes rows out of the one and adds them to the other.
-            Holding(
+            Invariant(
                 "quarantine",
                 quarantine,
                 "count(*)",
@@ -116,7 +116,7 @@ def _ingest(ingest: Ingest) -> LogicalPlan:
                 minus=("released",),
                 of_epoch=True,
             ),
-            Holding(
+            Invariant(
                 "bronze",
                 bronze,
                 "count(*)",

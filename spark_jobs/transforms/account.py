@@ -6,8 +6,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import FATE, SEQ, SOURCE, TIME
+from spark_jobs.plan.lateness import LatenessRule, Never
 from spark_jobs.plan.logical import LogicalPlan
-from spark_jobs.plan.verdicts import Never, Verdict
 from spark_jobs.transforms.events import FILTERED, HISTORY, QUARANTINED, UNMATCHED
 
 EVENT = f"({SOURCE} IS NOT NULL AND {SEQ} IS NOT NULL)"
@@ -19,12 +19,12 @@ SET_ASIDE = f"({EVENT} AND {FATE} = {QUARANTINED})"
 """Which narrow rows are those of events that a step could not use."""
 
 
-def late_events(verdict: Verdict, watermark_ms: int) -> str:
+def late_events(lateness: LatenessRule, watermark_ms: int) -> str:
     """Which narrow rows are those of events that were late, for a window at least; SQL."""
-    return "false" if isinstance(verdict, Never) else f"({PASSED} AND {verdict.any_late(watermark_ms)})"
+    return "false" if isinstance(lateness, Never) else f"({PASSED} AND {lateness.any_late(watermark_ms)})"
 
 
-def terms_of_events(plan: LogicalPlan, verdict: Verdict, late_watermark_ms: int) -> list[Column]:
+def terms_of_events(plan: LogicalPlan, lateness: LatenessRule, late_watermark_ms: int) -> list[Column]:
     """The terms of the ledger that are counted over every event of the batch."""
     conditions: dict[str, str] = {
         "read": EVENT,
@@ -35,18 +35,18 @@ def terms_of_events(plan: LogicalPlan, verdict: Verdict, late_watermark_ms: int)
         "heartbeats": HEARTBEATS,
         "on_time": PASSED,
     }
-    if verdict.history is not None:
+    if lateness.history is not None:
         conditions["history"] = f"{EVENT} AND {FATE} = {HISTORY}"
     if not plan.lookups:
         del conditions["unmatched"], conditions["quarantined"]
-    if not isinstance(verdict, Never):
-        any_late, all_late = verdict.any_late(late_watermark_ms), verdict.all_late(late_watermark_ms)
+    if not isinstance(lateness, Never):
+        any_late, all_late = lateness.any_late(late_watermark_ms), lateness.all_late(late_watermark_ms)
         conditions["on_time"] = f"{PASSED} AND NOT {any_late}"
         conditions["late"] = f"{PASSED} AND {all_late}"
         if all_late != any_late:
             conditions["partly_late"] = f"{PASSED} AND {any_late} AND NOT {all_late}"
         if plan.grace_ms:
-            published = verdict.any_late(late_watermark_ms + plan.grace_ms)
+            published = lateness.any_late(late_watermark_ms + plan.grace_ms)
             conditions["within_grace"] = f"{PASSED} AND NOT {any_late} AND {published}"
     if len(plan.sides) > 1:
         numbers = enumerate(side.name for side in plan.sides for _ in side.tables)
@@ -60,8 +60,8 @@ def terms_of_events(plan: LogicalPlan, verdict: Verdict, late_watermark_ms: int)
             if term in ("read", "filtered", "unmatched", "quarantined", "timeless", "on_time", "late")
         }
     counts = [F.expr(f"count(CASE WHEN {sql} THEN 1 END)").alias(name) for name, sql in conditions.items()]
-    if verdict.in_windows:
-        counts.append(F.expr(f"sum(CASE WHEN {PASSED} THEN {verdict.pairs()} END)").alias("pairs"))
+    if lateness.in_windows:
+        counts.append(F.expr(f"sum(CASE WHEN {PASSED} THEN {lateness.pairs()} END)").alias("pairs"))
     return counts
 
 

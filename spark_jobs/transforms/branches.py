@@ -11,11 +11,10 @@ from itertools import chain
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.plan import windows
 from spark_jobs.plan.columns import FATE, GAP, HEARTBEAT, INGEST_SEQ, JUDGED, KEY, SEQ, SOURCE, TIME
+from spark_jobs.plan.lateness import LatenessRule, Never
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.operators import Operator, Side
-from spark_jobs.plan.verdicts import Never, Verdict
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Enrich, Pipeline
 from spark_jobs.spec.durations import duration_ms
@@ -51,7 +50,9 @@ class Branches:
         self.operator: Operator = plan.operator
         self.transform = transform_of(self.operator, to_compare=to_compare)
         self.cut_us = cut_us
-        self.verdict: Verdict = self.operator.verdict if cut_us is None else self.operator.verdict.beyond(cut_us)
+        self.lateness: LatenessRule = (
+            self.operator.lateness if cut_us is None else self.operator.lateness.beyond(cut_us)
+        )
 
     def beyond(self, cut_us: int | None) -> "Branches":
         """The same, of windows that end after a cut; None: of all."""
@@ -131,18 +132,18 @@ class Branches:
 
     def _time(self, side: Side) -> str | None:
         """The column by which events are late; None where none is."""
-        return None if isinstance(self.operator.verdict, Never) else side.event_time
+        return None if isinstance(self.operator.lateness, Never) else side.event_time
 
     @property
     def _has_gaps(self) -> bool:
-        return self.operator.gap is not None
+        return self.operator.state.gap_of_event is not None
 
     def _steps(self, events: DataFrame, side: Side) -> DataFrame:
         """The events with what the row steps add and say of them."""
         stepped = with_row_steps(events, side.steps, only=~F.col(HEARTBEAT), lookups=self._lookups)
-        if (session := self.operator.gap) is None:
+        if (gap_us := self.operator.state.gap_of_event) is None:
             return stepped
-        gap = F.when(F.col(FATE).isNull() & ~F.col(HEARTBEAT), F.expr(windows.gap_of_event(session)))
+        gap = F.when(F.col(FATE).isNull() & ~F.col(HEARTBEAT), F.expr(gap_us))
         return stepped.withColumn(GAP, gap)
 
     def _with_watermark(self, stream: DataFrame, side: Side) -> DataFrame:
@@ -152,11 +153,11 @@ class Branches:
 
     def _narrow(self, stream: DataFrame, side: Side, index: int) -> DataFrame:
         events = self._with_account(self._steps(stream, side), side, index)
-        if (history := self.verdict.history) is not None:
+        if (history := self.lateness.history) is not None:
             passed_over = F.when(F.col(SEQ).isNotNull() & F.expr(history), F.lit(HISTORY).cast("tinyint"))
             events = events.withColumn(FATE, F.coalesce(F.col(FATE), passed_over))
         # Who counts events asks of no group, and need not read its key a second time.
-        keys = self.operator.event_keys if self.operator.verdict.counts_groups else ()
+        keys = self.operator.state.event_keys if self.operator.lateness.counts_groups else ()
         key = columns_of(keys)
         # A hash passes over nulls: without their flags (null, a) and (a, null) would be one key.
         hashed = F.xxhash64(F.lit(0), *chain.from_iterable((F.isnull(part), part) for part in key))

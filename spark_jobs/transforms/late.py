@@ -12,8 +12,8 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.lake import Lake, tables
 from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, SEQ, SIDE, SOURCE, SOURCE_TABLE
+from spark_jobs.plan.lateness import MISSED, LatenessRule
 from spark_jobs.plan.logical import LogicalPlan
-from spark_jobs.plan.verdicts import MISSED, Verdict
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spec import Table
@@ -33,7 +33,7 @@ FEW = 50_000
 _GROUPS = "__missed_groups"
 
 
-def late_schema(sources: Sequence[DataFrame], plan: LogicalPlan, verdict: Verdict) -> StructType:
+def late_schema(sources: Sequence[DataFrame], plan: LogicalPlan, lateness: LatenessRule) -> StructType:
     """The columns of `<table>__late`: the event as the pipeline reads it, and why it was late.
 
     - `missed_windows`, where it was late for windows: each window that the event missed; its `late_by_ms` is how much
@@ -47,7 +47,7 @@ def late_schema(sources: Sequence[DataFrame], plan: LogicalPlan, verdict: Verdic
     - `settled_version`, `settled_at`: the version of the result in which a repair or a backfill has counted the event
       after all, and when; null until then.
     """
-    why = (_WINDOWS if verdict.in_windows else "") + (_SIDE if len(plan.sides) > 1 else "") + _WHY
+    why = (_WINDOWS if lateness.in_windows else "") + (_SIDE if len(plan.sides) > 1 else "") + _WHY
     return StructType([*_fields_of_events(sources), *schema_of((_TABLE if plan.names_sources else "") + why)])
 
 
@@ -191,18 +191,18 @@ class LateRows:
 
     Args:
         plan: of the pipeline.
-        verdict: by what they were late.
+        lateness: by what they were late.
         bronze: where the events are.
         bounds: of the batch.
         columns: of the table.
     """
 
     def __init__(
-        self, plan: LogicalPlan, verdict: Verdict, bronze: Bronze, bounds: BatchBounds, columns: Sequence[str]
+        self, plan: LogicalPlan, lateness: LatenessRule, bronze: Bronze, bounds: BatchBounds, columns: Sequence[str]
     ) -> None:
         self._columns = columns
         self._plan = plan
-        self._verdict = verdict
+        self._lateness = lateness
         self._bronze = bronze
         self._bounds = bounds
 
@@ -221,18 +221,18 @@ class LateRows:
             groups = pc.count_distinct(pc.list_flatten(verdicts[_GROUPS])).as_py()
             content = self._bronze.beside(verdicts.drop_columns([_GROUPS]), self._columns)
             pairs = content.num_rows
-            if self._verdict.in_windows:
+            if self._lateness.in_windows:
                 pairs = pc.sum(pc.list_value_length(content["missed_windows"])).as_py()
             return content, self._counted(content.num_rows, pairs, groups)
         kept = self._bronze.beside_many(judged.drop(_GROUPS), self._columns).persist()
-        missed = "sum(size(missed_windows))" if self._verdict.in_windows else "count(*)"
+        missed = "sum(size(missed_windows))" if self._lateness.in_windows else "count(*)"
         count, pairs = kept.selectExpr("count(*)", missed).collect()[0]
         groups = judged.selectExpr(f"explode({_GROUPS}) AS hash").distinct().count()
         return kept, self._counted(count, pairs, groups)
 
     def _counted(self, events: int, pairs: int | None, groups: int) -> LateCount:
-        most = groups if self._verdict.counts_groups and not self._verdict.counts_per_task else events
-        fewest = groups if self._verdict.counts_groups else events
+        most = groups if self._lateness.counts_groups and not self._lateness.counts_per_task else events
+        fewest = groups if self._lateness.counts_groups else events
         return LateCount(events=events, pairs=pairs or 0, fewest_groups=fewest, most_groups=most)
 
     def _with_why(self, late: DataFrame, batch_id: int, epoch: int) -> DataFrame:
@@ -240,22 +240,22 @@ class LateRows:
 
         The groups are held against Spark's own drop count.
         """
-        judged_ms, verdict = self._bounds.late_watermark_ms, self._verdict
+        judged_ms, lateness = self._bounds.late_watermark_ms, self._lateness
         published_us = (judged_ms + self._plan.grace_ms) * 1000
         sides = [side.name for side in self._plan.sides for _ in side.tables]
-        of_windows = ["missed_windows", f"size(missed_windows) < {verdict.pairs()} AS partly_late"]
-        return late.selectExpr("*", f"{verdict.missed(judged_ms)} AS missed_windows").selectExpr(
+        of_windows = ["missed_windows", f"size(missed_windows) < {lateness.pairs()} AS partly_late"]
+        return late.selectExpr("*", f"{lateness.missed(judged_ms)} AS missed_windows").selectExpr(
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
-            *(of_windows if verdict.in_windows else ()),
+            *(of_windows if lateness.in_windows else ()),
             *source_table(self._plan),
             *([f"{_by_source(sides)} AS {SIDE}"] if len(self._plan.sides) > 1 else ()),
-            f"{verdict.late_by_ms(judged_ms)} AS late_by_ms",
+            f"{lateness.late_by_ms(judged_ms)} AS late_by_ms",
             f"timestamp_micros({published_us}L) AS watermark",
             f"timestamp_micros({judged_ms * 1000}L) AS engine_watermark",
             f"{epoch} AS _epoch",
             f"{batch_id}L AS _batch_id",
-            f"{verdict.groups()} AS {_GROUPS}",
+            f"{lateness.groups()} AS {_GROUPS}",
         )
 
 

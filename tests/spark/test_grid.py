@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.plan.windows import first_end_us, last_end_us, last_start_us, window_count
+from spark_jobs.plan.windowing import Grid, Sessions
 from spark_jobs.spec import GridWindow, Hopping, Session, Tumbling
 from spark_jobs.transforms.aggregation import window_column
 
@@ -56,7 +56,8 @@ def instants(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.parametrize("window", some_windows(), ids=repr)
 def test_the_arithmetic_gives_the_windows_that_spark_gives(instants: DataFrame, window: GridWindow) -> None:
-    ours = [last_start_us("t", window), first_end_us("t", window), last_end_us("t", window), window_count("t", window)]
+    grid = Grid(window)
+    ours = [grid.last_start_us("t"), grid.first_end_us("t"), grid.last_end_us("t"), grid.count("t")]
     start, end = F.unix_micros("w.start"), F.unix_micros("w.end")
     # With two or more windows Spark's `window()` is a generator: one row for each window of the event.
     columns = [F.expr(sql).alias(f"c{index}") for index, sql in enumerate(ours)]
@@ -69,7 +70,8 @@ def test_the_arithmetic_gives_the_windows_that_spark_gives(instants: DataFrame, 
 
 def test_a_session_of_one_event_ends_a_gap_after_it(instants: DataFrame) -> None:
     window = Session("5 minutes 1 ms")
-    figures = [first_end_us("t", window), last_end_us("t", window), window_count("t", window)]
+    sessions = Sessions(window)
+    figures = [sessions.first_end_us("t"), sessions.last_end_us("t"), sessions.count("t")]
     measures = [F.max(F.expr(sql)).alias(f"c{index}") for index, sql in enumerate(figures)]
     grouped = instants.groupBy("us", window_column(F.col("t"), window).alias("w")).agg(*measures)
     rows = grouped.select("us", F.unix_micros("w.end"), *grouped.columns[2:]).collect()

@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
+from spark_jobs.plan.operators.base import Replay
 
 from spark_jobs.batch import backfill, repair
 from spark_jobs.batch.planning import plan_backfill
@@ -21,7 +22,6 @@ from spark_jobs.lake.tables import open_table
 from spark_jobs.pipelines import registry
 from spark_jobs.pipelines._registry import with_sources
 from spark_jobs.plan.logical import build
-from spark_jobs.plan.operators.base import Replay
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Files, Ingest, Pipeline
 from tests.support import lakes

@@ -15,8 +15,8 @@ from spark_jobs.console.bootstrap import bootstrap_text
 from spark_jobs.console.rebuild import comparison_text, rebuild_text
 from spark_jobs.lake.checkpoints import begin_epoch, history_cut, note_bootstrapped
 from spark_jobs.plan.columns import TIME
-from spark_jobs.plan.verdicts import WindowEnd
-from spark_jobs.plan.windows import last_end_upto
+from spark_jobs.plan.lateness import WindowEnd
+from spark_jobs.plan.windowing import windowing_of
 from spark_jobs.spec import (
     Deduplicate,
     Hopping,
@@ -78,15 +78,16 @@ def ends_of(window, time_us):
 
 @given(window=GRIDS, instant_s=st.integers(-(10**5), 10**5))
 def test_a_cut_is_the_newest_end_of_a_window(window, instant_s):
-    found = last_end_upto(instant_s * 10**6, window)
+    found = windowing_of(window).last_end_upto(instant_s * 10**6)
     assert found <= instant_s * 10**6 < found + window.every.total_seconds() * 10**6
     assert found in ends_of(window, found - 1)
 
 
 @given(window=GRIDS, time_s=SECONDS, cut_s=SECONDS, watermark_s=SECONDS)
 def test_a_stream_from_a_cut_counts_the_pairs_beyond_it_and_no_others(window, time_s, cut_s, watermark_s):
-    cut_us, ms = last_end_upto(cut_s * 10**6, window), watermark_s * 1000
-    verdict = WindowEnd(window).beyond(cut_us)
+    windows, ms = windowing_of(window), watermark_s * 1000
+    cut_us = windows.last_end_upto(cut_s * 10**6)
+    verdict = WindowEnd(windows).beyond(cut_us)
     beyond = [end for end in ends_of(window, time_s * 10**6) if end > cut_us]
     late = [end for end in beyond if end <= ms * 1000]
     asked = (verdict.history, verdict.pairs(), verdict.any_late(ms), verdict.all_late(ms), verdict.late_pairs(ms))
@@ -148,7 +149,7 @@ PLAIN = {name: name for name in ("product_id", "quantity", "sold_at")}
 COMPUTED = {"sold_at": "sold_at + INTERVAL 1 HOUR", "product_id": "product_id", "quantity": "quantity"}
 REFUSED = {
     "a session may reach across every cut": a_pipeline(steps=(an_aggregate(window=Session("1 hour")),)),
-    "no instant parts": a_pipeline(steps=(Deduplicate("product_id", within="1 hour"),)),
+    "its state cannot be split at a point in time": a_pipeline(steps=(Deduplicate("product_id", within="1 hour"),)),
     "it remembers nothing": a_pipeline(steps=(Where("quantity > 0"),), watermark=None),
     "a running total has no part": a_running_total(),
     "is an ingest": an_ingest(),

@@ -15,7 +15,7 @@ from spark_jobs.control.contracts import Difference, differences
 from spark_jobs.control.deployment import Action, plan
 from spark_jobs.control.deployment_text import as_text
 from spark_jobs.lake import Lake
-from spark_jobs.plan.changes import Verdict, changes
+from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.spec import Contract, DefinitionError, Files
 from tests.support.builders import a_lake, an_ingest
 
@@ -132,14 +132,16 @@ class TestDefinition:
             return an_ingest_of().model_copy(update={"columns": columns})
 
         (change,) = changes(an_ingest_of(), with_columns({**COLUMNS, "discount": "INT"}))
-        assert (change.field, change.verdict) == ("columns", Verdict.SAFE)
-        assert {each.verdict for each in changes(an_ingest_of(), with_columns({"discount": "INT", **COLUMNS}))} == {
-            Verdict.SAFE
-        }
+        assert (change.field, change.compatibility) == ("columns", Compatibility.SAFE)
+        assert {
+            each.compatibility for each in changes(an_ingest_of(), with_columns({"discount": "INT", **COLUMNS}))
+        } == {Compatibility.SAFE}
         for columns in ({**COLUMNS, "quantity": "BIGINT", "discount": "INT"}, dict(list(COLUMNS.items())[:-1])):
-            assert Verdict.REBUILD in {each.verdict for each in changes(an_ingest_of(), with_columns(columns))}
+            assert Compatibility.REBUILD in {
+                each.compatibility for each in changes(an_ingest_of(), with_columns(columns))
+            }
         (change,) = changes(an_ingest_of(), an_ingest_of(contract=Contract(new="keep")))
-        assert (change.field, change.verdict) == ("contract", Verdict.SAFE)
+        assert (change.field, change.compatibility) == ("contract", Compatibility.SAFE)
 
     @pytest.mark.parametrize(
         ("contract", "files"),

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from pydantic import ValidationError
 
-from spark_jobs.plan.changes import Verdict, changes, needs_new_epoch
+from spark_jobs.plan.changes import Compatibility, changes, needs_new_epoch
 from spark_jobs.plan.logical import build
 from spark_jobs.spec import (
     Aggregate,
@@ -273,12 +273,12 @@ class TestChanges:
 
     def test_an_ingest_does_not_become_a_pipeline(self):
         (change,) = changes(an_ingest(), a_pipeline())
-        assert (change.field, change.verdict) == ("kind", Verdict.REFUSED)
+        assert (change.field, change.compatibility) == ("kind", Compatibility.REFUSED)
 
     def test_each_change_says_why(self):
         found = changes(a_pipeline(), a_pipeline(trigger_interval="1 minute", sink=Sink("gold.other")))
-        assert {change.field: change.verdict for change in found} == {
-            "trigger_interval": Verdict.SAFE,
-            "sink": Verdict.REBUILD,
+        assert {change.field: change.compatibility for change in found} == {
+            "trigger_interval": Compatibility.SAFE,
+            "sink": Compatibility.REBUILD,
         }
         assert all(change.why for change in found)

@@ -20,7 +20,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch, begin_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.pipelines import registry, with_sources
-from spark_jobs.plan.changes import Change, Verdict
+from spark_jobs.plan.changes import Change, Compatibility
 from spark_jobs.spec import Alerts, Definition, DefinitionError, Sink, Table
 from tests.support.builders import a_lake, a_pipeline, an_aggregate, an_ingest
 from tests.support.deploying import deploy
@@ -28,7 +28,7 @@ from tests.support.deploying import deploy
 SALES = a_pipeline()
 COUNTED_OTHERWISE = a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),))
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-STEPS = Change("steps", Verdict.REBUILD, "the state holds what the steps as they were have made of the events")
+STEPS = Change("steps", Compatibility.REBUILD, "the state holds what the steps as they were have made of the events")
 
 
 def order(definition: Definition = SALES, **changes: Any) -> Order:
@@ -81,8 +81,8 @@ class TestWhatBecomesOfAPipeline:
 
     def test_a_setting_that_may_change_under_a_checkpoint_means_a_restart(self) -> None:
         before = a_pipeline(trigger_interval="30 seconds", alerts=Alerts(max_late_share=0.5))
-        change = Change("trigger_interval", Verdict.SAFE, "how often batches start is no part of what they hold")
-        alerts = Change("alerts", Verdict.SAFE, "they are looked at from outside")
+        change = Change("trigger_interval", Compatibility.SAFE, "how often batches start is no part of what they hold")
+        alerts = Change("alerts", Compatibility.SAFE, "they are looked at from outside")
         expected = a_step(Action.RESTART, "changed: trigger_interval, alerts", generation=4, changes=(change, alerts))
         assert decide(SALES, found(("streams", order(before)), begun=epoch(before))) == expected
 
@@ -93,7 +93,7 @@ class TestWhatBecomesOfAPipeline:
 
     def test_what_changed_before_any_checkpoint_began_is_safe(self) -> None:
         step = decide(COUNTED_OTHERWISE, found(("streams", order())))
-        safe = Change("steps", Verdict.SAFE, "no checkpoint uses its old value")
+        safe = Change("steps", Compatibility.SAFE, "no checkpoint uses its old value")
         assert (step.action, step.changes) == (Action.RESTART, (safe,))
 
     def test_what_a_reset_has_made_room_for_is_safe(self) -> None:
@@ -125,7 +125,7 @@ class TestWhatBecomesOfAPipeline:
 
     def test_a_pipeline_whose_job_has_changed_moves(self) -> None:
         moved = a_pipeline(job="nightly")
-        job = Change("job", Verdict.SAFE, "the checkpoint goes with the pipeline to another driver")
+        job = Change("job", Compatibility.SAFE, "the checkpoint goes with the pipeline to another driver")
         assert decide(moved, found(("streams", order()), begun=epoch())) == a_step(
             Action.MOVE, "from job streams", job="nightly", generation=1, changes=(job,), leaves=("streams",)
         )

@@ -289,4 +289,4 @@ def test_a_batch_reads_no_event_that_the_stream_has_not_read(tmp_path, step):
     # Version 2 is where the stream stands, and has not read anything of it.
     assert {read.version for read in reads} == {1}
     windows = a_pipeline(name="windows", sink=Sink("gold.windows"))
-    assert not logical.build(windows).operator.reads_as_stream
+    assert not logical.build(windows).operator.recomputation.reads_as_stream

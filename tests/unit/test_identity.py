@@ -209,22 +209,24 @@ class TestPlans:
 
     @pytest.mark.parametrize("definition", [STATELESS, FIRST], ids=["stateless", "deduplicate"])
     def test_rows_of_several_tables_have_their_table_in_their_key(self, definition: Pipeline) -> None:
-        keys = logical.build(definition).operator.row_keys
+        keys = logical.build(definition).operator.output.row_keys
         assert keys == ("_event_id", "_ingest_seq", "_ingest_time", "_source_table")
 
     def test_rows_of_one_table_are_known_by_their_number(self) -> None:
         one = a_pipeline(steps=(Where("quantity > 0"),), watermark=None)
-        assert logical.build(one).operator.row_keys == event_columns(several=False) == ("_event_id", "_ingest_seq")
+        assert (
+            logical.build(one).operator.output.row_keys == event_columns(several=False) == ("_event_id", "_ingest_seq")
+        )
 
     def test_of_a_join_only_the_side_with_several_tables_names_them(self) -> None:
         planned = logical.build(a_pipeline(source=UNION, steps=(JOIN,)))
-        assert [name for name in planned.operator.row_keys if "source_table" in name] == ["_source_table"]
+        assert [name for name in planned.operator.output.row_keys if "source_table" in name] == ["_source_table"]
         assert planned.names_sources
         assert [planned.side_of(name).name for name in ("bronze.more", "bronze.paid")] == ["left", "right"]
 
     def test_the_content_of_a_batch_is_told_by_events_and_not_by_their_ids(self) -> None:
-        assert {"_source_table", "_ingest_seq"} <= {*logical.build(self.STATELESS).operator.content}
-        joined = logical.build(a_pipeline(source=UNION, steps=(JOIN,))).operator.content
+        assert {"_source_table", "_ingest_seq"} <= {*logical.build(self.STATELESS).operator.output.content}
+        joined = logical.build(a_pipeline(source=UNION, steps=(JOIN,))).operator.output.content
         assert {"_source_table", "_ingest_seq", "_other_ingest_seq"} <= {*joined}
 
 

@@ -32,8 +32,8 @@ from spark_jobs.engine.heartbeats import event_times
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.settling import late_rows, settle
 from spark_jobs.lake.tables import file_statistics, open_table, table_names
-from spark_jobs.plan import windows
 from spark_jobs.plan.logical import build
+from spark_jobs.plan.windowing import windowing_of
 from spark_jobs.quality.checking import check
 from spark_jobs.quality.profiling import ColumnProfile, Profile, profile, row_proposals, table_proposals
 from spark_jobs.spec import (
@@ -443,13 +443,13 @@ class TestPlans:
         for step, columns in ((keyed, {name}), (join, {name, f"{name}_"})):
             operator = build(a_pipeline(event_time=name, steps=(step,))).operator
             assert operator is not None
-            assert set(operator.placed_by) == columns
-            assert is_spark_sql(operator.placed_in((0, 1))) == columns
-            assert is_spark_sql(operator.closed(5)) == columns
+            assert set(operator.recomputation.placed_by) == columns
+            assert is_spark_sql(operator.recomputation.placed_in((0, 1))) == columns
+            assert is_spark_sql(operator.recomputation.closed(5)) == columns
             with duckdb.connect() as connection:
                 at = pa.array([NOON], TIME)
                 connection.register("rows", pa.table(dict.fromkeys(sorted(columns), at)))
-                placed = first_of(operator.placed_by, in_duckdb)
+                placed = first_of(operator.recomputation.placed_by, in_duckdb)
                 assert connection.execute(f"SELECT epoch_us({placed}) FROM rows").fetchall() == [
                     (int(NOON.timestamp()) * 1_000_000,)
                 ]
@@ -458,7 +458,7 @@ class TestPlans:
     @pytest.mark.parametrize("window", [Tumbling("1 hour"), Hopping("1 hour", "10 minutes"), Session("5 minutes")])
     def test_windows_are_sql_over_the_column(self, name: str, window: Any) -> None:
         time = in_spark(name)
-        for sql in (windows.last_end_us(time, window), windows.first_end_us(time, window)):
+        for sql in (windowing_of(window).last_end_us(time), windowing_of(window).first_end_us(time)):
             assert is_spark_sql(sql) == {name}
 
     @pytest.mark.parametrize("name", SIGNS)

@@ -1,20 +1,26 @@
-"""The kinds of stateful steps: what is particular to each, answered once."""
+"""The kinds of stateful steps: what each means, built once as values that all others read."""
 
-from spark_jobs.plan.operators.aggregate import Grouped
-from spark_jobs.plan.operators.base import Operator, Replay, Side
-from spark_jobs.plan.operators.deduplicate import Deduplicated
-from spark_jobs.plan.operators.join import Joined
-from spark_jobs.plan.operators.stateless import Stateless
+from collections.abc import Callable
+
+from spark_jobs.plan.operators.aggregate import grouped
+from spark_jobs.plan.operators.deduplicate import deduplicated
+from spark_jobs.plan.operators.join import joined
+from spark_jobs.plan.operators.stateless import stateless
+from spark_jobs.plan.operators.values import AsStreamed, Operator, Side, step_of
 from spark_jobs.spec import Pipeline
 
-# Kind of the first stateful step -> its operator.
-_OPERATORS: dict[str, type[Operator]] = {"aggregate": Grouped, "deduplicate": Deduplicated, "join": Joined}
+_KINDS: dict[str, Callable[[Pipeline], Operator]] = {
+    "aggregate": grouped,
+    "deduplicate": deduplicated,
+    "join": joined,
+}
+"""Kind of the first stateful step -> what builds its operator."""
 
 
 def operator_of(pipeline: Pipeline) -> Operator:
     """The operator of a pipeline."""
     stateful = pipeline.stateful_steps
-    return _OPERATORS[stateful[0].kind](pipeline) if stateful else Stateless(pipeline)
+    return _KINDS[stateful[0].kind](pipeline) if stateful else stateless(pipeline)
 
 
-__all__ = ["Operator", "Replay", "Side", "operator_of"]
+__all__ = ["AsStreamed", "Operator", "Side", "operator_of", "step_of"]

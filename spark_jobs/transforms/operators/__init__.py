@@ -1,7 +1,5 @@
 """The kinds of stateful steps as DataFrame operations."""
 
-from typing import Any
-
 from spark_jobs.plan.operators import Operator
 from spark_jobs.transforms.operators.aggregate import GroupedTransform
 from spark_jobs.transforms.operators.base import Transform
@@ -10,7 +8,7 @@ from spark_jobs.transforms.operators.join import JoinedTransform
 from spark_jobs.transforms.operators.stateless import StatelessTransform
 
 # Kind of an operator -> what computes it.
-_TRANSFORMS: dict[str, type[Transform[Any]]] = {
+_TRANSFORMS: dict[str, type[Transform]] = {
     "aggregate": GroupedTransform,
     "deduplicate": DeduplicatedTransform,
     "join": JoinedTransform,
@@ -18,7 +16,7 @@ _TRANSFORMS: dict[str, type[Transform[Any]]] = {
 }
 
 
-def transform_of(operator: Operator, *, to_compare: bool = False) -> Transform[Any]:
+def transform_of(operator: Operator, *, to_compare: bool = False) -> Transform:
     """What computes an operator."""
     return _TRANSFORMS[operator.kind](operator, to_compare=to_compare)
 

@@ -1,20 +1,17 @@
 """What each kind of stateful step is as DataFrame operations, the same for a stream and for a batch."""
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
 
 from pyspark.sql import DataFrame
 
 from spark_jobs.plan.columns import FATE, GAP, HEARTBEAT, KEY, SEQ, SOURCE, TIME
 from spark_jobs.plan.operators import Operator
 
-Kind = TypeVar("Kind", bound=Operator)
-
 _NARROW = (TIME, SEQ, SOURCE, KEY, GAP)
 """Columns of the narrow branch; beside it, results have none of them."""
 
 
-class Transform(ABC, Generic[Kind]):
+class Transform(ABC):
     """One operator over frames.
 
     Args:
@@ -25,7 +22,7 @@ class Transform(ABC, Generic[Kind]):
     one_branch = False
     """Whether a result row is the event's own row, so that one branch both gives results and accounts for events."""
 
-    def __init__(self, operator: Kind, *, to_compare: bool = False) -> None:
+    def __init__(self, operator: Operator, *, to_compare: bool = False) -> None:
         self.operator, self.to_compare = operator, to_compare
 
     @abstractmethod

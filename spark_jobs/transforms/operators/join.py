@@ -4,8 +4,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import EVENT_COLUMNS, EVENT_ID, HEARTBEAT, INGEST_SEQ, OTHER, PLACE, SIDE, SOURCE_TABLE
-from spark_jobs.plan.operators.join import BOTH, LEFT, RIGHT, Joined
+from spark_jobs.plan.operators import step_of
+from spark_jobs.plan.operators.join import BOTH, LEFT, RIGHT
 from spark_jobs.spark.columns import column, columns_of
+from spark_jobs.spec import Join
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms.events import WITHHELD, with_row_steps
@@ -14,13 +16,14 @@ from spark_jobs.transforms.operators.base import Transform
 _KEY, _ON = "__other_key_", "__on"
 
 
-class JoinedTransform(Transform[Joined]):
+class JoinedTransform(Transform):
     """Spark's own join of two streams."""
 
     def results(self, *sides: DataFrame) -> DataFrame:
         """One row for each match, and for each event without one where the join is an outer one."""
         left, right = sides
-        step, on = self.operator.step, self.operator.step.on
+        step = step_of(self.operator.pipeline, Join)
+        on = step.on
         left = left.drop(PLACE, HEARTBEAT).withColumn(_ON, self._key(0))
         right = right.drop(PLACE, HEARTBEAT).withColumn(f"{OTHER}{_ON}", self._key(1))
         renamed = {name: f"{OTHER}{name}" for name in EVENT_COLUMNS} | {name: f"{_KEY}{name}" for name in on}
@@ -49,6 +52,6 @@ class JoinedTransform(Transform[Joined]):
         Spark's state takes nulls for equal. And where a key could be null, Spark would remove such rows below the
         watermark, which heartbeats, and events without a key, would then not move.
         """
-        null = F.expr(" OR ".join(f"{in_spark(name)} IS NULL" for name in self.operator.step.on))
+        null = F.expr(" OR ".join(f"{in_spark(name)} IS NULL" for name in self.operator.state.event_keys))
         own = F.when(null, F.coalesce(F.col(INGEST_SEQ), F.lit(0).cast("bigint")) * 2 + side)
-        return F.struct(*columns_of(self.operator.step.on), own.otherwise(F.lit(-1).cast("bigint")))
+        return F.struct(*columns_of(self.operator.state.event_keys), own.otherwise(F.lit(-1).cast("bigint")))

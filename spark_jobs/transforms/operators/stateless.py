@@ -3,12 +3,11 @@
 from pyspark.sql import DataFrame
 
 from spark_jobs.plan.columns import EVENT_COLUMNS, PLACE, SOURCE_TABLE
-from spark_jobs.plan.operators.stateless import Stateless
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.transforms.operators.base import Transform
 
 
-class StatelessTransform(Transform[Stateless]):
+class StatelessTransform(Transform):
     """The event itself, with the columns of every `Select`."""
 
     one_branch = True

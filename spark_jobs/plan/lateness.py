@@ -8,14 +8,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Self
 
-from spark_jobs.plan import windows
 from spark_jobs.plan.columns import KEY, TIME
-from spark_jobs.spec import Session, Window
+from spark_jobs.plan.windowing import Windowing
 
 MISSED = "ARRAY<STRUCT<window_start: TIMESTAMP, window_end: TIMESTAMP, late_by_ms: BIGINT>>"
 
 
-class Verdict(ABC):
+class LatenessRule(ABC):
     """By what an event is late."""
 
     in_windows: bool = False
@@ -46,7 +45,7 @@ class Verdict(ABC):
         return "1L"
 
     def beyond(self, cut_us: int) -> Self:
-        """The verdict of a stream that passes over every window that ends at or before a cut, which is such an end."""
+        """The rule of a stream that passes over every window that ends at or before a cut, which is such an end."""
         raise TypeError(f"{self.describe()}: no cut parts these events")
 
     @property
@@ -72,40 +71,40 @@ class Verdict(ABC):
 
 
 @dataclass(frozen=True)
-class WindowEnd(Verdict):
+class WindowEnd(LatenessRule):
     """A pair is late where its window's end is at or before the watermark.
 
     Attributes:
-        window: of the pair.
+        windows: of the pairs.
         after_us: only windows that end after this cut count, itself the end of one; None: all do.
     """
 
-    window: Window
+    windows: Windowing
     after_us: int | None = None
     in_windows = True
     counts_groups = True
 
     @property
     def counts_per_task(self) -> bool:
-        """Of sessions, which are merged after they were dropped."""
-        return isinstance(self.window, Session)
+        """Of windows that are merged after they were dropped."""
+        return self.windows.merging
 
     def beyond(self, cut_us: int) -> Self:
-        """Of windows on a grid."""
-        return super().beyond(cut_us) if isinstance(self.window, Session) else replace(self, after_us=cut_us)
+        """Of windows that a cut parts."""
+        return super().beyond(cut_us) if self.windows.why_no_cut else replace(self, after_us=cut_us)
 
     @property
     def history(self) -> str | None:
         """All of its windows end at or before the cut."""
-        return None if self.after_us is None else f"({windows.last_end_us(TIME, self.window)} <= {self.after_us}L)"
+        return None if self.after_us is None else f"({self.windows.last_end_us(TIME)} <= {self.after_us}L)"
 
     @property
     def _first_end_us(self) -> str:
         """End of the oldest of its windows that count."""
-        first = windows.first_end_us(TIME, self.window)
+        first = self.windows.first_end_us(TIME)
         if self.after_us is None:
             return first
-        return f"greatest({first}, {self.after_us}L + {windows.every_us(self.window)})"
+        return f"greatest({first}, {self.after_us}L + {self.windows.every_us})"
 
     def any_late(self, watermark_ms: int) -> str:
         """The oldest of its windows has passed."""
@@ -113,21 +112,21 @@ class WindowEnd(Verdict):
 
     def all_late(self, watermark_ms: int) -> str:
         """The newest of its windows has passed."""
-        return f"({windows.last_end_us(TIME, self.window)} <= {watermark_ms * 1000}L)"
+        return f"({self.windows.last_end_us(TIME)} <= {watermark_ms * 1000}L)"
 
     def pairs(self) -> str:
         """Its windows."""
         if self.after_us is None:
-            return windows.window_count(TIME, self.window)
-        newest = windows.last_end_us(TIME, self.window)
-        return f"(({newest} - {self._first_end_us}) div {windows.every_us(self.window)} + 1L)"
+            return self.windows.count(TIME)
+        newest = self.windows.last_end_us(TIME)
+        return f"(({newest} - {self._first_end_us}) div {self.windows.every_us} + 1L)"
 
     def late_pairs(self, watermark_ms: int) -> str:
         """Those of its windows that have passed."""
-        if windows.windows_per_event(self.window) == 1:
+        if self.windows.per_event == 1:
             return "1L"
         past_us = f"({watermark_ms * 1000}L - {self._first_end_us})"
-        return f"least({past_us} div {windows.every_us(self.window)} + 1L, {self.pairs()})"
+        return f"least({past_us} div {self.windows.every_us} + 1L, {self.pairs()})"
 
     def late_by_ms(self, watermark_ms: int) -> str:
         """By its oldest window."""
@@ -135,12 +134,7 @@ class WindowEnd(Verdict):
 
     def missed(self, watermark_ms: int) -> str:
         """Each window that has passed."""
-        first, size_us = self._first_end_us, windows.size_us(self.window)
-        if isinstance(self.window, Session):
-            ends = f"array({first})"
-        else:
-            all_ends = f"sequence({first}, {windows.last_end_us(TIME, self.window)}, {windows.every_us(self.window)})"
-            ends = f"filter({all_ends}, __end -> __end <= {watermark_ms * 1000}L)"
+        ends, size_us = self.windows.missed_ends(self._first_end_us, TIME, watermark_ms), self.windows.size_us
         return (
             f"transform({ends}, __end -> named_struct('window_start', timestamp_micros(__end - {size_us}), "
             f"'window_end', timestamp_micros(__end), 'late_by_ms', ({watermark_ms * 1000}L - __end) div 1000L))"
@@ -152,13 +146,11 @@ class WindowEnd(Verdict):
 
     def describe(self) -> str:
         """In a line."""
-        if isinstance(self.window, Session):
-            return "late where event time + gap is at or before the watermark"
-        return "late for each window that ends at or before the watermark"
+        return self.windows.lateness
 
 
 @dataclass(frozen=True)
-class EventTime(Verdict):
+class EventTime(LatenessRule):
     """An event is late where its time is at or before the watermark."""
 
     def any_late(self, watermark_ms: int) -> str:
@@ -175,7 +167,7 @@ class EventTime(Verdict):
 
 
 @dataclass(frozen=True)
-class Never(Verdict):
+class Never(LatenessRule):
     """Nothing waits for events, so none is late."""
 
     def any_late(self, watermark_ms: int) -> str:
