@@ -63,7 +63,7 @@ def adopt(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Registered names, or paths of pipeline files. [default: all that have run]",
+            help="Registered names, or paths of pipeline files. [default: all that have a checkpoint on the lake]",
             metavar="[PIPELINE]...",
             show_default=False,
         ),
@@ -78,13 +78,11 @@ def adopt(
     """Make the checkpoints of a lake fit that was moved or copied as a whole to where it is now."""
     from spark_jobs.control.awaiting import refuse_deployed
     from spark_jobs.lake import Lake
-    from spark_jobs.lake.checkpoints import current_epoch
     from spark_jobs.lake.moving import adopt as adopt_checkpoint
-    from spark_jobs.lake.moving import plan_adoption
+    from spark_jobs.lake.moving import plan_adoption, that_have_run
 
     where, old = lake_of(lake), None if before is None else Lake.parse(before).uri
-    found = resolved(names) if names else registered()
-    definitions = [each for each in found if names or current_epoch(where, each.name) is not None]
+    definitions = resolved(names) if names else that_have_run(where, registered())
     refuse_deployed(where, [each.name for each in definitions])
     # All of them first: where one cannot be adopted, none is.
     plans = [plan_adoption(where, each, before=old) for each in definitions]

@@ -256,14 +256,17 @@ def epoch_at(lake: Lake, pipeline: str, number: int) -> Epoch | None:
     return Epoch.model_validate_json(bytes(content))
 
 
+def current_epochs(lake: Lake) -> dict[str, Epoch]:
+    """Pipeline -> its epoch, of all that have begun one here."""
+    folders = lake.store.list_with_delimiter("_checkpoints/")["common_prefixes"]
+    names = sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in folders)
+    return {name: epoch for name in names if (epoch := current_epoch(lake, name)) is not None}
+
+
 def running_definitions(lake: Lake) -> dict[str, tuple[Epoch, Definition]]:
     """Pipeline -> its epoch, and the definition that runs on it; one that this version cannot read is left out."""
     found = {}
-    for prefix in lake.store.list_with_delimiter("_checkpoints/")["common_prefixes"]:
-        name = prefix.rstrip("/").rsplit("/", 1)[-1]
-        epoch = current_epoch(lake, name)
-        if epoch is None:
-            continue
+    for name, epoch in current_epochs(lake).items():
         try:
             found[name] = epoch, definition_from_json(epoch.definition)
         except (ValidationError, TidemarkError, ValueError):

@@ -7,13 +7,14 @@ new one, and all of the input would be read again. So a start looks first, and `
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from spark_jobs.lake.checkpoints import Epoch, current_epoch
+from spark_jobs.lake.checkpoints import Epoch, current_epoch, current_epochs
 from spark_jobs.lake.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.durable import replace_object
-from spark_jobs.lake.errors import CheckpointError, MissingTableError
+from spark_jobs.lake.errors import CheckpointError, MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.spark_log import file_log, file_logs, newest_batch, tables_read
@@ -72,6 +73,31 @@ def refuse_moved(lake: Lake, definition: Definition, epoch: Epoch) -> None:
         f"adopt {definition.name}. If it is the same lake by another name, give the name that it had (--lake, "
         "TIDEMARK_LAKE)."
     )
+
+
+def that_have_run(lake: Lake, registered: Iterable[Definition]) -> list[Definition]:
+    """The pipelines that have a checkpoint on a lake, by name: as they are registered, else as their epoch began.
+
+    Args:
+        lake: where.
+        registered: definitions of now; others of the lake were run from a file, or their file is gone.
+
+    Raises:
+        AdoptionRefusedError: if this version cannot read the definition of one that is not registered.
+    """
+    known = {each.name: each for each in registered}
+    return [known.get(name) or _begun_with(epoch) for name, epoch in current_epochs(lake).items()]
+
+
+def _begun_with(epoch: Epoch) -> Definition:
+    try:
+        return definition_from_json(epoch.definition)
+    except (TidemarkError, ValueError) as error:
+        raise AdoptionRefusedError(
+            f"pipeline `{epoch.pipeline}`: its checkpoint is on this lake, it is not registered, and the definition "
+            f"that its epoch {epoch.number} began with cannot be read: {first_line(error)}. Nothing was changed. Name "
+            "the file that defines it, or the pipelines that are to be adopted: tidemark adopt NAME …"
+        ) from error
 
 
 def plan_adoption(lake: Lake, definition: Definition, *, before: str | None = None) -> Adoption:
