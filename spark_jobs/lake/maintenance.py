@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.lake.checkpoints import running_definitions
 from spark_jobs.lake.compaction import FEWEST, DataFile, can_be_compacted, compact, data_files_of, groups_to_compact
+from spark_jobs.lake.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.errors import UnsupportedTableError
 from spark_jobs.lake.files import missing_files
 from spark_jobs.lake.ledger_compaction import compact_ledger
@@ -314,7 +315,9 @@ class Maintenance:
                 f"{in_delta(expired[0])} < arrow_cast('{expired[1]:%Y-%m-%dT%H:%M:%S}Z', {_UTC})",
                 commit_properties=CommitProperties(max_commit_retries=5),
             )
-        except CommitFailedError:
+        except CommitFailedError as error:
+            if not is_of_others(error):
+                raise cannot_commit(table.name, error, "Its old rows are still there.") from error
             return 0  # somebody else is at it
         return max(0, before - row_count(open_table(self.lake, table.name)))
 

@@ -3,10 +3,10 @@
 import json
 from dataclasses import dataclass
 
-from deltalake import CommitProperties
+from deltalake import CommitProperties, DeltaTable, Transaction
 
-from spark_jobs.lake.basis import Claim, take_over
 from spark_jobs.lake.checkpoints import Epoch, begin_epoch, begin_next_epoch, current_epoch, delete_checkpoint
+from spark_jobs.lake.claims import Claim, take_over
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
@@ -73,7 +73,7 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     claim = take_over(lake, before, tables)
     for table in tables:
         if empty_tables:
-            empty(lake, table, claim)
+            empty(table, claim)
         # The new epoch must not outlive what makes room for it.
         last = open_table(lake, table).version()
         for version in range(max(0, last - 1), last + 1):
@@ -91,11 +91,13 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
 
 
-def empty(lake: Lake, table: str, claim: Claim) -> None:
+def empty(table: str, claim: Claim) -> None:
     """Removes the rows of a table that is claimed, in a commit that tells its readers."""
-    opened = open_table(lake, table, to_write=True)
-    held = claim.held(table, opened)
-    opened.delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}, app_transactions=held))
+
+    def write(opened: DeltaTable, held: list[Transaction]) -> None:
+        opened.delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}, app_transactions=held))
+
+    claim.commit(table, write)
 
 
 def newest_epoch(lake: Lake, definition: Definition) -> int:

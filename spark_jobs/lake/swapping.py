@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from spark_jobs.lake.basis import Basis, Claim, take_over
+from spark_jobs.lake.basis import Basis
 from spark_jobs.lake.checkpoints import Epoch, begin_next_epoch, delete_checkpoint
+from spark_jobs.lake.claims import Claim, take_over
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.reset import EMPTIED, empty, tables_of_both
@@ -66,7 +67,7 @@ def swap(
     tables = tables_of_both(lake, before, definition)
     claim = take_over(lake, before, tables, basis=basis)
     for table in (name for name in tables if name not in swapped):
-        empty(lake, table, claim)
+        empty(table, claim)
         _force_newest(lake, table)
     for content in contents:
         _overwrite(lake, content, claim)
@@ -80,18 +81,21 @@ def swap(
 
 
 def _overwrite(lake: Lake, content: Content, claim: Claim) -> None:
-    opened, new = open_table(lake, content.table, to_write=True), open_table(lake, content.aside)
-    # As a stream of batches: no table need fit in memory. Who reads it as a stream has counted rows that go.
+    new = open_table(lake, content.aside).to_pyarrow_dataset()
+    # Who reads the table as a stream has counted rows that go.
     metadata = {"userMetadata": content.revision.encode(), EMPTIED: "reset"}
-    write_deltalake(
-        opened,
-        new.to_pyarrow_dataset().scanner(batch_size=65_536, batch_readahead=2, fragment_readahead=1).to_reader(),
-        mode="overwrite",
-        schema_mode="overwrite",
-        commit_properties=CommitProperties(
-            custom_metadata=metadata, app_transactions=claim.held(content.table, opened)
-        ),
-    )
+
+    def write(opened: DeltaTable, held: list[Transaction]) -> None:
+        write_deltalake(
+            opened,
+            # As a stream of batches: no table need fit in memory.
+            new.scanner(batch_size=65_536, batch_readahead=2, fragment_readahead=1).to_reader(),
+            mode="overwrite",
+            schema_mode="overwrite",
+            commit_properties=CommitProperties(custom_metadata=metadata, app_transactions=held),
+        )
+
+    claim.commit(content.table, write)
     _force_newest(lake, content.table)
 
 

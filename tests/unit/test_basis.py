@@ -18,8 +18,9 @@ from spark_jobs.commits.changes import GONE, Revise
 from spark_jobs.commits.merging import CommitId
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake import swapping
-from spark_jobs.lake.basis import Basis, OutdatedPlanError, SupersededError, refuse_ended, take_over
+from spark_jobs.lake.basis import Basis, OutdatedPlanError, SupersededError
 from spark_jobs.lake.checkpoints import Starts, begin_epoch, current_epoch, fix_starts
+from spark_jobs.lake.claims import refuse_ended, take_over
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import reset, tables_of
