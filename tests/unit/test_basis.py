@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -25,7 +25,7 @@ from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import reset, tables_of
 from spark_jobs.lake.revisions import Revision, revisions
-from spark_jobs.lake.swapping import Content, built_beside, swap
+from spark_jobs.lake.swapping import Content, built_beside, remove_built, swap
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.tables import RESERVED, aside
 from spark_jobs.spec import DefinitionError, Enrich, Sink
@@ -230,6 +230,20 @@ class TestARebuild:
         swap_in(lake, target, plan)
         assert units(lake) == [5]
         assert built_beside(lake, TABLE) == (dry.aside,), "another run's"
+
+    def test_removes_what_its_own_runs_have_built_and_what_is_abandoned(self, lake):
+        killed, waiting = built(lake, rows=[a_row(1)]), built(lake, rows=[a_row(2)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(swapping, "begin_next_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
+            with pytest.raises(OSError, match="full"):
+                swap_in(lake, *killed)
+        epoch = swap_in(lake, *built(lake, rows=[a_row(5)])).number
+        assert set(built_beside(lake, TABLE)) == {killed[1].aside, waiting[1].aside}
+        remove_built(lake, CHANGED, epoch, keep=timedelta(days=7))
+        assert built_beside(lake, TABLE) == (waiting[1].aside,), "it may still compute, or wait for an answer"
+        remove_built(lake, CHANGED, epoch, keep=timedelta(0))
+        assert built_beside(lake, TABLE) == ()
+        assert units(lake) == [5]
 
     def test_that_was_planned_before_another_ended_is_refused(self, lake):
         waiting = built(lake, rows=[a_row(1)])
