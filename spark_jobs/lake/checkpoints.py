@@ -16,7 +16,7 @@ from obstore.exceptions import AlreadyExistsError, NotFoundError
 from pydantic import ValidationError
 
 from spark_jobs.lake.durable import create_object
-from spark_jobs.lake.errors import CheckpointError, TidemarkError
+from spark_jobs.lake.errors import CheckpointError, TidemarkError, first_line
 from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.location import Lake
 from spark_jobs.plan.changes import needs_new_epoch
@@ -261,6 +261,22 @@ def current_epochs(lake: Lake) -> dict[str, Epoch]:
     folders = lake.store.list_with_delimiter("_checkpoints/")["common_prefixes"]
     names = sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in folders)
     return {name: epoch for name in names if (epoch := current_epoch(lake, name)) is not None}
+
+
+def begun_with(epoch: Epoch) -> Definition:
+    """The definition that an epoch began with: of a pipeline that is registered nowhere any more, the only one.
+
+    Raises:
+        CheckpointError: if this version cannot read it.
+    """
+    try:
+        return definition_from_json(epoch.definition)
+    except (ValidationError, TidemarkError, ValueError) as error:
+        raise CheckpointError(
+            f"pipeline `{epoch.pipeline}`: it is not registered, and the definition that epoch {epoch.number} of its "
+            f"checkpoint began with cannot be read: {first_line(error)}. Nothing was changed. Run the same command "
+            "with the path of a file that defines it."
+        ) from error
 
 
 def running_definitions(lake: Lake) -> dict[str, tuple[Epoch, Definition]]:

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from spark_jobs.lake.checkpoints import Epoch, current_epoch, current_epochs
+from spark_jobs.lake.checkpoints import Epoch, begun_with, current_epoch, current_epochs
 from spark_jobs.lake.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.durable import replace_object
-from spark_jobs.lake.errors import CheckpointError, MissingTableError, TidemarkError, first_line
+from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.spark_log import file_log, file_logs, newest_batch, tables_read
@@ -83,21 +83,10 @@ def that_have_run(lake: Lake, registered: Iterable[Definition]) -> list[Definiti
         registered: definitions of now; others of the lake were run from a file, or their file is gone.
 
     Raises:
-        AdoptionRefusedError: if this version cannot read the definition of one that is not registered.
+        CheckpointError: if this version cannot read the definition of one that is not registered.
     """
     known = {each.name: each for each in registered}
-    return [known.get(name) or _begun_with(epoch) for name, epoch in current_epochs(lake).items()]
-
-
-def _begun_with(epoch: Epoch) -> Definition:
-    try:
-        return definition_from_json(epoch.definition)
-    except (TidemarkError, ValueError) as error:
-        raise AdoptionRefusedError(
-            f"pipeline `{epoch.pipeline}`: its checkpoint is on this lake, it is not registered, and the definition "
-            f"that its epoch {epoch.number} began with cannot be read: {first_line(error)}. Nothing was changed. Name "
-            "the file that defines it, or the pipelines that are to be adopted: tidemark adopt NAME …"
-        ) from error
+    return [known.get(name) or begun_with(epoch) for name, epoch in current_epochs(lake).items()]
 
 
 def plan_adoption(lake: Lake, definition: Definition, *, before: str | None = None) -> Adoption:

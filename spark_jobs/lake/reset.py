@@ -123,7 +123,8 @@ def tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[s
         if newest is not None and newest.pipeline != definition.name:
             raise CheckpointError(
                 f"pipeline `{definition.name}`: its table {table} is written by `{newest.pipeline}`. Nothing was "
-                "reset. Give the pipeline another sink."
+                f"reset. Give the pipeline another sink, or make the table nobody's: tidemark reset {newest.pipeline} "
+                "--empty-tables"
             )
     left = all_beside(old) if other_owner(lake, old, definition.name) is None else ()
     for table in left:
@@ -152,5 +153,6 @@ def refuse_tables_of_others(lake: Lake, definition: Definition) -> None:
         if newest is not None and newest.pipeline != definition.name and row_count(open_table(lake, table)):
             raise CheckpointError(
                 f"pipeline `{definition.name}`: its table {table} holds rows of `{newest.pipeline}`. Nothing was "
-                "started or written. If it was renamed, give it its old name back; else give it another sink."
+                "started or written. If it was renamed, give it its old name back; else give it another sink, or take "
+                f"the rows away: tidemark reset {newest.pipeline} --empty-tables"
             )
