@@ -272,6 +272,40 @@ class TestWhereItBegins:
         assert plan.slices[0].begin_us == lakes.ms(older["window_start"]) * 1000
 
 
+YEAR_US = 365 * 24 * 3_600_000_000
+BEYOND = {"year 31,970": 30_000 * YEAR_US, "before Christ": -3_000 * YEAR_US}
+
+
+@pytest.mark.parametrize("begin_us", BEYOND.values(), ids=list(BEYOND))
+def test_rows_beyond_the_calendar_are_named_without_failing(lake, begin_us):
+    at = pa.array([begin_us], pa.int64()).cast(lakes.TIMESTAMP)
+    odd = rows_of(a_row(12))
+    for name in ("window_start", "window_end"):
+        odd = odd.set_column(odd.schema.get_field_index(name), name, at)
+    write_deltalake(lake.table_uri(TABLE), odd, mode="append")
+    assert said(lake) == [f"{TABLE} (version 1, WRITE): added 1 row of 3 events"]
+    assert any(f"{TABLE} (version 1, WRITE): added 1 row of 3 events" in each for each in wrong(lake))
+    target, plan = plan_backfill(lake, a_pipeline(), None, NOON.replace(hour=18), force=True)
+    assert target.conflicts
+    part = Range(plan.slices[0].begin_us, plan.slices[-1].end_us)
+    assert str(part).endswith("2026-01-01 18:00:00")
+    # No range that a person can write has it.
+    assert _remedy(target, part, only_twice=False) == (
+        "tidemark stop hourly_sales; tidemark reset hourly_sales --empty-tables; tidemark deploy hourly_sales"
+    )
+
+
+def test_the_remedy_of_an_early_year_is_one_that_can_be_read(lake):
+    target = Target(lake, a_pipeline(), force=True)
+    first, last = (datetime(year, 1, 1, tzinfo=UTC) for year in (20, 9999))
+    told = _remedy(target, Range(lakes.ms(first) * 1000, lakes.ms(last) * 1000), only_twice=False)
+    assert told == "tidemark backfill hourly_sales --from 0020-01-01T00:00:00 --to 9999-01-01T00:00:00 --force"
+    told = _remedy(
+        target, Range(lakes.ms(last) * 1000, lakes.ms(datetime.max.replace(tzinfo=UTC)) * 1000 + 999), only_twice=False
+    )
+    assert "reset hourly_sales" in told
+
+
 @pytest.mark.parametrize("step", ["join", "deduplicate"])
 def test_a_batch_reads_no_event_that_the_stream_has_not_read(tmp_path, step):
     lake = a_lake(tmp_path / "lake")
