@@ -201,7 +201,7 @@ class Target:
         names = [*(table.name for table in planned.tables), *(source.name for source in planned.reads)]
         names += [step.table for step in planned.lookups]
         self.basis = Basis.of(self.lake, self.name, self._epoch_noted, names)
-        if self._must_go_on and self.basis.is_ending:
+        if self._must_go_on and self.basis.is_ending(self.epoch, self.result):
             raise self._refuse(
                 f"its epoch {self.epoch.number} has been ended by a reset or a rebuild that was interrupted, or that "
                 "runs now",

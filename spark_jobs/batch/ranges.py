@@ -55,8 +55,10 @@ class Range:
 
     @property
     def options(self) -> str | None:
-        """As a command takes it, `--from … --to …`, in whole seconds that hold it; None: no date of years 1 to 9999 does,
-        and an event's time may be any."""
+        """As a command takes it, `--from … --to …`, in whole seconds that hold it; None: no date of years 1 to 9999 does.
+
+        The time of an event may be any.
+        """
         try:
             begin, end = self.begin, self.end + timedelta(microseconds=999_999)
         except OverflowError:

@@ -101,10 +101,16 @@ class Basis(BaseModel):
             )
         return cls(pipeline=pipeline, epoch=epoch, tables=found)
 
-    @property
-    def is_ending(self) -> bool:
-        """Whether a reset or a rebuild has ended the epoch, and has not begun the next one."""
-        return any(seen.revisions == LAST_TXN_VERSION for seen in self.tables.values())
+    def is_ending(self, epoch: Epoch, result: str) -> bool:
+        """Whether a reset or a rebuild has ended the epoch, and has not begun the next one.
+
+        Args:
+            epoch: whose number this is of.
+            result: the table that was claimed for it.
+        """
+        seen = self.tables.get(result)
+        overtaken = seen is not None and is_overtaken(epoch, seen.epochs)
+        return overtaken or any(seen.revisions == LAST_TXN_VERSION for seen in self.tables.values())
 
     def refuse_outdated(self, lake: Lake) -> None:
         """Looks whether all is as the plan has found it; only revisions of the epoch's rows may have come since.
@@ -229,6 +235,16 @@ class Basis(BaseModel):
             f"pipeline `{self.pipeline}`: what was planned does not hold any more: {what}. Nothing more was written "
             "here. Run the same command again: it makes its plan from what is there now."
         )
+
+
+def is_overtaken(epoch: Epoch, claimed: int | None) -> bool:
+    """Whether another reset or rebuild has claimed the result after who began this epoch.
+
+    Args:
+        epoch: as it was begun.
+        claimed: how far `epochs_id` has come in its result.
+    """
+    return epoch.claimed is not None and claimed is not None and claimed > epoch.claimed
 
 
 def revisions_id(pipeline: str, table: str, epoch: int) -> str:

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 from deltalake import DeltaTable, Transaction
 
-from spark_jobs.lake.basis import LAST_TXN_VERSION, Basis, OutdatedPlanError, counted_id, epochs_id, revisions_id
+from spark_jobs.lake.basis import (
+    LAST_TXN_VERSION,
+    Basis,
+    OutdatedPlanError,
+    counted_id,
+    epochs_id,
+    is_overtaken,
+    revisions_id,
+)
 from spark_jobs.lake.checkpoints import Epoch, current_epoch
 from spark_jobs.lake.conditional import Write, commit, note
 from spark_jobs.lake.errors import CheckpointError
@@ -90,19 +98,25 @@ def take_over(lake: Lake, epoch: Epoch, tables: Iterable[str], *, basis: Basis |
     """
     if basis is not None:
         basis.refuse_outdated(lake)
+    _refuse_overtaken(lake, epoch, "Nothing was written here.")
     known = query_id(lake, epoch.folder)
     claim = Claim(lake, epoch, {table: _take(lake, epoch, table, known, basis) for table in sorted(tables)})
     # A stream that begins meanwhile makes its id first and looks for an end of its epoch then: it finds this one, or is
     # found here.
     if (query := query_id(lake, epoch.folder)) != known:
         claim = Claim(lake, epoch, {table: _take(lake, epoch, table, query, None) for table in sorted(claim.numbers)})
+    # Who begins the next one just now binds it to a claim that this one has overtaken: nothing is written in it.
+    _refuse_overtaken(lake, epoch, "Its tables were claimed here at the same moment, so that it ends as well.")
+    return claim
+
+
+def _refuse_overtaken(lake: Lake, epoch: Epoch, what: str) -> None:
     current = current_epoch(lake, epoch.pipeline)
     if current is not None and current.number > epoch.number:
         raise OutdatedPlanError(
-            f"pipeline `{epoch.pipeline}`: another command has begun epoch {current.number} meanwhile. Nothing was "
-            "removed or replaced here. If that is to be ended, too, run the same command again."
+            f"pipeline `{epoch.pipeline}`: another command has begun epoch {current.number} meanwhile. {what} Nothing "
+            "was removed or replaced here. If that is to be ended, too, run the same command again."
         )
-    return claim
 
 
 def refuse_ended(lake: Lake, epoch: Epoch, table: str) -> None:
@@ -116,8 +130,9 @@ def refuse_ended(lake: Lake, epoch: Epoch, table: str) -> None:
     Raises:
         CheckpointError: if a reset or a rebuild has ended it in the table.
     """
-    ended = open_table(lake, table).transaction_version(revisions_id(epoch.pipeline, table, epoch.number))
-    if ended == LAST_TXN_VERSION:
+    opened = open_table(lake, table)
+    ended = opened.transaction_version(revisions_id(epoch.pipeline, table, epoch.number)) == LAST_TXN_VERSION
+    if ended or is_overtaken(epoch, opened.transaction_version(epochs_id(epoch.pipeline, table))):
         raise CheckpointError(
             f"pipeline `{epoch.pipeline}`: a reset or a rebuild has ended epoch {epoch.number}, and not begun the "
             "next one yet. Nothing was started or written. Start it again when that has ended. If it was interrupted, "

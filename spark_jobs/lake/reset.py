@@ -83,7 +83,9 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     if isinstance(definition, Pipeline) and (definition.watermark or definition.name in published(lake)):
         withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
     claim.refuse_lost()
-    after = begin_next_epoch(lake, definition, number, tables_emptied=empty_tables)
+    after = begin_next_epoch(
+        lake, definition, number, tables_emptied=empty_tables, claimed=claim.numbers.get(definition.sink.table)
+    )
     delete_checkpoint(lake, before)
     old = _sink_of(before)
     for table in {old, definition.sink.table} if empty_tables else {old} - {definition.sink.table}:

@@ -78,7 +78,7 @@ def swap(
         _overwrite(lake, content, claim)
     withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
     claim.refuse_lost()
-    epoch = begin_next_epoch(lake, definition, number, cut_us=cut_us)
+    epoch = begin_next_epoch(lake, definition, number, cut_us=cut_us, claimed=claim.numbers.get(definition.sink.table))
     delete_checkpoint(lake, before)
     for content in contents:
         remove_aside(lake, content.aside)

@@ -276,6 +276,36 @@ class TestARebuild:
         swap_in(lake, *waiting)
         assert units(lake) == [5]
 
+    def test_that_a_reset_empties_in_its_last_step_leaves_an_epoch_that_is_over(self, lake, monkeypatch):
+        begin, begun = swapping.begin_next_epoch, []
+
+        def beside_a_reset(*arguments, **named):
+            """A reset has found the old epoch, emptied all, and is about to begin the next one, too."""
+
+            def once_the_rebuild_has(*mine, **of_mine):
+                begun.append(begin(*arguments, **named))
+                return begin(*mine, **of_mine)
+
+            monkeypatch.setattr("spark_jobs.lake.reset.begin_next_epoch", once_the_rebuild_has)
+            with pytest.raises(CheckpointError, match=r"has begun epoch 2 meanwhile.*Nothing is written in that epoch"):
+                reset(lake, CHANGED, empty_tables=True)
+            return begun[0]
+
+        monkeypatch.setattr(swapping, "begin_next_epoch", beside_a_reset)
+        epoch = swap_in(lake, *built(lake, rows=[a_row(5)]))
+        monkeypatch.undo()
+        assert (current_epoch(lake, "hourly_sales"), units(lake)) == (epoch, [])
+        # What it begins with is not there: no stream writes behind its cut, and nothing is computed again.
+        with pytest.raises(
+            CheckpointError, match=r"has ended epoch 2.*tidemark rebuild hourly_sales, or tidemark reset"
+        ):
+            refuse_ended(lake, epoch, TABLE)
+        with pytest.raises(BackfillRefusedError, match="epoch 2 has been ended by a reset or a rebuild"):
+            plan_backfill(lake, CHANGED, *FORCED, force=True)
+        after = reset(lake, CHANGED, empty_tables=True).after
+        assert after.number == 3
+        refuse_ended(lake, after, TABLE)
+
     def test_overwrites_nothing_once_another_has_taken_its_tables(self, lake, monkeypatch):
         target, plan = built(lake, rows=[a_row(5)])
         overwrite = swapping._overwrite
