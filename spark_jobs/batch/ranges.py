@@ -55,9 +55,9 @@ class Range:
 
     @property
     def options(self) -> str | None:
-        """As a command takes it, `--from … --to …`, in whole seconds that hold it; None: no date of years 1 to 9999 does.
+        """As a command takes it, `--from … --to …`, in whole seconds that hold it; None: no date can name it.
 
-        The time of an event may be any.
+        Python's calendar has the years 1 to 9999, and the time of an event may be any.
         """
         try:
             begin, end = self.begin, self.end + timedelta(microseconds=999_999)
