@@ -1,7 +1,7 @@
 """Recounts a pipeline: its ledger, its data files, and its results row by row from bronze. Nothing is written."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import reduce
 
 from pydantic import BaseModel, ConfigDict
@@ -215,14 +215,13 @@ def _not_compared(target: Target) -> Iterator[str]:
 def _remedy(target: Target, part: Range, *, only_twice: bool) -> str:
     changes = [change for of_table in target.foreign.values() for change in of_table]
     spans = [change.span_us for change in changes]
-    if only_twice or (None in spans):
+    every = [(part.begin_us, part.end_us), *(span for span in spans if span)]
+    whole = Range(min(begin for begin, _ in every), max(end for _, end in every)).options
+    if only_twice or None in spans or whole is None:
         # A backfill takes no row away that has a right one beside it, and settles nothing that cannot be counted.
         name = target.name
         return f"tidemark stop {name}; tidemark reset {name} --empty-tables; tidemark deploy {name}"
-    every = [(part.begin_us, part.end_us), *(span for span in spans if span)]
-    part = Range(min(begin for begin, _ in every), max(end for _, end in every))
-    begin, end = (f"{each:%Y-%m-%dT%H:%M:%S}" for each in (part.begin, part.end + timedelta(microseconds=999_999)))
-    return f"tidemark backfill {target.name} --from {begin} --to {end} --force"
+    return f"tidemark backfill {target.name} {whole} --force"
 
 
 def _compared(

@@ -157,6 +157,8 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
         reads={read.table: (0, read.version + 1) for read in plan.reads},
     )
     try:
+        if late is not None and late.events.num_rows and not counts_late:
+            late = target.take_out()  # others may have marked some since the plan was made
         marked = None if late is None else _marked(recompute, plan, part, late, chains)
         target.basis.refuse_outdated(target.lake)
         if marked is not None and not counts_late:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
@@ -200,7 +201,7 @@ class Target:
         names = [*(table.name for table in planned.tables), *(source.name for source in planned.reads)]
         names += [step.table for step in planned.lookups]
         self.basis = Basis.of(self.lake, self.name, self._epoch_noted, names)
-        if self._must_go_on and self.basis.is_ending:
+        if self._must_go_on and self.basis.is_ending(self.epoch, self.result):
             raise self._refuse(
                 f"its epoch {self.epoch.number} has been ended by a reset or a rebuild that was interrupted, or that "
                 "runs now",
@@ -380,10 +381,32 @@ class Target:
         return self.late(plan.late_version, plan.quarantine_version)
 
     def settle(self, events: pa.Table, version: int | None) -> None:
-        """Marks events as counted in a version of the result, or as not counted any more; as `settling.settle`."""
+        """Marks events as counted in a version of the result, or as not counted any more; as `settling.settle`.
+
+        Raises:
+            OutdatedPlanError: if a backfill `--as-streamed` has taken them out of the result since.
+        """
         is_late = pc.is_null(events["replayed_batch"])
-        settle(self.lake, self.operator.output.late.name, events.filter(is_late), version)
-        settle(self.lake, self.operator.output.quarantine.name, events.filter(pc.invert(is_late)), version)
+        for table, part in (
+            (self.operator.output.late.name, is_late),
+            (self.operator.output.quarantine.name, pc.invert(is_late)),
+        ):
+            held = (
+                partial(self.basis.marking, table, result=self.operator.output.groups.name)
+                if version is not None
+                else None
+            )
+            settle(self.lake, table, events.filter(part), version, held=held)
+
+    def take_out(self) -> LateEvents | None:
+        """Late and replayed events as they are, of which no other run marks one as counted until the result is revised.
+
+        So whatever is marked is among them, and can be unmarked.
+        """
+        for role in ("late", "quarantine"):
+            if (table := self.logical.table(role)) is not None:
+                self.basis.take_out(self.lake, table.name, self.operator.output.groups.name)
+        return self.late()
 
     def reads(self, mode: Mode, times: Range | None) -> tuple[Read, ...]:
         """The source tables: as they are now, or as far as the stream has read them."""

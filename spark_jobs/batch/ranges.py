@@ -53,6 +53,21 @@ class Range:
         """The instant after the last."""
         return EPOCH + timedelta(microseconds=self.end_us)
 
+    @property
+    def options(self) -> str | None:
+        """As a command takes it, `--from … --to …`, in whole seconds that hold it; None: no date can name it.
+
+        Python's calendar has the years 1 to 9999, and the time of an event may be any.
+        """
+        try:
+            begin, end = self.begin, self.end + timedelta(microseconds=999_999)
+        except OverflowError:
+            return None
+        return " ".join(
+            f"{option} {each.replace(tzinfo=None).isoformat(timespec='seconds')}"
+            for option, each in (("--from", begin), ("--to", end))
+        )
+
     def __str__(self) -> str:
         return f"{shown(self.begin_us)} to {shown(self.end_us)}"
 
@@ -68,7 +83,7 @@ def shown(instant_us: int) -> str:
         instant = EPOCH + timedelta(microseconds=instant_us)
     except OverflowError:
         return f"{instant_us} microseconds since 1970"
-    return f"{instant:%Y-%m-%d %H:%M:%S}" + (f".{instant.microsecond:06}" if instant.microsecond else "")
+    return instant.replace(tzinfo=None).isoformat(" ")
 
 
 def instant(option: str, text: str) -> datetime:

@@ -28,10 +28,9 @@ from spark_jobs.lake.foreign import ForeignChange
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import newest_epoch, tables_of_both
 from spark_jobs.lake.revisions import Revision, revisions, with_revised
-from spark_jobs.lake.swapping import Content, built_beside, remove_aside
+from spark_jobs.lake.swapping import Content
 from spark_jobs.lake.swapping import swap as swap_tables
 from spark_jobs.lake.tables import exists, open_table
-from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.plan.columns import EVENTS
 from spark_jobs.plan.personal import personal_with
@@ -338,13 +337,6 @@ def swap(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> Epoch:
         )
         contents.append(Content(table.name, aside(table.name, run), revision))
     return swap_tables(lake, target.pipeline, target.before, plan.epoch, contents, cut_us=plan.cut_us, basis=plan.basis)
-
-
-def remove_built(lake: Lake, definition: Definition) -> None:
-    """Removes the tables aside of a pipeline, of whatever run: what they were to replace is not there any more."""
-    for table in logical.build(definition).tables:
-        for built in built_beside(lake, table.name):
-            remove_aside(lake, built)
 
 
 def create_table_if_missing(lake: Lake, table: TableRef, rows: DataFrame) -> None:

@@ -26,6 +26,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.appends import append
 from spark_jobs.lake.basis import LAST_TXN_VERSION
 from spark_jobs.lake.checkpoints import Epoch, current_epoch
+from spark_jobs.lake.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.decisions import decisions_of, note
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, LedgerError, MissingTableError
@@ -361,7 +362,9 @@ class ReplayRun:
             schema = pa.schema(opened.schema().to_arrow())
             try:
                 append(lake, table, opened, _fitted(_numbered(content, first), schema), properties)
-            except CommitFailedError:
+            except CommitFailedError as error:
+                if not is_of_others(error):
+                    raise cannot_commit(table, error, f"Nothing of part {number} was written to it.") from error
                 continue  # a batch, or another process that carries out the same replay, was first
             self._verify(table, before, "result", number, "num_added_rows", entry["replayed"])
             self._reached("result_committed", number)

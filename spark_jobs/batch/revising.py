@@ -15,6 +15,7 @@ from spark_jobs.commits.changes import Append, Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.merging import TRIES, CommitId, is_conflict, is_same_transaction
 from spark_jobs.commits.small import SmallCommits
+from spark_jobs.lake.conflicts import cannot_commit
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import ConflictError, LedgerError
 from spark_jobs.lake.history import commit_at
@@ -62,7 +63,7 @@ def revise(
     *,
     whole: Range | None = None,
 ) -> Changed:
-    """Commits a difference, in one version of a table; where there is none, nothing.
+    """Commits a difference, in one version of a table; where there is none and nothing else is to be said, nothing.
 
     What other programs had changed in a range that was computed whole is booked with it, also where nothing differs.
 
@@ -112,9 +113,13 @@ def _commit(
     ).collect()[0]
     inserted, updated, deleted, grown = (int(counted[name]) for name in (*_KINDS, "grown"))
     changed = Changed(inserted, updated, deleted, grown, base)
-    if not changed.rows and not revision.replaced:
+    of_groups = table.name == operator.output.groups.name
+    # Events are marked as counted only after a revision that comes behind the one which took them out; that may have
+    # been interrupted.
+    said = revision.mode == "corrected" and of_groups and target.basis.is_behind(table.name)
+    if not changed.rows and not revision.replaced and not said:
         return changed
-    if table.name == operator.output.groups.name:
+    if of_groups:
         revision = revision.model_copy(update={"ledger": _completed(entry, changed)})
     change: Append | Revise = Append(kept, 0, 0)  # says what it says without a row
     if changed.rows:
@@ -135,6 +140,9 @@ def _commit(
             ) from error
         # Of the same transaction the table's log tells whether it is this one's, whose answer got lost, or another's.
         if not is_same_transaction(error):
+            if isinstance(error, CommitFailedError):
+                undone = f"Nothing of {revision.run} of `{target.name}` was written to it."
+                raise cannot_commit(table.name, error, undone) from error
             raise
     version = _found(target, table.name, revision, base)
     if version is None:

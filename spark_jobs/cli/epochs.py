@@ -7,8 +7,9 @@ import typer
 from spark_jobs.cli.definitions import one, pointed_at, registered, resolved
 from spark_jobs.cli.options import LakeOption, PipelineArgument, SourceOption, lake_of
 from spark_jobs.cli.terminal import out, say
+from spark_jobs.lake import Lake
 from spark_jobs.pipelines import registry
-from spark_jobs.spec import DefinitionError, Ingest, Pipeline
+from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline, is_name
 
 
 def reset(
@@ -26,7 +27,9 @@ def reset(
     from spark_jobs.control.awaiting import refuse_deployed
     from spark_jobs.lake.reset import reset as reset_pipeline
 
-    definition, where = one(pipeline), lake_of(lake)
+    where = lake_of(lake)
+    left = _left_on(where, pipeline)
+    definition = left or one(pipeline)
     if source is not None:
         definition = pointed_at([definition], source)[0]
     if keep_tables is None:
@@ -52,7 +55,20 @@ def reset(
                 f"Events that are read again will be in {definition.sink.table} twice. These count them twice: "
                 f"{', '.join(readers)}."
             )
-    out.print(f"Start it: tidemark run {pipeline}")
+    if left is None:
+        out.print(f"Start it: tidemark run {pipeline}")
+    elif done.emptied:
+        out.print(f"{definition.name} is not registered. Another pipeline may have {definition.sink.table} now.")
+
+
+def _left_on(lake: Lake, name: str) -> Definition | None:
+    """What a pipeline was whose file is gone, by its checkpoint: so that it can give its table back."""
+    from spark_jobs.lake.checkpoints import begun_with, current_epoch
+
+    if name in registry() or not is_name(name):
+        return None
+    epoch = current_epoch(lake, name)
+    return begun_with(epoch) if epoch is not None else None
 
 
 def _reads(pipeline: Pipeline, table: str) -> bool:
@@ -63,7 +79,7 @@ def adopt(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Registered names, or paths of pipeline files. [default: all that have run]",
+            help="Registered names, or paths of pipeline files. [default: all that have a checkpoint on the lake]",
             metavar="[PIPELINE]...",
             show_default=False,
         ),
@@ -77,14 +93,11 @@ def adopt(
 ) -> None:
     """Make the checkpoints of a lake fit that was moved or copied as a whole to where it is now."""
     from spark_jobs.control.awaiting import refuse_deployed
-    from spark_jobs.lake import Lake
-    from spark_jobs.lake.checkpoints import current_epoch
     from spark_jobs.lake.moving import adopt as adopt_checkpoint
-    from spark_jobs.lake.moving import plan_adoption
+    from spark_jobs.lake.moving import plan_adoption, that_have_run
 
     where, old = lake_of(lake), None if before is None else Lake.parse(before).uri
-    found = resolved(names) if names else registered()
-    definitions = [each for each in found if names or current_epoch(where, each.name) is not None]
+    definitions = resolved(names) if names else that_have_run(where, registered())
     refuse_deployed(where, [each.name for each in definitions])
     # All of them first: where one cannot be adopted, none is.
     plans = [plan_adoption(where, each, before=old) for each in definitions]

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from spark_jobs.lake.conflicts import SAME_TRANSACTION, is_of_others
 from spark_jobs.spec.names import Quoting
 
 FEW_WINDOWS = 1_000
 """So many windows are named one by one where a table is searched for them, more by the first and the last of them."""
-
-SAME_TRANSACTION = "Concurrent transaction"
-"""What `deltalake` says where another writer commits the same transaction id."""
 
 TRIES = 8
 """So often a commit is tried where others change the same files."""
@@ -67,7 +65,7 @@ def is_same_transaction(error: BaseException) -> bool:
 def is_conflict(error: BaseException) -> bool:
     """Whether another writer changed the same files; a driver that commits the same batch is another matter."""
     if isinstance(error, CommitFailedError):
-        return SAME_TRANSACTION not in str(error)
+        return is_of_others(error) and not is_same_transaction(error)
     return any(name in str(error) for name in _CONFLICTS)
 
 

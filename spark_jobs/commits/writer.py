@@ -11,9 +11,10 @@ from pyspark.errors import PySparkException
 
 from spark_jobs.commits.changes import Append, Change, Upsert
 from spark_jobs.commits.large import LargeCommits
-from spark_jobs.commits.merging import SAME_TRANSACTION, CommitId
+from spark_jobs.commits.merging import CommitId
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake import Lake
+from spark_jobs.lake.conflicts import SAME_TRANSACTION
 from spark_jobs.lake.continuity import RESTORE_OR_RESET
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError

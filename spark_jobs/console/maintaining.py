@@ -18,6 +18,8 @@ def plan_text(plan: TablePlan) -> str:
     if plan.missing:
         return f"{plan.table}: {plan.missing:,} data files are gone: nothing is done to it"
     parts = []
+    if plan.abandoned:
+        parts.append("built by a rebuild that is over, removed as a whole")
     if plan.to_ledger:
         parts.append(f"{_counted(plan.to_ledger, 'commit')} to ops.ledger")
     if plan.groups:
@@ -35,6 +37,8 @@ def plan_text(plan: TablePlan) -> str:
 def done_text(done: Maintained) -> str:
     """What was done to a table, in a line or two."""
     parts = []
+    if done.abandoned:
+        parts.append(f"built by a rebuild that is over, removed ({_size(done.removed_bytes)})")
     if done.to_ledger:
         parts.append(f"{_counted(done.to_ledger, 'commit')} in ops.ledger")
     if done.files_before != done.files_after:

@@ -15,6 +15,8 @@ from spark_jobs.console.running import session
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import Epoch
+from spark_jobs.lake.settings import Retention
+from spark_jobs.lake.swapping import remove_built
 from spark_jobs.spec import Pipeline
 
 
@@ -85,14 +87,14 @@ def run_rebuild(
         out.print(comparison_text(plan, found), highlight=False, markup=False, soft_wrap=True)
         if allowed is None or not allowed():
             out.print(
-                f"{plan.table} is as it was. What was built is in {plan.aside} until a rebuild swaps its rows in: "
-                f"tidemark rebuild {plan.pipeline} --yes",
+                f"{plan.table} is as it was. What was built is in {plan.aside}, until maintenance removes it. "
+                f"To swap such rows in: tidemark rebuild {plan.pipeline} --yes",
                 highlight=False,
                 soft_wrap=True,
             )
             return 0
         epoch = rebuild.swap(spark, target, plan)
-        rebuild.remove_built(lake, target.pipeline)
+        remove_built(lake, target.pipeline, epoch.number, keep=Retention().rebuilt)
         out.print(f"{plan.table}: has the new rows. Epoch {epoch.number} begins at the cut.", highlight=False)
         return finish(out, err, spark, lake, target.pipeline, epoch, began=began, stop=stop)
 
@@ -102,6 +104,6 @@ def finish_rebuild(
 ) -> int:
     """Takes an epoch whose swap was done before to the end of its history; the exit code."""
     out.print(f"{pipeline.name}: epoch {epoch.number} has begun at its cut, its history is still to be computed.")
-    rebuild.remove_built(lake, pipeline)
+    remove_built(lake, pipeline, epoch.number, keep=Retention().rebuilt)
     with session(lake, err, about=(pipeline,)) as spark:
         return finish(out, err, spark, lake, pipeline, epoch, began=time.monotonic(), stop=stop)

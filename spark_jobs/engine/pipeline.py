@@ -31,7 +31,17 @@ from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.spark_log import newest_batch
 from spark_jobs.lake.stamps import decode
 from spark_jobs.plan import logical
-from spark_jobs.plan.columns import EVENT_COLUMNS, FATE, HEARTBEAT, INGEST_SEQ, SEQ, SOURCE, SOURCE_TABLE, WINDOW_END
+from spark_jobs.plan.columns import (
+    EVENT_COLUMNS,
+    FATE,
+    HEARTBEAT,
+    INGEST_SEQ,
+    SEQ,
+    SOURCE,
+    SOURCE_TABLE,
+    WINDOW_END,
+    given_to_events,
+)
 from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.quarantine import NO_SUCH_KEY
 from spark_jobs.plan.tables import TableRef
@@ -149,6 +159,7 @@ class PipelineQuery(Query[Pipeline]):
                     f"was started. Fill it with an ingest first, or run `tidemark run {self.name} --with-sources`."
                 )
         self._bronze_schemas = [self._bronze(read).schema for read in self.logical.reads]
+        self._refuse_reserved_names()
         self._refuse_names_that_exist()
         self._refuse_a_user_that_is_no_column()
         self._begin_plan()
@@ -203,6 +214,16 @@ class PipelineQuery(Query[Pipeline]):
     def _refuse_lookups_that_do_not_fit(self, branches: Branches, events: Sequence[DataFrame]) -> None:
         for step, rows, table in branches.looked_up(events):
             refuse_keys_of_other_types(self.name, step, rows.schema, table.schema)
+
+    def _refuse_reserved_names(self) -> None:
+        """Columns of bronze that would take the place of those by which events are told apart."""
+        for table, schema in zip(self.logical.reads, self._bronze_schemas, strict=True):
+            if table.select is None and (reserved := given_to_events(schema.names)):
+                raise SchemaMismatchError(
+                    f"pipeline `{self.name}`: {table.name} has columns {reserved}, names that Tidemark gives to "
+                    "columns of its own. Nothing was started or written. Name the columns that are read with `select` "
+                    "on the source, these under other names."
+                )
 
     def _refuse_names_that_exist(self) -> None:
         """A `Select` adds columns; one that replaced a column of bronze would make late rows say something else."""

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake
-from spark_jobs.lake.basis import refuse_ended
 from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
+from spark_jobs.lake.claims import refuse_ended
 from spark_jobs.lake.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.errors import CheckpointError, first_line
 from spark_jobs.lake.ledger import LedgerEntry

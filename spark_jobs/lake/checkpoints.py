@@ -16,7 +16,7 @@ from obstore.exceptions import AlreadyExistsError, NotFoundError
 from pydantic import ValidationError
 
 from spark_jobs.lake.durable import create_object
-from spark_jobs.lake.errors import CheckpointError, TidemarkError
+from spark_jobs.lake.errors import CheckpointError, TidemarkError, first_line
 from spark_jobs.lake.formats import Persisted
 from spark_jobs.lake.location import Lake
 from spark_jobs.plan.changes import needs_new_epoch
@@ -33,6 +33,8 @@ class Epoch(Persisted):
         begun_at: when the epoch began.
         tables_emptied: whether all rows of the pipeline's tables are of this epoch.
         cut_us: windows that end at or before it are computed in batch, microseconds since 1970; None: none is.
+        claimed: under which number its result was claimed for it (`lake/claims.py`); who claims the table afterwards
+            ends the epoch, whether it had begun or not. None: it had not to be claimed.
     """
 
     pipeline: str
@@ -41,6 +43,7 @@ class Epoch(Persisted):
     begun_at: datetime
     tables_emptied: bool = True
     cut_us: int | None = None
+    claimed: int | None = None
 
     @property
     def folder(self) -> str:
@@ -173,7 +176,13 @@ def current_epoch(lake: Lake, pipeline: str) -> Epoch | None:
 
 
 def begin_epoch(
-    lake: Lake, definition: Definition, number: int, *, tables_emptied: bool = True, cut_us: int | None = None
+    lake: Lake,
+    definition: Definition,
+    number: int,
+    *,
+    tables_emptied: bool = True,
+    cut_us: int | None = None,
+    claimed: int | None = None,
 ) -> Epoch:
     """Begins an epoch with a definition.
 
@@ -183,6 +192,7 @@ def begin_epoch(
         number: of the epoch.
         tables_emptied: as `Epoch`.
         cut_us: as `Epoch`.
+        claimed: as `Epoch`.
 
     Returns:
         The epoch; if another driver began it first, with the same definition, that one's.
@@ -197,6 +207,7 @@ def begin_epoch(
         begun_at=datetime.now(UTC),
         tables_emptied=tables_emptied,
         cut_us=cut_us,
+        claimed=claimed,
     )
     path = f"_checkpoints/{definition.name}/epochs/{number:06d}.json"
     try:
@@ -209,19 +220,25 @@ def begin_epoch(
 
 
 def begin_next_epoch(
-    lake: Lake, definition: Definition, number: int, *, tables_emptied: bool = True, cut_us: int | None = None
+    lake: Lake,
+    definition: Definition,
+    number: int,
+    *,
+    tables_emptied: bool = True,
+    cut_us: int | None = None,
+    claimed: int | None,
 ) -> Epoch:
     """As `begin_epoch`, for who has made the tables what this epoch begins with.
 
     Raises:
         CheckpointError: if another command began it, with tables that hold something else.
     """
-    epoch = begin_epoch(lake, definition, number, tables_emptied=tables_emptied, cut_us=cut_us)
-    if (epoch.tables_emptied, epoch.cut_us) != (tables_emptied, cut_us):
+    epoch = begin_epoch(lake, definition, number, tables_emptied=tables_emptied, cut_us=cut_us, claimed=claimed)
+    if (epoch.tables_emptied, epoch.cut_us, epoch.claimed) != (tables_emptied, cut_us, claimed):
         raise CheckpointError(
             f"pipeline `{definition.name}`: another reset or rebuild has begun epoch {number} meanwhile, and its "
-            "tables may hold what this one put there. Begin again: tidemark reset "
-            f"{definition.name} --empty-tables"
+            "tables hold what this one put there. Nothing is written in that epoch any more. Begin again: tidemark "
+            f"reset {definition.name} --empty-tables"
         )
     return epoch
 
@@ -256,14 +273,33 @@ def epoch_at(lake: Lake, pipeline: str, number: int) -> Epoch | None:
     return Epoch.model_validate_json(bytes(content))
 
 
+def current_epochs(lake: Lake) -> dict[str, Epoch]:
+    """Pipeline -> its epoch, of all that have begun one here."""
+    folders = lake.store.list_with_delimiter("_checkpoints/")["common_prefixes"]
+    names = sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in folders)
+    return {name: epoch for name in names if (epoch := current_epoch(lake, name)) is not None}
+
+
+def begun_with(epoch: Epoch) -> Definition:
+    """The definition that an epoch began with: of a pipeline that is registered nowhere any more, the only one.
+
+    Raises:
+        CheckpointError: if this version cannot read it.
+    """
+    try:
+        return definition_from_json(epoch.definition)
+    except (ValidationError, TidemarkError, ValueError) as error:
+        raise CheckpointError(
+            f"pipeline `{epoch.pipeline}`: it is not registered, and the definition that epoch {epoch.number} of its "
+            f"checkpoint began with cannot be read: {first_line(error)}. Nothing was changed. Run the same command "
+            "with the path of a file that defines it."
+        ) from error
+
+
 def running_definitions(lake: Lake) -> dict[str, tuple[Epoch, Definition]]:
     """Pipeline -> its epoch, and the definition that runs on it; one that this version cannot read is left out."""
     found = {}
-    for prefix in lake.store.list_with_delimiter("_checkpoints/")["common_prefixes"]:
-        name = prefix.rstrip("/").rsplit("/", 1)[-1]
-        epoch = current_epoch(lake, name)
-        if epoch is None:
-            continue
+    for name, epoch in current_epochs(lake).items():
         try:
             found[name] = epoch, definition_from_json(epoch.definition)
         except (ValidationError, TidemarkError, ValueError):

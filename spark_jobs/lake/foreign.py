@@ -15,9 +15,11 @@ from urllib.parse import unquote
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
+from spark_jobs.lake.errors import first_line
 from spark_jobs.lake.files import gone
 from spark_jobs.lake.history import info_of, unsigned_commits
 from spark_jobs.lake.ledger_table import Actions, changes_rows, takes_rows_away
@@ -25,10 +27,15 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.reset import EMPTIED
 from spark_jobs.lake.revisions import Revision, decode_revision, revisions
 from spark_jobs.lake.stamps import decode
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables import file_statistics, open_table
 from spark_jobs.plan.columns import EVENTS
 from spark_jobs.plan.operators import Operator
 from spark_jobs.spec.names import first_of, in_duckdb
+
+_MOST_BYTES = 2**30
+"""Of data files that are read to count what one commit has changed: about a minute, and less than 100 bytes a row."""
+
+_LITTLE_AT_ONCE: Mapping[str, Any] = {"batch_size": 65_536, "batch_readahead": 2, "fragment_readahead": 1}
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,10 @@ class ForeignChange:
         version: of the table.
         operation: what the commit calls itself.
         rows: a row for each one that it has added (`rows` 1) or taken away (-1): where it lies (`placed_us`; null:
-            nowhere) and how many events it stands for (`events`, negative where it is gone). None: its data files, or
-            those before it, are not there any more.
+            nowhere) and how many events it stands for (`events`, negative where it is gone). None: they were not
+            counted.
         doubled: whether the table has rows twice that it has added.
+        uncounted: why they were not, if they were not.
     """
 
     table: str
@@ -50,6 +58,7 @@ class ForeignChange:
     operation: str
     rows: pa.Table | None
     doubled: bool = False
+    uncounted: str = "data files are gone"
 
     @property
     def name(self) -> str:
@@ -59,7 +68,7 @@ class ForeignChange:
     def describe(self) -> str:
         """In a line."""
         if self.rows is None:
-            return f"{self.name}: what it changed cannot be counted, because data files are gone"
+            return f"{self.name}: what it changed cannot be counted, because {self.uncounted}"
         added, taken = (self.rows.filter(pc.equal(self.rows["rows"], sign)) for sign in (1, -1))
         found = [f"{which} {_counted(part)}" for which, part in (("took", taken), ("added", added)) if part.num_rows]
         twice = "; there are rows twice now" if self.doubled else ""
@@ -183,78 +192,129 @@ def _no_rows(commit: dict[str, object], version: int) -> bool:
 
 def _change(lake: Lake, table: str, version: int, actions: Actions, operator: Operator) -> ForeignChange:
     operation = str(info_of(actions).get("operation", "unknown"))
-    files = {kind: [action[kind] for action in actions if kind in action] for kind in ("remove", "add")}
-    counted = [each for kind in files.values() for each in kind if each.get("dataChange", True)]
+    files = {
+        kind: [each for action in actions if (each := action.get(kind)) and each.get("dataChange", True)]
+        for kind in ("remove", "add")
+    }
+    every = [each for kind in files.values() for each in kind]
     unknown = ForeignChange(table, version, operation, None)
-    if any(each.get("deletionVector") for each in counted):
-        return unknown
-    if gone(lake, table, [str(each["path"]) for each in counted]):
+    if any(each.get("deletionVector") for each in every):
+        return replace(unknown, uncounted="it marks rows as deleted in a way that is not understood here")
+    if gone(lake, table, [str(each["path"]) for each in every]):
         return unknown
     opened = open_table(lake, table)
+    if (size := _size(every, opened if operator.output.updates else None)) > _MOST_BYTES:
+        why = f"that takes {size / 2**30:,.1f} GiB of data files, and no more than {_MOST_BYTES / 2**30:,.1f} are read"
+        return replace(unknown, uncounted=why)
     schema = pa.schema(opened.schema().to_arrow())
-    paths = {
-        kind: [unquote(str(each["path"])) for each in found if each.get("dataChange", True)]
-        for kind, found in files.items()
-    }
+    taken, added = ([unquote(str(each["path"])) for each in files[kind]] for kind in ("remove", "add"))
     try:
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
-            for kind, found in (("taken", paths["remove"]), ("added", paths["add"])):
-                connection.register(kind, _rows_of(lake, table, schema, found))
-            # All that is compared, or what tells rows apart.
-            keys = [name for name in operator.output.row_keys if name in schema.names]
-            names = keys if keys and not operator.output.updates else schema.names
-            connection.register("there", opened.to_pyarrow_dataset().to_table(columns=names))
-            return _counted_change(connection, unknown, schema, operator)
-    except (duckdb.Error, OSError, pa.ArrowException):
-        return unknown
+            counting = _Counting(connection, schema, operator)
+            counting.fill("of_taken", _batches_of(lake, table, schema, taken))
+            counting.fill("of_added", _batches_of(lake, table, schema, added))
+            counting.subtract()
+            if counting.needed:
+                there = opened.to_pyarrow_dataset().scanner(columns=list(counting.needed), **_LITTLE_AT_ONCE)
+                counting.compare(there.to_batches())
+            return replace(unknown, rows=counting.rows(), doubled=counting.doubled())
+    except (duckdb.Error, OSError, pa.ArrowException) as error:
+        return replace(unknown, uncounted=f"data files cannot be read: {first_line(error)}")
 
 
-def _counted_change(
-    connection: duckdb.DuckDBPyConnection, change: ForeignChange, schema: pa.Schema, operator: Operator
-) -> ForeignChange:
-    # A file that is written anew has most of its rows as they were; texts compare values of every type.
-    everything = ", ".join(f"{in_duckdb(name)}::VARCHAR" for name in schema.names)
-    placed = (
-        f"epoch_us({first_of(operator.recomputation.placed_by, in_duckdb)})"
-        if operator.recomputation.placed_by
-        else "NULL::BIGINT"
-    )
-    events = f"{in_duckdb(EVENTS)}::BIGINT" if EVENTS in schema.names else "0::BIGINT"
-    keys = [name for name in operator.output.row_keys if name in schema.names]
-    key = f"hash(({', '.join([*map(in_duckdb, keys), '0'])}))"
-    for kind in ("taken", "added"):
-        connection.execute(
-            f"CREATE TEMP TABLE of_{kind} AS SELECT hash(({everything}, 0)) AS whole, {key} AS key, "
-            f"{placed} AS placed_us, {events} AS events FROM {kind}"
+def _size(files: Iterable[Mapping[str, Any]], whole: DeltaTable | None) -> int:
+    """The bytes to be read, by the log: of files, and of a whole table."""
+    of_table: list[int] = file_statistics(whole)["size_bytes"].to_pylist() if whole is not None else []
+    return sum(int(each.get("size") or 0) for each in files) + sum(of_table)
+
+
+@dataclass(frozen=True)
+class _Counting:
+    """Counts what a commit has changed, in a database that holds a few bytes for each row, whatever its columns are."""
+
+    connection: duckdb.DuckDBPyConnection
+    schema: pa.Schema
+    operator: Operator
+
+    @property
+    def _keys(self) -> list[str]:
+        return [name for name in self.operator.output.row_keys if name in self.schema.names]
+
+    @property
+    def _key(self) -> str:
+        return f"hash(({', '.join([*map(in_duckdb, self._keys), '0'])}))"
+
+    @property
+    def _whole(self) -> str:
+        # A file that is written anew has most of its rows as they were; texts compare values of every type.
+        return f"hash(({', '.join(f'{in_duckdb(name)}::VARCHAR' for name in self.schema.names)}, 0))"
+
+    @property
+    def needed(self) -> Sequence[str]:
+        """The columns of the table as it is now that are compared with what has changed."""
+        return self.schema.names if self.operator.output.updates else self._keys
+
+    def fill(self, name: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """Reads the rows of data files into a table of their hashes."""
+        by, columns = self.operator.recomputation.placed_by, self.schema.names
+        placed = f"epoch_us({first_of(by, in_duckdb)})" if by else "NULL::BIGINT"
+        events = f"{in_duckdb(EVENTS)}::BIGINT" if EVENTS in columns else "0::BIGINT"
+        self.connection.execute(
+            f"CREATE TEMP TABLE {name} (whole UBIGINT, key UBIGINT, placed_us BIGINT, events BIGINT)"
         )
-    connection.execute(
-        "CREATE TEMP TABLE changed AS "
-        "SELECT -1::BIGINT AS rows, * FROM (FROM of_taken EXCEPT ALL FROM of_added) UNION ALL "
-        "SELECT 1::BIGINT AS rows, * FROM (FROM of_added EXCEPT ALL FROM of_taken)"
-    )
-    if operator.output.updates:
-        # A stream writes a group that changes as its state has it, whatever the table had.
-        connection.execute(f"CREATE TEMP TABLE now AS SELECT hash(({everything}, 0)) AS whole, {key} AS key FROM there")
-        connection.execute("DELETE FROM changed WHERE rows = 1 AND whole NOT IN (SELECT whole FROM now)")
-        connection.execute(
-            "DELETE FROM changed WHERE rows = -1 AND key IN (SELECT key FROM now) "
-            "AND key NOT IN (SELECT key FROM changed WHERE rows = 1)"
+        self._insert(name, f"{self._whole}, {self._key}, {placed}, {events}", batches)
+
+    def subtract(self) -> None:
+        """Leaves the rows that are on one side alone."""
+        self.connection.execute(
+            "CREATE TEMP TABLE changed AS "
+            "SELECT -1::BIGINT AS rows, * FROM (FROM of_taken EXCEPT ALL FROM of_added) UNION ALL "
+            "SELECT 1::BIGINT AS rows, * FROM (FROM of_added EXCEPT ALL FROM of_taken)"
         )
-    rows = connection.sql("SELECT placed_us, rows, rows * coalesce(events, 0) AS events FROM changed").to_arrow_table()
-    twice = connection.execute(
-        f"SELECT count(*) FROM (SELECT {key} AS key FROM there GROUP BY ALL HAVING count(*) > 1) "
-        "SEMI JOIN (FROM changed WHERE rows = 1) USING (key)"
-    ).fetchone()
-    return replace(change, rows=rows, doubled=bool(keys and twice and twice[0]))
+
+    def compare(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Reads the rows that the table has now under a key that has changed."""
+        self.connection.execute("CREATE TEMP TABLE now (whole UBIGINT, key UBIGINT)")
+        whole = self._whole if self.operator.output.updates else "NULL"
+        self._insert("now", f"{whole}, {self._key} AS key", batches, "key IN (SELECT key FROM changed)")
+        if self.operator.output.updates:
+            # A stream writes a group that changes as its state has it, whatever the table had.
+            self.connection.execute("DELETE FROM changed WHERE rows = 1 AND whole NOT IN (SELECT whole FROM now)")
+            self.connection.execute(
+                "DELETE FROM changed WHERE rows = -1 AND key IN (SELECT key FROM now) "
+                "AND key NOT IN (SELECT key FROM changed WHERE rows = 1)"
+            )
+
+    def rows(self) -> pa.Table:
+        """As `ForeignChange.rows`."""
+        found = "SELECT placed_us, rows, rows * coalesce(events, 0) AS events FROM changed"
+        return self.connection.sql(found).to_arrow_table()
+
+    def doubled(self) -> bool:
+        """As `ForeignChange.doubled`."""
+        if not self._keys:
+            return False
+        twice = self.connection.execute(
+            "SELECT count(*) FROM (SELECT key FROM now GROUP BY ALL HAVING count(*) > 1) "
+            "SEMI JOIN (FROM changed WHERE rows = 1) USING (key)"
+        ).fetchone()
+        return bool(twice and twice[0])
+
+    def _insert(self, name: str, selected: str, batches: Iterable[pa.RecordBatch], where: str = "true") -> None:
+        # One by one: an error of Arrow that DuckDB meets while it reads from it may block both.
+        for batch in batches:
+            self.connection.register("part", pa.Table.from_batches([batch]))
+            self.connection.execute(f"INSERT INTO {name} SELECT * FROM (SELECT {selected} FROM part) WHERE {where}")
+            self.connection.unregister("part")
 
 
-def _rows_of(lake: Lake, table: str, schema: pa.Schema, paths: Sequence[str]) -> pa.Table:
-    """The rows of data files, in memory: an error of Arrow that DuckDB meets while it reads from it may block both."""
+def _batches_of(lake: Lake, table: str, schema: pa.Schema, paths: Sequence[str]) -> Iterable[pa.RecordBatch]:
+    """The rows of data files, a few at once."""
     import pyarrow.dataset as ds  # imports pandas, which every start of a command would wait for
 
     if not paths:
-        return schema.empty_table()
+        return ()
     found = ds.dataset(
         paths,
         schema=schema,
@@ -262,7 +322,8 @@ def _rows_of(lake: Lake, table: str, schema: pa.Schema, paths: Sequence[str]) ->
         format=ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")),
         filesystem=PyFileSystem(DeltaStorageHandler(lake.table_uri(table), lake.storage_options)),
     )
-    return found.to_table()
+    batches: Iterable[pa.RecordBatch] = found.scanner(**_LITTLE_AT_ONCE).to_batches()
+    return batches
 
 
 def _counted(rows: pa.Table) -> str:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from spark_jobs.lake.appends import append
 from spark_jobs.lake.checkpoints import epoch_at
+from spark_jobs.lake.conflicts import is_of_others
 from spark_jobs.lake.errors import TidemarkError, first_line
 from spark_jobs.lake.history import commits_between, info_of, latest_version, ledger_rows
 from spark_jobs.lake.ledger import Checked, LedgerEntry
@@ -101,9 +102,9 @@ def compact_ledger(lake: Lake, table: str) -> int:
                     app_transactions=[Transaction(writer_of(table, table_id), last)], max_commit_retries=15
                 ),
             )
-        except CommitFailedError:
+        except CommitFailedError as error:
             # Another process has kept them; or many were at it, and the next time will do.
-            if KeptCommits(lake, table).below <= first:
+            if not is_of_others(error) or KeptCommits(lake, table).below <= first:
                 raise
             continue
         opened.update_incremental()

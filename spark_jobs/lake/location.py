@@ -1,6 +1,7 @@
 """Where everything of a lake lies."""
 
 import os
+import posixpath
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ class Lake:
     """A lake by its address.
 
     Attributes:
-        uri: an absolute folder, or `s3a://bucket/prefix`; no slash at the end.
+        uri: an absolute folder, or `s3a://bucket/prefix`, as `parse` writes it: no slash at the end, none doubled.
     """
 
     uri: str
@@ -29,6 +30,9 @@ class Lake:
     def parse(cls, text: str) -> Self:
         """Reads an address as a user writes it; relative folders are taken from the working directory.
 
+        However a place is written, it gets one address: `//`, `.`, `..` and slashes at the end are resolved, in a
+        bucket as Hadoop does it, and never beyond the bucket.
+
         Raises:
             LakeUnavailableError: if the scheme is none that Tidemark knows.
         """
@@ -36,10 +40,10 @@ class Lake:
         if text.strip() and not _SCHEME.match(text):
             return cls(_folder(text, str(Path(text).expanduser())))
         if scheme == "file" and rest.startswith("/") and not re.match("//[^/]", rest):
-            return cls(_folder(text, "/" + rest.lstrip("/")))
-        bucket = rest.strip("/").split("/")[0]
-        if scheme in ("s3", "s3a") and rest.startswith("//") and bucket and "@" not in bucket:
-            return cls("s3a://" + rest.strip("/"))
+            return cls(_folder(text, rest))
+        bucket, _, prefix = rest.strip("/").partition("/")
+        if scheme in ("s3", "s3a") and rest.startswith("//") and bucket not in ("", ".", "..") and "@" not in bucket:
+            return cls(f"s3a://{bucket}{posixpath.normpath('/' + prefix.lstrip('/'))}".rstrip("/"))
         # An address with credentials is not shown.
         shown = f"{scheme}://…@…" if "@" in text else text
         raise LakeUnavailableError(
@@ -115,4 +119,5 @@ def _folder(text: str, path: str) -> str:
             f"lake {text!r}: expected a folder without {' '.join(refused)} in its path, which readers of Delta tables "
             "take for something else. Set TIDEMARK_LAKE, or give --lake."
         )
-    return os.path.abspath(path)
+    # POSIX leaves two slashes at the beginning alone.
+    return re.sub("^//+", "/", os.path.abspath(path))

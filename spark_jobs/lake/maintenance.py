@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.lake.checkpoints import running_definitions
 from spark_jobs.lake.compaction import FEWEST, DataFile, can_be_compacted, compact, data_files_of, groups_to_compact
+from spark_jobs.lake.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.errors import UnsupportedTableError
 from spark_jobs.lake.files import missing_files
 from spark_jobs.lake.ledger_compaction import compact_ledger
@@ -23,6 +24,7 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.readers import Need, needs
 from spark_jobs.lake.retention import FEWEST_COMMITS, LogCut, cut_log, plan_cut, remove_files, unnamed_files
 from spark_jobs.lake.settings import Retention
+from spark_jobs.lake.swapping import is_abandoned, remove_aside
 from spark_jobs.lake.tables import file_statistics, open_table, row_count, table_names
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Ingest
@@ -78,6 +80,7 @@ class TablePlan(BaseModel):
         expired: rows that are older than what is kept; of `ops` tables only.
         cut: commits by which its log is to be shorter.
         held_by: a pipeline that needs older versions than the time that is kept, and the version.
+        abandoned: it was built aside by a rebuild that is over, and is removed.
         missing: data files that are gone: nothing is done to the table then.
         left_alone: what the table needs that is not implemented: nothing is done to it then; None: nothing.
     """
@@ -93,13 +96,14 @@ class TablePlan(BaseModel):
     expired: int = 0
     cut: int = 0
     held_by: tuple[str, int] | None = None
+    abandoned: bool = False
     missing: int = 0
     left_alone: str | None = None
 
     @property
     def nothing_to_do(self) -> bool:
         """Whether only files that nothing names may be left to remove."""
-        return not (self.to_ledger or self.groups or self.expired or self.cut)
+        return not (self.to_ledger or self.groups or self.expired or self.cut or self.abandoned)
 
 
 class Maintained(BaseModel):
@@ -114,6 +118,7 @@ class Maintained(BaseModel):
         cut: objects of its log that were removed.
         removed: data files that were removed.
         removed_bytes: of these.
+        abandoned: objects of a table that was built aside by a rebuild that is over: all of it was removed.
         held_by: as in the plan.
         busy: files that other writers changed each time that they were to be drawn together; the next time will do.
         problem: why something of it was left undone that needs attention; None: nothing was.
@@ -129,6 +134,7 @@ class Maintained(BaseModel):
     cut: int = 0
     removed: int = 0
     removed_bytes: int = 0
+    abandoned: int = 0
     held_by: tuple[str, int] | None = None
     busy: int = 0
     problem: str | None = None
@@ -136,7 +142,8 @@ class Maintained(BaseModel):
     @property
     def changed(self) -> bool:
         """Whether anything was done."""
-        return bool(self.to_ledger or self.expired or self.cut or self.removed or self.files_before != self.files_after)
+        done = self.to_ledger or self.expired or self.cut or self.removed or self.abandoned
+        return bool(done or self.files_before != self.files_after)
 
 
 @dataclass(frozen=True)
@@ -166,6 +173,10 @@ class _Table:
             "ops.alerts": ("reported_at", self.retention.alerts),
             "ops.quality": ("checked_at", self.retention.quality),
         }.get(self.name)
+
+    @property
+    def is_abandoned(self) -> bool:
+        return is_abandoned(self.lake, self.name, keep=self.retention.rebuilt, now=self.pace.clock)
 
     def groups(self) -> list[tuple[DataFile, ...]]:
         opened = open_table(self.lake, self.name)
@@ -237,6 +248,8 @@ class Maintenance:
 
     def plan(self, table: _Table) -> TablePlan:
         """What is to be done to a table; nothing is written."""
+        if table.is_abandoned:
+            return TablePlan(table=table.name, abandoned=True)
         try:
             opened = open_table(self.lake, table.name, to_write=True)
         except UnsupportedTableError as error:
@@ -262,6 +275,9 @@ class Maintenance:
     def execute(self, table: _Table) -> Maintained:
         """Does what is to be done to a table, step by step; each step leaves the table whole."""
         lake, name = self.lake, table.name
+        if table.is_abandoned:
+            objects, size = remove_aside(lake, name)
+            return Maintained(table=name, abandoned=objects, removed_bytes=size)
         try:
             opened = open_table(lake, name, to_write=True)
         except UnsupportedTableError as error:
@@ -314,7 +330,9 @@ class Maintenance:
                 f"{in_delta(expired[0])} < arrow_cast('{expired[1]:%Y-%m-%dT%H:%M:%S}Z', {_UTC})",
                 commit_properties=CommitProperties(max_commit_retries=5),
             )
-        except CommitFailedError:
+        except CommitFailedError as error:
+            if not is_of_others(error):
+                raise cannot_commit(table.name, error, "Its old rows are still there.") from error
             return 0  # somebody else is at it
         return max(0, before - row_count(open_table(self.lake, table.name)))
 

@@ -10,9 +10,11 @@ from datetime import UTC, datetime, timedelta
 from spark_jobs.lake.checkpoints import current_epoch, running_definitions
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.formats import Persisted
+from spark_jobs.lake.history import find_stamp
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.records import Records, RecordTakenError
 from spark_jobs.lake.spark_log import query_id
+from spark_jobs.lake.tables import exists
 from spark_jobs.spec import Definition
 
 _STARTING = timedelta(minutes=2)
@@ -109,11 +111,24 @@ def other_owner(lake: Lake, table: str, name: str) -> str | None:
         return owner.pipeline if begins or _writes(lake, owner.pipeline, table) else None
     if number:
         return None
-    # A lake from before there were owners: whose checkpoint writes to it?
-    for other, (epoch, its) in running_definitions(lake).items():
-        if other != name and its.sink.table == table and query_id(lake, epoch.folder) is not None:
-            return other
-    return None
+    found = _by_checkpoints(lake, table)
+    return None if found == name else found
+
+
+def _by_checkpoints(lake: Lake, table: str) -> str | None:
+    """Whose a table is in a lake from before there were owners: the pipeline's whose checkpoint writes to it.
+
+    Of several the one that has written last: one of them can go on, so that the others can be told to leave.
+    """
+    writing = sorted(
+        name
+        for name, (epoch, its) in running_definitions(lake).items()
+        if its.sink.table == table and query_id(lake, epoch.folder) is not None
+    )
+    if len(writing) > 1 and exists(lake, table):
+        last = find_stamp(lake, table, lambda stamp: stamp.role != "heartbeat" and stamp.pipeline in writing)
+        return last.pipeline if last is not None else writing[0]
+    return writing[0] if writing else None
 
 
 def _writes(lake: Lake, pipeline: str, table: str) -> bool:
@@ -127,6 +142,7 @@ def _refused(definition: Definition, other: str) -> CheckpointError:
     table = definition.sink.table
     return CheckpointError(
         f"pipeline `{definition.name}`: its table {table} is written by `{other}`: each result would be in it twice. "
-        "Nothing was started or written. Give it another sink. If it was renamed, give it its old name back; or empty "
-        f"the table under the old name, tidemark reset {other} --empty-tables, and start it under the new one."
+        f"Nothing was started or written. Give it another sink. If `{other}` is its old name, give it that back. Or "
+        f"empty the table, which takes its rows away and makes it nobody's, also where the file of `{other}` is gone: "
+        f"tidemark reset {other} --empty-tables"
     )

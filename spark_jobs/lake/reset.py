@@ -3,10 +3,10 @@
 import json
 from dataclasses import dataclass
 
-from deltalake import CommitProperties
+from deltalake import CommitProperties, DeltaTable, Transaction
 
-from spark_jobs.lake.basis import Claim, take_over
 from spark_jobs.lake.checkpoints import Epoch, begin_epoch, begin_next_epoch, current_epoch, delete_checkpoint
+from spark_jobs.lake.claims import Claim, take_over
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.history import find_stamp
@@ -73,7 +73,7 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     claim = take_over(lake, before, tables)
     for table in tables:
         if empty_tables:
-            empty(lake, table, claim)
+            empty(table, claim)
         # The new epoch must not outlive what makes room for it.
         last = open_table(lake, table).version()
         for version in range(max(0, last - 1), last + 1):
@@ -83,7 +83,9 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     if isinstance(definition, Pipeline) and (definition.watermark or definition.name in published(lake)):
         withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
     claim.refuse_lost()
-    after = begin_next_epoch(lake, definition, number, tables_emptied=empty_tables)
+    after = begin_next_epoch(
+        lake, definition, number, tables_emptied=empty_tables, claimed=claim.numbers.get(definition.sink.table)
+    )
     delete_checkpoint(lake, before)
     old = _sink_of(before)
     for table in {old, definition.sink.table} if empty_tables else {old} - {definition.sink.table}:
@@ -91,11 +93,13 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     return Reset(before=before, after=after, tables=tables, emptied=empty_tables)
 
 
-def empty(lake: Lake, table: str, claim: Claim) -> None:
+def empty(table: str, claim: Claim) -> None:
     """Removes the rows of a table that is claimed, in a commit that tells its readers."""
-    opened = open_table(lake, table, to_write=True)
-    held = claim.held(table, opened)
-    opened.delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}, app_transactions=held))
+
+    def write(opened: DeltaTable, held: list[Transaction]) -> None:
+        opened.delete(commit_properties=CommitProperties(custom_metadata={EMPTIED: "reset"}, app_transactions=held))
+
+    claim.commit(table, write)
 
 
 def newest_epoch(lake: Lake, definition: Definition) -> int:
@@ -121,7 +125,8 @@ def tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[s
         if newest is not None and newest.pipeline != definition.name:
             raise CheckpointError(
                 f"pipeline `{definition.name}`: its table {table} is written by `{newest.pipeline}`. Nothing was "
-                "reset. Give the pipeline another sink."
+                f"reset. Give the pipeline another sink, or make the table nobody's: tidemark reset {newest.pipeline} "
+                "--empty-tables"
             )
     left = all_beside(old) if other_owner(lake, old, definition.name) is None else ()
     for table in left:
@@ -150,5 +155,6 @@ def refuse_tables_of_others(lake: Lake, definition: Definition) -> None:
         if newest is not None and newest.pipeline != definition.name and row_count(open_table(lake, table)):
             raise CheckpointError(
                 f"pipeline `{definition.name}`: its table {table} holds rows of `{newest.pipeline}`. Nothing was "
-                "started or written. If it was renamed, give it its old name back; else give it another sink."
+                "started or written. If it was renamed, give it its old name back; else give it another sink, or take "
+                f"the rows away: tidemark reset {newest.pipeline} --empty-tables"
             )

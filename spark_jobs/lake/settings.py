@@ -73,6 +73,7 @@ class Retention(BaseSettings):
         metrics: rows of `ops.metrics`.
         alerts: rows of `ops.alerts`.
         quality: rows of `ops.quality`.
+        rebuilt: tables that rebuilds have built aside and nobody has written to since.
         airflow_logs: logs of Airflow's tasks.
     """
 
@@ -83,6 +84,7 @@ class Retention(BaseSettings):
     metrics: Duration = timedelta(days=90)
     alerts: Duration = timedelta(days=365)
     quality: Duration = timedelta(days=365)
+    rebuilt: Duration = timedelta(days=7)
     airflow_logs: Duration = timedelta(days=30)
 
     @field_validator("*")

@@ -3,16 +3,17 @@
 They are late, or a replay has looked them up again (docs/decisions/0025).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
+from spark_jobs.lake.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.location import Lake
@@ -23,6 +24,9 @@ from spark_jobs.plan.identity import IDENTITY, MAY_BE_NULL, as_in
 from spark_jobs.spec.names import first_of, in_delta, in_duckdb
 
 _INSTANT = pa.timestamp("us", tz="UTC")
+
+Held = Callable[[DeltaTable], list[Transaction]]
+"""What a commit carries so that it is made only while something holds; of the table as it is found, or an error."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def _rows(
     return opened.version(), found
 
 
-def settle(lake: Lake, table: str, events: pa.Table, version: int | None) -> None:
+def settle(lake: Lake, table: str, events: pa.Table, version: int | None, *, held: Held | None = None) -> None:
     """Marks events as counted in a version of the result, or as not counted any more.
 
     Args:
@@ -139,14 +143,16 @@ def settle(lake: Lake, table: str, events: pa.Table, version: int | None) -> Non
         table: of late events, or a quarantine.
         events: those of it, as `LateEvents.events` has them.
         version: of the result; None: nothing counts them any more.
+        held: as `Basis.marking`; None: nothing has to hold.
 
     Raises:
+        OutdatedPlanError: by `held`, if they are not counted any more.
         ConflictError: if another writer was faster each time.
     """
     count, now = events.num_rows, datetime.now(UTC) if version is not None else None
     marks = events.select(list(IDENTITY)).append_column("settled_version", pa.array([version] * count, pa.int64()))
     marks = marks.append_column("settled_at", pa.array([now] * count, _INSTANT))
-    _mark(lake, table, marks, undone=f"{count:,} late events of it are not marked yet")
+    _mark(lake, table, marks, held=held, undone=f"{count:,} late events of it are not marked yet")
 
 
 def mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
@@ -167,7 +173,9 @@ def mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
     return _mark(lake, table, marks, where="t.replayed_batch IS NULL", undone="Nothing was replayed")
 
 
-def _mark(lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, undone: str) -> int:
+def _mark(
+    lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, held: Held | None = None, undone: str
+) -> int:
     """Sets all columns of `marks` in the events that it names; in how many.
 
     Args:
@@ -175,13 +183,16 @@ def _mark(lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, 
         table: of late events, or a quarantine.
         marks: `IDENTITY` of each event, and what is to be set.
         where: of which events only.
+        held: as `settle`.
         undone: what a conflict leaves undone.
     """
     if not marks.num_rows:
         return 0
     try:
-        return _update(lake, table, marks, where)
+        return _update(lake, table, marks, where, held)
     except CommitFailedError as error:
+        if not is_of_others(error):
+            raise cannot_commit(table, error, f"{undone}.") from error
         raise ConflictError(
             f"table {table}: another writer changed the same files at the same moments, again and again. Its newest "
             f"commit is by {newest_writer(lake, table)}. {undone}. Run the same command again."
@@ -189,7 +200,7 @@ def _mark(lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, 
 
 
 @again_at_conflicts
-def _update(lake: Lake, table: str, marks: pa.Table, where: str | None) -> int:
+def _update(lake: Lake, table: str, marks: pa.Table, where: str | None, held: Held | None) -> int:
     opened = open_table(lake, table, to_write=True)
     present = {field.name for field in opened.schema().fields}
     known, given = [name for name in IDENTITY if name in present], marks.column_names
@@ -199,7 +210,9 @@ def _update(lake: Lake, table: str, marks: pa.Table, where: str | None) -> int:
             " AND ".join(f"(t.{in_delta(name)} {_equal(name)} s.{in_delta(name)})" for name in known),
             source_alias="s",
             target_alias="t",
-            commit_properties=CommitProperties(max_commit_retries=0),
+            commit_properties=CommitProperties(
+                max_commit_retries=0, app_transactions=held(opened) if held is not None else None
+            ),
         )
         .when_matched_update(
             {in_delta(name): f"s.{in_delta(name)}" for name in given if name not in IDENTITY},

@@ -2,19 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from spark_jobs.lake.basis import Basis, Claim, take_over
+from spark_jobs.lake.basis import Basis
 from spark_jobs.lake.checkpoints import Epoch, begin_next_epoch, delete_checkpoint
+from spark_jobs.lake.claims import Claim, take_over
 from spark_jobs.lake.durable import force_commit
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.reset import EMPTIED, empty, tables_of_both
-from spark_jobs.lake.revisions import Revision
+from spark_jobs.lake.reset import EMPTIED, empty, tables_of, tables_of_both
+from spark_jobs.lake.revisions import Revision, revisions
 from spark_jobs.lake.tables import exists, open_table, table_folders
 from spark_jobs.lake.watermarks import withdraw
-from spark_jobs.plan.tables import is_aside, result_of
+from spark_jobs.plan.tables import aside, is_aside, result_of
 from spark_jobs.spec import Definition
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 
 @dataclass(frozen=True)
@@ -66,13 +72,13 @@ def swap(
     tables = tables_of_both(lake, before, definition)
     claim = take_over(lake, before, tables, basis=basis)
     for table in (name for name in tables if name not in swapped):
-        empty(lake, table, claim)
+        empty(table, claim)
         _force_newest(lake, table)
     for content in contents:
         _overwrite(lake, content, claim)
     withdraw(lake, pipeline=definition.name, table=definition.sink.table, epoch=number)
     claim.refuse_lost()
-    epoch = begin_next_epoch(lake, definition, number, cut_us=cut_us)
+    epoch = begin_next_epoch(lake, definition, number, cut_us=cut_us, claimed=claim.numbers.get(definition.sink.table))
     delete_checkpoint(lake, before)
     for content in contents:
         remove_aside(lake, content.aside)
@@ -80,18 +86,21 @@ def swap(
 
 
 def _overwrite(lake: Lake, content: Content, claim: Claim) -> None:
-    opened, new = open_table(lake, content.table, to_write=True), open_table(lake, content.aside)
-    # As a stream of batches: no table need fit in memory. Who reads it as a stream has counted rows that go.
+    new = open_table(lake, content.aside).to_pyarrow_dataset()
+    # Who reads the table as a stream has counted rows that go.
     metadata = {"userMetadata": content.revision.encode(), EMPTIED: "reset"}
-    write_deltalake(
-        opened,
-        new.to_pyarrow_dataset().scanner(batch_size=65_536, batch_readahead=2, fragment_readahead=1).to_reader(),
-        mode="overwrite",
-        schema_mode="overwrite",
-        commit_properties=CommitProperties(
-            custom_metadata=metadata, app_transactions=claim.held(content.table, opened)
-        ),
-    )
+
+    def write(opened: DeltaTable, held: list[Transaction]) -> None:
+        write_deltalake(
+            opened,
+            # As a stream of batches: no table need fit in memory.
+            new.scanner(batch_size=65_536, batch_readahead=2, fragment_readahead=1).to_reader(),
+            mode="overwrite",
+            schema_mode="overwrite",
+            commit_properties=CommitProperties(custom_metadata=metadata, app_transactions=held),
+        )
+
+    claim.commit(content.table, write)
     _force_newest(lake, content.table)
 
 
@@ -105,10 +114,48 @@ def built_beside(lake: Lake, table: str) -> tuple[str, ...]:
     return tuple(name for name in mine if exists(lake, name))
 
 
-def remove_aside(lake: Lake, table: str) -> None:
-    """Removes a table that was built aside."""
-    if not exists(lake, table):
-        return
-    paths = [item["path"] for item in lake.store.list(f"{table.replace('.', '/', 1)}/").collect()]
-    for start in range(0, len(paths), 1000):
-        lake.store.delete(paths[start : start + 1000])
+def is_abandoned(lake: Lake, table: str, *, keep: timedelta, now: datetime) -> bool:
+    """Whether a table was built aside, and nothing has been written to it for so long that no run works on it.
+
+    Args:
+        lake: where.
+        table: any.
+        keep: for how long.
+        now: the time.
+    """
+    written = [item["last_modified"] for item in _objects(lake, table)] if is_aside(table) else []
+    return bool(written) and max(written) < now - keep
+
+
+def remove_built(lake: Lake, definition: Definition, epoch: int, *, keep: timedelta) -> None:
+    """Removes what was built aside for a pipeline by runs that are over.
+
+    What a run has built that waits for an answer, or still computes, stays until it is abandoned.
+
+    Args:
+        lake: where.
+        definition: of the pipeline.
+        epoch: that has begun: the rows of the runs that it began with are in the tables, whole or as far as these runs
+            came.
+        keep: as `is_abandoned`.
+    """
+    tables = [name for name in tables_of(definition) if exists(lake, name)]
+    over = {each.run for table in tables for _, each in revisions(lake, table, definition.name, epoch)}
+    for table in tables:
+        for built in built_beside(lake, table):
+            is_over = built in {aside(table, run) for run in over}
+            if is_over or is_abandoned(lake, built, keep=keep, now=datetime.now(UTC)):
+                remove_aside(lake, built)
+
+
+def remove_aside(lake: Lake, table: str) -> tuple[int, int]:
+    """Removes a table that was built aside; how many objects, and of how many bytes."""
+    # The log last: as long as it is there, an interrupted removal is seen and finished.
+    found = sorted(_objects(lake, table), key=lambda item: "/_delta_log/" in item["path"])
+    for start in range(0, len(found), 1000):
+        lake.store.delete([item["path"] for item in found[start : start + 1000]])
+    return len(found), sum(item["size"] for item in found)
+
+
+def _objects(lake: Lake, table: str) -> Sequence["ObjectMeta"]:
+    return lake.store.list(f"{table.replace('.', '/', 1)}/").collect()

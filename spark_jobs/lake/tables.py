@@ -15,8 +15,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from obstore.exceptions import BaseError, NotFoundError
 from pyarrow.fs import PyFileSystem
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from spark_jobs.lake.conflicts import is_of_others
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, UnsupportedTableError, first_line
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.protocol import opening, refuse_to_read, refuse_to_write
@@ -41,7 +42,7 @@ _CHECKPOINT = re.compile(r"_delta_log/(?P<version>\d{20})\.checkpoint\.")
 
 
 again_at_conflicts = retry(
-    retry=retry_if_exception_type(CommitFailedError),
+    retry=retry_if_exception(is_of_others),
     stop=stop_after_attempt(10),
     wait=wait_random_exponential(multiplier=0.05, max=2),
     reraise=True,

@@ -1,5 +1,7 @@
 """The columns that Tidemark adds to those of its users, once."""
 
+from collections.abc import Iterable
+
 from spark_jobs.spec import METADATA_COLUMNS
 
 EVENT_ID, INGEST_SEQ, INGEST_TIME, PLACE, HEARTBEAT = METADATA_COLUMNS
@@ -51,3 +53,15 @@ windows before it, and the session that it came into."""
 TIME, SEQ, SOURCE, KEY, FATE, GAP = "__time", "__seq", "__table", "__key", "__fate", "__gap_us"
 """The narrow row of an event: its time, its number in the source table, which table that is, a hash of its key, what
 became of it before any step that remembers events (null: it went on), how long a session it keeps open."""
+
+_GIVEN = frozenset({SOURCE_TABLE, SIDE, "_epoch", "_batch_id"})
+
+
+def given_to_events(names: Iterable[str]) -> list[str]:
+    """Those of a source table's columns that Tidemark gives events itself while they go through a pipeline.
+
+    Names in definitions cannot be such (`spec.expressions.check_column_names`); a bronze table that another program
+    has made may have them.
+    """
+    folded = ((name, name.casefold()) for name in names)
+    return sorted(name for name, low in folded if low in _GIVEN or low.startswith(("__", f"{OTHER}_")))

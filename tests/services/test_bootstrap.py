@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -9,7 +11,8 @@ from spark_jobs.batch import bootstrap, rebuild
 from spark_jobs.batch.bootstrap import plan_bootstrap
 from spark_jobs.batch.rebuild import plan_rebuild
 from spark_jobs.lake import Lake
-from spark_jobs.lake.swapping import built_beside
+from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.swapping import built_beside, remove_built
 from tests.spark.test_bootstrap import assert_sound, dies_after, expected, rebuilt, run, with_aggregate
 from tests.support.clicks import HOPPING, MEASURES, assert_same, events, feed, pipeline, run_repair, table
 from tests.support.minio import Minio
@@ -42,7 +45,7 @@ def test_a_history_on_minio_goes_on_as_a_stream_and_is_rebuilt_and_swapped(
         rebuild.swap(spark, target, plan)
     found = rebuilt(spark, lake, changed)
     assert (found.same > 0, found.changed, found.new, found.gone) == (True, 0, 0, 0)
-    rebuild.remove_built(lake, changed)
+    remove_built(lake, changed, current_epoch(lake, changed.name).number, keep=timedelta(days=7))
     assert not built_beside(lake, "gold.activity")
     assert not any("__rebuilt" in key and key.endswith(".parquet") for key in server.keys(bucket, "lake/"))
     bronze.append(batches[4])

@@ -271,6 +271,39 @@ def test_a_backfill_keeps_what_another_run_has_counted_meanwhile(spark: SparkSes
     lakes.assert_balanced(lake, definition)
 
 
+def test_a_slow_repair_marks_nothing_that_a_backfill_took_out_since(
+    spark: SparkSession, windows: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, definition = windows, pipeline()
+    before, undone = table(lake), []
+
+    def after_a_backfill(*arguments: Any, **named: Any) -> None:
+        """What the repair has counted is taken out again before it marks that."""
+        if not undone:
+            undone.append(None)
+            undone[0] = run_backfill(spark, lake, definition, mode="as-streamed")
+        settling.settle(*arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(planning, "settle", after_a_backfill)
+        with pytest.raises(OutdatedPlanError, match=r"--as-streamed has taken.*run the same command again"):
+            run_repair(spark, lake, definition)
+    assert sum(done.changed.rows for done in undone[0]) > 0
+    assert_same(table(lake), before)
+    assert settled(lake) == {False}
+    lakes.assert_balanced(lake, definition)
+    # One that was cut off before it changed anything leaves it to the next to say that all is counted.
+    assert run_repair(spark, lake, definition) is not None
+    target, _ = plan_backfill(lake, definition, BEGIN, END, mode="as-streamed")
+    known = target.take_out()
+    assert known is not None
+    target.settle(known.events, None)
+    finished = run_repair(spark, lake, definition)
+    assert finished is not None
+    assert (finished.changed.rows, settled(lake)) == (0, {True})
+    lakes.assert_balanced(lake, definition)
+
+
 def test_a_backfill_that_was_planned_before_a_reset_writes_nothing(spark: SparkSession, windows: Lake) -> None:
     lake, definition = windows, pipeline()
     target, plan = plan_backfill(lake, definition, BEGIN, END, force=True)

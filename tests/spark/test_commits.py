@@ -21,8 +21,9 @@ from spark_jobs.commits.merging import CommitId
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.commits.tables import create_table
 from spark_jobs.commits.writer import TableWriter
-from spark_jobs.lake.basis import Basis, OutdatedPlanError, take_over
+from spark_jobs.lake.basis import Basis, OutdatedPlanError
 from spark_jobs.lake.checkpoints import begin_epoch
+from spark_jobs.lake.claims import take_over
 from spark_jobs.lake.durable import added_files
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.tables import open_table

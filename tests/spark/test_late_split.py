@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables import exists, open_table
 from spark_jobs.spec import (
     Aggregate,
     Hopping,
@@ -190,6 +190,15 @@ def test_a_column_that_a_select_would_replace_is_refused(spark: SparkSession, la
     doubled = definition.model_copy(update={"steps": (Select({"V": "v * 2"}), *definition.steps)})
     with pytest.raises(SchemaMismatchError, match=r"Select adds \['V'\], which bronze\.clicks has already"):
         lakes.run(spark, lake, doubled)
+
+
+def test_a_column_of_bronze_with_a_name_of_tidemarks_is_refused(spark: SparkSession, lake: Lake) -> None:
+    columns = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP, "_Source_Table": pa.string()}
+    bronze = lakes.Bronze(lake, "bronze.clicks", columns, "t")
+    bronze.append([{**event(1), "_Source_Table": "mine"}])
+    with pytest.raises(SchemaMismatchError, match=r"bronze\.clicks has columns \['_Source_Table'\].*`select`"):
+        lakes.run(spark, lake, pipeline(Tumbling("5 minutes")))
+    assert not exists(lake, "gold.activity")
 
 
 @pytest.mark.parametrize("step", [Where("user = 'ann'"), Select({"who": "upper(`User`)"})])

@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -18,13 +18,14 @@ from spark_jobs.commits.changes import GONE, Revise
 from spark_jobs.commits.merging import CommitId
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake import swapping
-from spark_jobs.lake.basis import Basis, OutdatedPlanError, SupersededError, refuse_ended, take_over
+from spark_jobs.lake.basis import Basis, OutdatedPlanError, SupersededError
 from spark_jobs.lake.checkpoints import Starts, begin_epoch, current_epoch, fix_starts
+from spark_jobs.lake.claims import refuse_ended, take_over
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.ledger import LedgerEntry
 from spark_jobs.lake.reset import reset, tables_of
 from spark_jobs.lake.revisions import Revision, revisions
-from spark_jobs.lake.swapping import Content, built_beside, swap
+from spark_jobs.lake.swapping import Content, built_beside, remove_built, swap
 from spark_jobs.lake.tables import open_table
 from spark_jobs.plan.tables import RESERVED, aside
 from spark_jobs.spec import DefinitionError, Enrich, Sink
@@ -230,6 +231,20 @@ class TestARebuild:
         assert units(lake) == [5]
         assert built_beside(lake, TABLE) == (dry.aside,), "another run's"
 
+    def test_removes_what_its_own_runs_have_built_and_what_is_abandoned(self, lake):
+        killed, waiting = built(lake, rows=[a_row(1)]), built(lake, rows=[a_row(2)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(swapping, "begin_next_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
+            with pytest.raises(OSError, match="full"):
+                swap_in(lake, *killed)
+        epoch = swap_in(lake, *built(lake, rows=[a_row(5)])).number
+        assert set(built_beside(lake, TABLE)) == {killed[1].aside, waiting[1].aside}
+        remove_built(lake, CHANGED, epoch, keep=timedelta(days=7))
+        assert built_beside(lake, TABLE) == (waiting[1].aside,), "it may still compute, or wait for an answer"
+        remove_built(lake, CHANGED, epoch, keep=timedelta(0))
+        assert built_beside(lake, TABLE) == ()
+        assert units(lake) == [5]
+
     def test_that_was_planned_before_another_ended_is_refused(self, lake):
         waiting = built(lake, rows=[a_row(1)])
         epoch = swap_in(lake, *built(lake, rows=[a_row(5)]))
@@ -260,6 +275,36 @@ class TestARebuild:
         revise(lake, *planned(lake), a_row(2))
         swap_in(lake, *waiting)
         assert units(lake) == [5]
+
+    def test_that_a_reset_empties_in_its_last_step_leaves_an_epoch_that_is_over(self, lake, monkeypatch):
+        begin, begun = swapping.begin_next_epoch, []
+
+        def beside_a_reset(*arguments, **named):
+            """A reset has found the old epoch, emptied all, and is about to begin the next one, too."""
+
+            def once_the_rebuild_has(*mine, **of_mine):
+                begun.append(begin(*arguments, **named))
+                return begin(*mine, **of_mine)
+
+            monkeypatch.setattr("spark_jobs.lake.reset.begin_next_epoch", once_the_rebuild_has)
+            with pytest.raises(CheckpointError, match=r"has begun epoch 2 meanwhile.*Nothing is written in that epoch"):
+                reset(lake, CHANGED, empty_tables=True)
+            return begun[0]
+
+        monkeypatch.setattr(swapping, "begin_next_epoch", beside_a_reset)
+        epoch = swap_in(lake, *built(lake, rows=[a_row(5)]))
+        monkeypatch.undo()
+        assert (current_epoch(lake, "hourly_sales"), units(lake)) == (epoch, [])
+        # What it begins with is not there: no stream writes behind its cut, and nothing is computed again.
+        with pytest.raises(
+            CheckpointError, match=r"has ended epoch 2.*tidemark rebuild hourly_sales, or tidemark reset"
+        ):
+            refuse_ended(lake, epoch, TABLE)
+        with pytest.raises(BackfillRefusedError, match="epoch 2 has been ended by a reset or a rebuild"):
+            plan_backfill(lake, CHANGED, *FORCED, force=True)
+        after = reset(lake, CHANGED, empty_tables=True).after
+        assert after.number == 3
+        refuse_ended(lake, after, TABLE)
 
     def test_overwrites_nothing_once_another_has_taken_its_tables(self, lake, monkeypatch):
         target, plan = built(lake, rows=[a_row(5)])

@@ -12,7 +12,7 @@ from spark_jobs.batch.audit import _remedy
 from spark_jobs.batch.planning import BackfillRefusedError, Target, plan_backfill
 from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.repair import plan_repair
-from spark_jobs.lake import audit
+from spark_jobs.lake import audit, foreign
 from spark_jobs.lake.checkpoints import begin_epoch
 from spark_jobs.lake.foreign import foreign_changes
 from spark_jobs.lake.ledger import LedgerEntry
@@ -113,6 +113,13 @@ def settle(lake, begin, end, *, inserted=0, deleted=0, grown=0, definition=None)
     return booked
 
 
+def sizes_of(lake, *, version):
+    """Of the files that a commit takes away, and of those that it adds."""
+    log = Path(lake.table_path(TABLE)) / "_delta_log" / f"{version:020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    return [sum(action[kind]["size"] for action in actions if kind in action) for kind in ("remove", "add")]
+
+
 def wrong(lake, definition=None):
     return [
         text
@@ -157,6 +164,35 @@ class TestWhatIsCounted:
         assert said(lake) == [
             f"{TABLE} (version 1, DELETE): what it changed cannot be counted, because data files are gone"
         ]
+
+    @pytest.mark.parametrize("mode", ["append", "update"])
+    def test_more_than_can_be_read_is_said_and_not_read(self, tmp_path, monkeypatch, mode):
+        lake, definition = a_lake(tmp_path / mode), a_pipeline(sink=Sink(TABLE, mode=mode))
+        bronze_of(lake, "bronze.sales")
+        stream(lake, definition, [a_row(hour) for hour in (11, 12, 13, 14)])
+        open_table(lake, TABLE).delete("window_start = '2026-01-01T12:00:00Z'")
+        taken, added = sizes_of(lake, version=1)
+        # Of a table that is updated all rows are compared, else the files of the commit.
+        monkeypatch.setattr(foreign, "_MOST_BYTES", taken + added + (added if mode == "update" else 0) - 1)
+        monkeypatch.setattr(foreign, "_batches_of", lambda *_: pytest.fail("read"))
+        assert said(lake, definition) == [
+            f"{TABLE} (version 1, DELETE): what it changed cannot be counted, because that takes 0.0 GiB of data "
+            "files, and no more than 0.0 are read"
+        ]
+        assert "reset hourly_sales" in _remedy(Target(lake, definition, force=True), Range(0, 1), only_twice=False)
+
+    def test_a_commit_of_many_rows_holds_few_of_them_at_once(self, lake, monkeypatch):
+        at_once, insert = [], foreign._Counting._insert
+
+        def watched(self, name, selected, batches, where="true"):
+            insert(self, name, selected, (at_once.append(each.num_rows) or each for each in batches), where)
+
+        monkeypatch.setattr(foreign._Counting, "_insert", watched)
+        row = a_row(16, events=1)
+        many = rows_of(*(row | {"product_id": str(number)} for number in range(70_000)))
+        write_deltalake(lake.table_uri(TABLE), many, mode="append")
+        assert said(lake) == [f"{TABLE} (version 1, WRITE): added 70,000 rows of 70,000 events"]
+        assert max(at_once) <= 65_536 < sum(at_once)
 
     def test_what_a_compaction_does_is_no_change(self, lake):
         write(lake, TABLE, rows_of(a_row(15)), stamp=a_stamp(1, rows=1, ledger=a_batch(3, rows=1)))
@@ -270,6 +306,40 @@ class TestWhereItBegins:
         write_deltalake(lake.table_uri(TABLE), rows_of(older), mode="append")
         _, plan = plan_backfill(lake, a_pipeline(), None, NOON.replace(hour=18), force=True)
         assert plan.slices[0].begin_us == lakes.ms(older["window_start"]) * 1000
+
+
+YEAR_US = 365 * 24 * 3_600_000_000
+BEYOND = {"year 31,970": 30_000 * YEAR_US, "before Christ": -3_000 * YEAR_US}
+
+
+@pytest.mark.parametrize("begin_us", BEYOND.values(), ids=list(BEYOND))
+def test_rows_beyond_the_calendar_are_named_without_failing(lake, begin_us):
+    at = pa.array([begin_us], pa.int64()).cast(lakes.TIMESTAMP)
+    odd = rows_of(a_row(12))
+    for name in ("window_start", "window_end"):
+        odd = odd.set_column(odd.schema.get_field_index(name), name, at)
+    write_deltalake(lake.table_uri(TABLE), odd, mode="append")
+    assert said(lake) == [f"{TABLE} (version 1, WRITE): added 1 row of 3 events"]
+    assert any(f"{TABLE} (version 1, WRITE): added 1 row of 3 events" in each for each in wrong(lake))
+    target, plan = plan_backfill(lake, a_pipeline(), None, NOON.replace(hour=18), force=True)
+    assert target.conflicts
+    part = Range(plan.slices[0].begin_us, plan.slices[-1].end_us)
+    assert str(part).endswith("2026-01-01 18:00:00")
+    # No range that a person can write has it.
+    assert _remedy(target, part, only_twice=False) == (
+        "tidemark stop hourly_sales; tidemark reset hourly_sales --empty-tables; tidemark deploy hourly_sales"
+    )
+
+
+def test_the_remedy_of_an_early_year_is_one_that_can_be_read(lake):
+    target = Target(lake, a_pipeline(), force=True)
+    first, last = (datetime(year, 1, 1, tzinfo=UTC) for year in (20, 9999))
+    told = _remedy(target, Range(lakes.ms(first) * 1000, lakes.ms(last) * 1000), only_twice=False)
+    assert told == "tidemark backfill hourly_sales --from 0020-01-01T00:00:00 --to 9999-01-01T00:00:00 --force"
+    told = _remedy(
+        target, Range(lakes.ms(last) * 1000, lakes.ms(datetime.max.replace(tzinfo=UTC)) * 1000 + 999), only_twice=False
+    )
+    assert "reset hourly_sales" in told
 
 
 @pytest.mark.parametrize("step", ["join", "deduplicate"])

@@ -29,6 +29,13 @@ class TestAddress:
             ("s3://bucket", "s3a://bucket"),
             ("s3://bucket/lakes/one/", "s3a://bucket/lakes/one"),
             ("s3a://bucket/lakes/one", "s3a://bucket/lakes/one"),
+            ("//data//lake", "/data/lake"),
+            ("file:///data//lake/.", "/data/lake"),
+            ("s3a://bucket//lakes///one//", "s3a://bucket/lakes/one"),
+            ("s3a://bucket/other/../lakes/./one", "s3a://bucket/lakes/one"),
+            ("s3a://bucket/../one/", "s3a://bucket/one"),
+            ("s3a://bucket/.", "s3a://bucket"),
+            ("s3a:////bucket/one", "s3a://bucket/one"),
         ],
     )
     def test_an_address_is_read_as_people_write_it(self, text, uri):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from spark_jobs.console.maintaining import done_text
+from spark_jobs.console.maintaining import done_text, plan_text
 from spark_jobs.lake import compaction, maintenance
 from spark_jobs.lake.checkpoints import Starts, begin_epoch, fix_starts
 from spark_jobs.lake.compaction import DataFile, compact, data_files_of, groups_to_compact
@@ -296,3 +296,23 @@ def test_the_ledger_itself_is_maintained(lake):
     assert row_count(open_table(lake, "ops.ledger")) >= 50
     assert len(open_table(lake, "ops.ledger").file_uris()) <= 2
     assert len(ledger_rows(lake, TABLE, NAME, 1)) == 50
+
+
+ASIDE = "gold.hourly_sales__rebuilt_0123456789ab"
+
+
+def test_what_a_rebuild_has_left_is_removed_once_nobody_has_written_to_it_for_days(lake):
+    for table in (TABLE, ASIDE):
+        batches(lake, 3, table=table)
+    week = Retention(rebuilt=timedelta(days=7))
+    assert not maintain(lake, retention=week)[ASIDE].abandoned, "a run may be at it"
+    later = Pace(now=datetime.now(UTC) + timedelta(days=8))
+    what = Maintenance(lake, week, later)
+    planned = {table.name: what.plan(table) for table in what.tables()}
+    assert (planned[ASIDE].abandoned, planned[TABLE].abandoned) == (True, False)
+    assert plan_text(planned[ASIDE]) == f"{ASIDE}: built by a rebuild that is over, removed as a whole"
+    done = maintain(lake, retention=week, pace=later)
+    assert "built by a rebuild that is over, removed (" in done_text(done[ASIDE])
+    assert not Path(lake.table_path(ASIDE)).exists() or not list(Path(lake.table_path(ASIDE)).rglob("*.parquet"))
+    assert ASIDE not in maintain(lake, retention=week, pace=later)
+    assert len(rows(lake)) == 3

@@ -8,11 +8,19 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli.application import app
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import open_epoch
+from spark_jobs.lake.checkpoints import current_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
-from spark_jobs.lake.moving import AdoptionRefusedError, _as_uri, _plain, adopt, plan_adoption, refuse_moved
+from spark_jobs.lake.moving import (
+    AdoptionRefusedError,
+    _as_uri,
+    _plain,
+    adopt,
+    plan_adoption,
+    refuse_moved,
+    that_have_run,
+)
 from spark_jobs.lake.spark_log import file_entries
-from spark_jobs.spec import Files
+from spark_jobs.spec import Files, Sink
 from tests.support import lakes
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
 
@@ -216,3 +224,28 @@ def test_the_command_says_what_it_does_and_changes_nothing_when_dry(moved, tmp_p
     assert "Nothing was written: --dry-run." in said[0]
     assert "are taken for those below" in said[1]
     assert f"ingest_sales: its checkpoint fits {moved.uri}." in said[2]
+
+
+def test_without_names_all_that_have_a_checkpoint_are_adopted(tmp_path):
+    old = a_lake(tmp_path / "old/lake")
+    unregistered = an_ingest(name="from_a_file", sink=Sink("bronze.from_a_file"))
+    checkpointed(old, unregistered, [f"{old.uri}/landing/sales/1.json"])
+    shutil.move(old.uri, tmp_path / "new")
+    for said in ("from_a_file: 1 files that were read below", "from_a_file: its checkpoint fits"):
+        ran = CliRunner().invoke(app, ["adopt", "--lake", str(tmp_path / "new")])
+        assert ran.exit_code == 0, ran.output
+        assert said in " ".join(ran.output.split())
+
+
+def test_of_all_that_have_run_the_registered_definition_counts(moved):
+    now = an_ingest(description="sales")
+    assert that_have_run(moved, [now, a_pipeline()]) == [now]
+    assert that_have_run(moved, []) == [an_ingest()]
+
+
+def test_all_that_have_run_are_refused_where_one_cannot_be_read(moved, monkeypatch):
+    epoch = current_epoch(moved, "ingest_sales")
+    other = epoch.model_copy(update={"definition": epoch.definition.replace('"ingest"', '"of a later version"')})
+    monkeypatch.setattr("spark_jobs.lake.moving.current_epochs", lambda _: {"ingest_sales": other})
+    with pytest.raises(CheckpointError, match=r"`ingest_sales`.*not registered.*Nothing was changed.*path of a file"):
+        that_have_run(moved, [])

@@ -32,6 +32,7 @@ from spark_jobs.engine.heartbeats import event_times
 from spark_jobs.lake import Lake, query
 from spark_jobs.lake.settling import late_rows, settle
 from spark_jobs.lake.tables import file_statistics, open_table, table_names
+from spark_jobs.plan.columns import given_to_events
 from spark_jobs.plan.logical import build
 from spark_jobs.plan.windowing import windowing_of
 from spark_jobs.quality.checking import check
@@ -565,3 +566,9 @@ class TestProposals:
             else:
                 assert not isinstance(node, ast.Attribute | ast.Subscript | ast.BinOp)
         return list(eval(compile(tree, "proposed", "eval"), {name: getattr(spec, name) for name in spec.__all__}))
+
+
+def test_columns_of_a_source_that_tidemark_gives_events_itself_are_found():
+    own = ["_Source_Table", "_side", "_epoch", "__key", "_other_event_id"]
+    bronze = ["_event_id", "_ingest_seq", "_ingest_time", "_source", "_heartbeat", "_unknown_fields", "_others", "k"]
+    assert given_to_events([*bronze, *own]) == sorted(own)

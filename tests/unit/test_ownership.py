@@ -5,7 +5,9 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from typer.testing import CliRunner
 
+from spark_jobs.cli.application import app
 from spark_jobs.lake import ownership
 from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError
@@ -171,3 +173,34 @@ def test_a_reset_touches_no_table_that_another_owns_and_has_not_written(lake, si
     with contextlib.suppress(CheckpointError):
         reset(lake, a_pipeline(sink=Sink(sink)), empty_tables=True)
     assert open_table(lake, "gold.hourly_sales").version() == before
+
+
+def test_a_pipeline_whose_file_is_gone_gives_its_table_back(lake):
+    begun(lake, FIRST)
+    with pytest.raises(CheckpointError, match=r"where the file of `hourly_sales` is gone: tidemark reset hourly_sales"):
+        refuse_others(lake, SECOND)
+    gone = a_pipeline(name="gone", sink=Sink("gold.gone"))
+    begun(lake, gone)
+    done = CliRunner().invoke(app, ["reset", "gone", "--empty-tables", "--lake", lake.uri])
+    assert done.exit_code == 0, done.output
+    assert "Another pipeline may have gold.gone now." in " ".join(done.output.split())
+    assert owner(lake, "gold.gone") is None
+    heir = a_pipeline(name="heir", sink=Sink("gold.gone"))
+    refuse_tables_of_others(lake, heir)
+    own(lake, heir)
+    unknown = CliRunner().invoke(app, ["reset", "never_seen", "--empty-tables", "--lake", lake.uri])
+    assert unknown.exit_code != 0
+
+
+def test_of_two_on_one_table_of_an_old_lake_the_last_writer_goes_on(lake):
+    for definition in (SECOND, FIRST):
+        epoch = begin_epoch(lake, definition, 1)
+        lake.store.put(f"{epoch.folder}/metadata", b'{"id": "q"}')
+        write(lake, FIRST.sink.table, {"n": [1]}, stamp=a_stamp(pipeline=definition.name))
+    with pytest.raises(CheckpointError, match=TAKEN):
+        refuse_others(lake, SECOND)
+    own(lake, FIRST)
+    # The way out that the error names: the table is emptied, and the other one may begin on it.
+    reset(lake, FIRST, empty_tables=True)
+    own(lake, SECOND)
+    assert owner(lake) == "sales_by_hour"

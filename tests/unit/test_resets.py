@@ -5,8 +5,8 @@ import pytest
 
 from spark_jobs.control import orders
 from spark_jobs.lake import reset as module
-from spark_jobs.lake.basis import Claim
 from spark_jobs.lake.checkpoints import begin_epoch, current_epoch, open_epoch
+from spark_jobs.lake.claims import Claim
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.reset import reset
 from spark_jobs.lake.tables import open_table, row_count
