@@ -29,7 +29,7 @@ from spark_jobs.batch import backfill, repair
 from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spark.session import build_session
 
 CASE = CASES["windows"]

@@ -34,8 +34,8 @@ from rich.table import Table as TextTable
 from benchmarks.queries import CASES, FILES_A_BATCH, Case
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import ledger_rows
-from spark_jobs.lake.ledger import Totals
+from spark_jobs.lake.accounting.ledger import Totals
+from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.lake.settings import Settings
 from spark_jobs.simulator import Disorder, bulk_sales
 from spark_jobs.spark.session import build_session

@@ -24,9 +24,9 @@ from rich.table import Table as TextTable
 from spark_jobs.commits.changes import Append
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake
+from spark_jobs.lake.commit_records.stamps import Stamp
 from spark_jobs.lake.settings import Settings
-from spark_jobs.lake.stamps import Stamp
-from spark_jobs.lake.tables import CHECKPOINT_INTERVAL, open_or_create, open_table, prune_log_checkpoints
+from spark_jobs.lake.tables.opening import CHECKPOINT_INTERVAL, open_or_create, open_table, prune_log_checkpoints
 from spark_jobs.spark.session import build_session
 
 CACHE = Path(".cache/bench/log")

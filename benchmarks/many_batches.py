@@ -14,14 +14,16 @@ import pyarrow as pa
 
 from spark_jobs.commits.changes import Append
 from spark_jobs.commits.writer import TableWriter
-from spark_jobs.lake import Lake, audit, inventory
-from spark_jobs.lake.checkpoints import Starts, begin_epoch, fix_starts
-from spark_jobs.lake.history import epoch_ledger
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.maintenance import Maintenance, Pace
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.checkpoints.epochs import Starts, begin_epoch, fix_starts
+from spark_jobs.lake.commit_records.history import epoch_ledger
+from spark_jobs.lake.commit_records.stamps import Role, Stamp
+from spark_jobs.lake.maintenance.tables import Maintenance, Pace
 from spark_jobs.lake.settings import Retention
-from spark_jobs.lake.stamps import Role, Stamp
-from spark_jobs.lake.tables import open_or_create
+from spark_jobs.lake.tables import inventory
+from spark_jobs.lake.tables.opening import open_or_create
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Aggregate, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_jobs.control import pulse, status, terms
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import open_epoch
+from spark_jobs.lake.checkpoints.epochs import open_epoch
 from spark_jobs.spec import Pipeline, Sink, Table
 from tests.support.builders import a_batch, a_pipeline, a_stamp, write
 from tests.support.deploying import deploy

@@ -43,8 +43,8 @@ def maintain_tables() -> None:
     @task
     def find() -> list[str]:
         """The tables of the lake; `ops.ledger` last, to which all others add."""
-        from spark_jobs.lake.ledger_table import TABLE
-        from spark_jobs.lake.tables import table_names
+        from spark_jobs.lake.accounting.ledger_table import TABLE
+        from spark_jobs.lake.tables.opening import table_names
 
         with reporting_errors():
             found = sorted(table_names(this_lake()), key=lambda name: name == TABLE)

@@ -64,7 +64,7 @@ def resume_halted() -> None:
     @task
     def find_halt() -> dict[str, Any]:
         """The batch that it is about; refuses a pipeline that is not halted."""
-        from spark_jobs.lake import halts
+        from spark_jobs.lake.checkpoints import halts
 
         name = get_current_context()["params"]["pipeline"]
         with reporting_errors():
@@ -78,7 +78,7 @@ def resume_halted() -> None:
     def carry_out(found: dict[str, Any], response: dict[str, Any]) -> None:
         """In the name of the person who has answered."""
         from spark_jobs.control.decided import await_carried_out
-        from spark_jobs.lake import halts
+        from spark_jobs.lake.checkpoints import halts
 
         params, lake, answer = get_current_context()["params"], this_lake(), answer_of(response)
         with reporting_errors():

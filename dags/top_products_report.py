@@ -35,7 +35,7 @@ def top_products_report() -> None:
     @task
     def report() -> None:
         """Logs the newest closed hour."""
-        from spark_jobs.lake import query
+        from spark_jobs.lake.tables import query
 
         with reporting_errors():
             _, rows = query.run(this_lake(), _NEWEST_HOUR)

@@ -21,7 +21,7 @@ INTERNALS = frozenset({"_jdf", "_jsq", "_jvm", "_jsparkSession"})
 _KINDS_KNOWN_IN = ("spark_jobs/spec/", "spark_jobs/plan/", "spark_jobs/transforms/", "spark_jobs/pipelines/")
 _SUFFIXES_KNOWN_IN = ("spark_jobs/plan/tables.py",)
 _INTERNALS_KNOWN_IN = ("spark_jobs/spark/",)
-_TABLES_OPENED_IN = ("spark_jobs/lake/tables.py", "spark_jobs/lake/appends.py")
+_TABLES_OPENED_IN = ("spark_jobs/lake/tables/opening.py", "spark_jobs/lake/tables/appends.py")
 
 
 def problems(path: str, source: str) -> Iterator[str]:

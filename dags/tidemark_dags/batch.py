@@ -45,9 +45,9 @@ def checked() -> list[str]:
 
 def has_run(lake: "Lake", pipeline: str) -> bool:
     """Whether a registered pipeline has finished a batch on a lake."""
-    from spark_jobs.lake.checkpoints import current_epoch
-    from spark_jobs.lake.history import newest_batch
-    from spark_jobs.lake.tables import exists
+    from spark_jobs.lake.checkpoints.epochs import current_epoch
+    from spark_jobs.lake.commit_records.history import newest_batch
+    from spark_jobs.lake.tables.opening import exists
 
     table, epoch = registry()[pipeline].sink.table, current_epoch(lake, pipeline)
     if epoch is None or not exists(lake, table):
@@ -57,8 +57,8 @@ def has_run(lake: "Lake", pipeline: str) -> bool:
 
 def newest_closed(lake: "Lake", pipeline: str) -> datetime:
     """Up to where the results of a registered pipeline are closed; now where it has no watermark, or has not run."""
-    from spark_jobs.lake.checkpoints import current_epoch
-    from spark_jobs.lake.history import newest_batch
+    from spark_jobs.lake.checkpoints.epochs import current_epoch
+    from spark_jobs.lake.commit_records.history import newest_batch
 
     now, epoch = datetime.now(UTC), current_epoch(lake, pipeline)
     found = epoch and newest_batch(lake, registry()[pipeline].sink.table, pipeline, epoch.number)
@@ -143,7 +143,7 @@ class BatchCommand(BaseOperator):
         return "\n".join(errors)
 
     def _tell(self, lake: "Lake", reports: Sequence["BatchReport"], context: Any) -> dict[str, Any]:
-        from spark_jobs.lake.tables import open_table
+        from spark_jobs.lake.tables.opening import open_table
 
         if not reports:
             return {"pipeline": self.pipeline, "rows": 0}
@@ -201,7 +201,7 @@ class Backfill(BatchCommand):
 
     def _skip_days_before_the_stream(self, end: datetime) -> None:
         """Its first day is yesterday, of which a stream that began today has just computed all; repairs do the rest."""
-        from spark_jobs.lake.checkpoints import current_epoch
+        from spark_jobs.lake.checkpoints.epochs import current_epoch
 
         with reporting_errors():
             epoch = current_epoch(this_lake(), self.pipeline)

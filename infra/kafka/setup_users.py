@@ -34,7 +34,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.kafka import check_credentials, client_options
+from spark_jobs.lake.inputs.kafka import check_credentials, client_options
 
 USERS = ("streams", "simulator")
 PARTITIONS = 3

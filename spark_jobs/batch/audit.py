@@ -15,12 +15,12 @@ from spark_jobs.batch.ranges import Range, RangeError
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.merging import measures
 from spark_jobs.lake import Lake
-from spark_jobs.lake.audit import checks
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.accounting.audit import checks
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commit_records.history import epoch_ledger
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.files import MissingFilesError, describe_missing, missing_files
-from spark_jobs.lake.history import epoch_ledger
-from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.tables.files import MissingFilesError, describe_missing, missing_files
+from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.comparing import not_compared
 from spark_jobs.plan.personal import personal_with

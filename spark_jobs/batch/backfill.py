@@ -14,11 +14,11 @@ from spark_jobs.batch.planning import BackfillPlan, Slice, Target
 from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.batch.revising import Changed, revise
-from spark_jobs.lake.basis import SupersededError
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.accounting.settling import LateEvents, those_of
+from spark_jobs.lake.commit_records.basis import SupersededError
+from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.lake.errors import ConflictError
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.settling import LateEvents, those_of
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spec.durations import duration_ms
 

@@ -10,10 +10,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_jobs.batch.eras import after_snapshot, numbers_between
 from spark_jobs.batch.planning import Target
-from spark_jobs.lake.checkpoints import starts_of
-from spark_jobs.lake.history import ledger_rows
-from spark_jobs.lake.offsets import table_read
-from spark_jobs.lake.spark_log import Place, place
+from spark_jobs.lake.checkpoints.epochs import starts_of
+from spark_jobs.lake.checkpoints.offsets import table_read
+from spark_jobs.lake.checkpoints.spark_log import Place, place
+from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.plan.columns import BATCH, CLOSED, INGEST_SEQ
 
 NEVER_US = 2**62

@@ -25,12 +25,12 @@ from spark_jobs.batch.planning import (
 )
 from spark_jobs.batch.ranges import Range, shown, us
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import Epoch, begin_epoch, current_epoch, end_before_it_begins, history_cut
+from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, current_epoch, end_before_it_begins, history_cut
+from spark_jobs.lake.checkpoints.reset import newest_epoch, refuse_tables_of_others
+from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.errors import CheckpointError, CutNotReachedError, MissingTableError
-from spark_jobs.lake.files import refuse_missing
-from spark_jobs.lake.reset import newest_epoch, refuse_tables_of_others
-from spark_jobs.lake.spark_log import newest_batch
-from spark_jobs.lake.tables import exists, file_statistics, newest, open_table
+from spark_jobs.lake.tables.files import refuse_missing
+from spark_jobs.lake.tables.opening import exists, file_statistics, newest, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.logical import LogicalPlan

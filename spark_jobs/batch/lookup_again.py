@@ -18,11 +18,11 @@ from spark_jobs.batch.eras import Era, era_of_batch, eras, lookup_frames, refuse
 from spark_jobs.batch.planning import Target
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.lake import Lake
-from spark_jobs.lake.decisions import note
-from spark_jobs.lake.history import latest_version
-from spark_jobs.lake.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
-from spark_jobs.lake.settling import mark_replayed
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.accounting.settling import mark_replayed
+from spark_jobs.lake.commit_records.history import latest_version
+from spark_jobs.lake.tables.decisions import note
+from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
 from spark_jobs.plan.columns import ERA, FATE
 from spark_jobs.plan.identity import IDENTITY
 from spark_jobs.spec import Definition

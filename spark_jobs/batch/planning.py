@@ -15,20 +15,20 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.batch.ranges import Range, RangeError, shown, us
 from spark_jobs.lake import Lake
-from spark_jobs.lake.basis import Basis
-from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
+from spark_jobs.lake.accounting.foreign import Booked, ForeignChange, book, foreign_changes
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.accounting.ledger_table import takes_rows_away
+from spark_jobs.lake.accounting.settling import LateEvents, late_rows, replayed_rows, settle
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
+from spark_jobs.lake.checkpoints.reset import EMPTIED
+from spark_jobs.lake.checkpoints.spark_log import place
+from spark_jobs.lake.commit_records.basis import Basis
+from spark_jobs.lake.commit_records.history import info_of, newest_batch, unsigned_commits
+from spark_jobs.lake.commit_records.revisions import Mode, Revision, revisions
+from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.files import refuse_missing
-from spark_jobs.lake.foreign import Booked, ForeignChange, book, foreign_changes
-from spark_jobs.lake.history import info_of, newest_batch, unsigned_commits
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.ledger_table import takes_rows_away
-from spark_jobs.lake.reset import EMPTIED
-from spark_jobs.lake.revisions import Mode, Revision, revisions
-from spark_jobs.lake.settling import LateEvents, late_rows, replayed_rows, settle
-from spark_jobs.lake.spark_log import place
-from spark_jobs.lake.stamps import decode
-from spark_jobs.lake.tables import exists, file_statistics, open_table
+from spark_jobs.lake.tables.files import refuse_missing
+from spark_jobs.lake.tables.opening import exists, file_statistics, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.columns import INGEST_SEQ, WINDOW_END, WINDOW_START

@@ -22,15 +22,15 @@ from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.merging import measures
 from spark_jobs.commits.tables import create_table
 from spark_jobs.lake import Lake
-from spark_jobs.lake.basis import Basis
-from spark_jobs.lake.checkpoints import Epoch, current_epoch, history_cut
-from spark_jobs.lake.foreign import ForeignChange
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.reset import newest_epoch, tables_of_both
-from spark_jobs.lake.revisions import Revision, revisions, with_revised
-from spark_jobs.lake.swapping import Content
-from spark_jobs.lake.swapping import swap as swap_tables
-from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.accounting.foreign import ForeignChange
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, history_cut
+from spark_jobs.lake.checkpoints.reset import newest_epoch, tables_of_both
+from spark_jobs.lake.checkpoints.swapping import Content
+from spark_jobs.lake.checkpoints.swapping import swap as swap_tables
+from spark_jobs.lake.commit_records.basis import Basis
+from spark_jobs.lake.commit_records.revisions import Revision, revisions, with_revised
+from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.plan.columns import EVENTS
 from spark_jobs.plan.personal import personal_with

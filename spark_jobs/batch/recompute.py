@@ -26,10 +26,10 @@ from spark_jobs.batch.eras import (
 )
 from spark_jobs.batch.planning import Read, Target, column_of, numbers_within
 from spark_jobs.batch.ranges import Range
-from spark_jobs.lake.checkpoints import bootstrapped
-from spark_jobs.lake.history import commits_between
-from spark_jobs.lake.settling import LateEvents
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.accounting.settling import LateEvents
+from spark_jobs.lake.checkpoints.epochs import bootstrapped
+from spark_jobs.lake.commit_records.history import commits_between
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan.columns import (
     CLOSED,
     COUNTED_UPTO,

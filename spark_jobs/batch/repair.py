@@ -18,11 +18,11 @@ from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.recompute import Recompute
 from spark_jobs.batch.revising import Changed
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import latest_version
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.settling import LateEvents, those_of
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.accounting.settling import LateEvents, those_of
+from spark_jobs.lake.commit_records.history import latest_version
+from spark_jobs.lake.commit_records.revisions import Revision
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms

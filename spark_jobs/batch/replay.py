@@ -23,22 +23,30 @@ from spark_jobs.commits.changes import Remove
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.merging import CommitId
 from spark_jobs.lake import Lake
-from spark_jobs.lake.appends import append
-from spark_jobs.lake.basis import LAST_TXN_VERSION
-from spark_jobs.lake.checkpoints import Epoch, current_epoch
-from spark_jobs.lake.conflicts import cannot_commit, is_of_others
-from spark_jobs.lake.decisions import decisions_of, note
-from spark_jobs.lake.durable import force_commit
+from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
+from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_then
+from spark_jobs.lake.accounting.replays import Replay, commits_of, open_replay, records
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
+from spark_jobs.lake.checkpoints.spark_log import query_id
+from spark_jobs.lake.commit_records.basis import LAST_TXN_VERSION
+from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
+from spark_jobs.lake.commit_records.history import actions_at, info_of, latest_version, newest_numbered
+from spark_jobs.lake.commit_records.replayed import Replayed, decode_replay
 from spark_jobs.lake.errors import CheckpointError, LedgerError, MissingTableError
-from spark_jobs.lake.history import actions_at, info_of, latest_version, newest_numbered
-from spark_jobs.lake.ledger import WARNING, LedgerEntry
-from spark_jobs.lake.ledger_compaction import compact_ledger_now_and_then
-from spark_jobs.lake.quarantine import QuarantineError, Selected, Selection, described, selected, table_of, why_not
-from spark_jobs.lake.records import RecordTakenError
-from spark_jobs.lake.replayed import Replayed, decode_replay
-from spark_jobs.lake.replays import Replay, commits_of, open_replay, records
-from spark_jobs.lake.spark_log import query_id
-from spark_jobs.lake.tables import open_table, prune_log_checkpoints
+from spark_jobs.lake.store.durable import force_commit
+from spark_jobs.lake.store.records import RecordTakenError
+from spark_jobs.lake.tables.appends import append
+from spark_jobs.lake.tables.decisions import decisions_of, note
+from spark_jobs.lake.tables.opening import open_table, prune_log_checkpoints
+from spark_jobs.lake.tables.quarantine import (
+    QuarantineError,
+    Selected,
+    Selection,
+    described,
+    selected,
+    table_of,
+    why_not,
+)
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Definition, Ingest, definition_from_json

@@ -28,7 +28,7 @@ def audit(
     """Recount results from bronze, row by row; exit with 1 where something is wrong. Nothing is written."""
     from spark_jobs.batch.ranges import Range
     from spark_jobs.console.audit import run_audits, summary
-    from spark_jobs.lake.checkpoints import current_epoch
+    from spark_jobs.lake.checkpoints.epochs import current_epoch
 
     if (begin is None) != (end is None):
         raise DefinitionError("expected both --from and --to, or neither. Nothing was read.")

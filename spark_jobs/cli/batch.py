@@ -95,7 +95,7 @@ def repair(
     from spark_jobs.batch.repair import plan_repair
     from spark_jobs.console.batch import repair_text, run_repairs
     from spark_jobs.control import batch_reports
-    from spark_jobs.lake.checkpoints import current_epoch
+    from spark_jobs.lake.checkpoints.epochs import current_epoch
 
     where, planned = lake_of(lake), []
     for definition in resolved(names) if names else registered():

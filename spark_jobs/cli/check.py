@@ -26,7 +26,7 @@ def check(
 ) -> None:
     """Check what tables gained against their expectations; exit with 1 if one of severity `fail` is broken."""
     from spark_jobs.console.checking import run_checks, summary
-    from spark_jobs.lake.tables import exists
+    from spark_jobs.lake.tables.opening import exists
 
     where = lake_of(lake)
     if names:

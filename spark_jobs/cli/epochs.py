@@ -25,7 +25,7 @@ def reset(
 ) -> None:
     """Begin a new epoch: the pipeline starts over from its source, with its definition as it is now."""
     from spark_jobs.control.awaiting import refuse_deployed
-    from spark_jobs.lake.reset import reset as reset_pipeline
+    from spark_jobs.lake.checkpoints.reset import reset as reset_pipeline
 
     where = lake_of(lake)
     left = _left_on(where, pipeline)
@@ -63,7 +63,7 @@ def reset(
 
 def _left_on(lake: Lake, name: str) -> Definition | None:
     """What a pipeline was whose file is gone, by its checkpoint: so that it can give its table back."""
-    from spark_jobs.lake.checkpoints import begun_with, current_epoch
+    from spark_jobs.lake.checkpoints.epochs import begun_with, current_epoch
 
     if name in registry() or not is_name(name):
         return None
@@ -93,8 +93,8 @@ def adopt(
 ) -> None:
     """Make the checkpoints of a lake fit that was moved or copied as a whole to where it is now."""
     from spark_jobs.control.awaiting import refuse_deployed
-    from spark_jobs.lake.moving import adopt as adopt_checkpoint
-    from spark_jobs.lake.moving import plan_adoption, that_have_run
+    from spark_jobs.lake.checkpoints.moving import adopt as adopt_checkpoint
+    from spark_jobs.lake.checkpoints.moving import plan_adoption, that_have_run
 
     where, old = lake_of(lake), None if before is None else Lake.parse(before).uri
     definitions = resolved(names) if names else that_have_run(where, registered())

@@ -31,9 +31,9 @@ def ledger(
 ) -> None:
     """Show what became of every event, batch by batch; exit with 1 where the figures do not balance."""
     from spark_jobs.console import reports
-    from spark_jobs.lake import audit
-    from spark_jobs.lake.checkpoints import current_epoch, epoch_at
-    from spark_jobs.lake.history import epoch_ledger
+    from spark_jobs.lake.accounting import audit
+    from spark_jobs.lake.checkpoints.epochs import current_epoch, epoch_at
+    from spark_jobs.lake.commit_records.history import epoch_ledger
 
     definition, where = one(pipeline), lake_of(lake)
     current = current_epoch(where, definition.name)

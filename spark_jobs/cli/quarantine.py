@@ -13,7 +13,7 @@ from spark_jobs.cli.terminal import err, out, say, warn
 if TYPE_CHECKING:
     from spark_jobs.control.batch_reports import BatchReport
     from spark_jobs.lake import Lake
-    from spark_jobs.lake.quarantine import Selection
+    from spark_jobs.lake.tables.quarantine import Selection
     from spark_jobs.spec import Definition
 
 ReasonsOption = Annotated[
@@ -36,7 +36,7 @@ def quarantine(
     """Show what was set aside: how many rows for each reason, since when, and some of them."""
     from spark_jobs.batch.ranges import instant, us
     from spark_jobs.console import reports
-    from spark_jobs.lake import quarantine as kept
+    from spark_jobs.lake.tables import quarantine as kept
 
     definition, where = one(pipeline), lake_of(lake)
     since_us = us(instant("--since", since)) if since is not None else None
@@ -69,7 +69,7 @@ def replay(
     """
     from spark_jobs.batch.ranges import instant, us
     from spark_jobs.control import batch_reports
-    from spark_jobs.lake.quarantine import Selection
+    from spark_jobs.lake.tables.quarantine import Selection
     from spark_jobs.spec import Ingest
 
     definition, where, who = one(pipeline), lake_of(lake), by or getpass.getuser()

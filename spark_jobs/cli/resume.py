@@ -11,7 +11,7 @@ from spark_jobs.cli.terminal import say
 from spark_jobs.spec import DefinitionError
 
 if TYPE_CHECKING:
-    from spark_jobs.lake.halts import Choice
+    from spark_jobs.lake.checkpoints.halts import Choice
 
 
 def resume(
@@ -34,7 +34,7 @@ def resume(
 ) -> None:
     """Decide how a pipeline goes on that a broken rule has halted: try the batch again, or set rows aside."""
     from spark_jobs.control.decided import await_carried_out
-    from spark_jobs.lake import halts
+    from spark_jobs.lake.checkpoints import halts
 
     if skip and quarantine:
         raise DefinitionError(

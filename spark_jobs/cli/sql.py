@@ -21,7 +21,7 @@ def sql(
 ) -> None:
     """Query all tables of the lake with DuckDB: bronze.sales, gold.top_products, gold.top_products__late, …"""
     from spark_jobs.console import reports
-    from spark_jobs.lake import query
+    from spark_jobs.lake.tables import query
 
     columns, rows = query.run(lake_of(lake), text, allow_files=allow_files)
     out.print(reports.rows_table(columns, rows))

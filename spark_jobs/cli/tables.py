@@ -10,7 +10,7 @@ from spark_jobs.pipelines import registry
 def tables(lake: LakeOption = None) -> None:
     """List the tables of the lake: rows, size, newest event, watermark, share of late events."""
     from spark_jobs.console import reports
-    from spark_jobs.lake import inventory
+    from spark_jobs.lake.tables import inventory
 
     warn_of_problems()
     summaries = inventory.summaries(lake_of(lake), registry())

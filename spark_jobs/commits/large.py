@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from spark_jobs.commits.changes import GONE, Append, Change, Remove, ReplaceWindows, Revise, Upsert, Written
 from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan.columns import REVISION
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.values import same as same_value

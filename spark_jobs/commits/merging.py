@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from spark_jobs.lake.conflicts import SAME_TRANSACTION, is_of_others
+from spark_jobs.lake.commit_records.conflicts import SAME_TRANSACTION, is_of_others
 from spark_jobs.spec.names import Quoting
 
 FEW_WINDOWS = 1_000

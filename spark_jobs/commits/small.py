@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert, Written
 from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
 from spark_jobs.lake import Lake
-from spark_jobs.lake.appends import append, append_files
 from spark_jobs.lake.errors import LedgerError
-from spark_jobs.lake.tables import open_table, rows_holding, rows_without
+from spark_jobs.lake.tables.appends import append, append_files
+from spark_jobs.lake.tables.opening import open_table, rows_holding, rows_without
 from spark_jobs.plan.columns import REVISION
 from spark_jobs.spec.names import in_delta
 

@@ -11,8 +11,8 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, UnsupportedTableError, first_line
-from spark_jobs.lake.health import trouble
-from spark_jobs.lake.tables import open_or_create, row_count
+from spark_jobs.lake.store.health import trouble
+from spark_jobs.lake.tables.opening import open_or_create, row_count
 from spark_jobs.plan.columns import SOURCE_TABLE
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.names import in_property

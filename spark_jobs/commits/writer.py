@@ -14,15 +14,15 @@ from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.merging import CommitId
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake import Lake
-from spark_jobs.lake.conflicts import SAME_TRANSACTION
-from spark_jobs.lake.continuity import RESTORE_OR_RESET
-from spark_jobs.lake.durable import force_commit
+from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_then
+from spark_jobs.lake.checkpoints.continuity import RESTORE_OR_RESET
+from spark_jobs.lake.commit_records.conflicts import SAME_TRANSACTION
+from spark_jobs.lake.commit_records.history import commit_at, find_commit, latest_version
+from spark_jobs.lake.commit_records.replayed import decode_replay
+from spark_jobs.lake.commit_records.stamps import Role, Stamp, decode
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
-from spark_jobs.lake.history import commit_at, find_commit, latest_version
-from spark_jobs.lake.ledger_compaction import compact_ledger_now_and_then
-from spark_jobs.lake.replayed import decode_replay
-from spark_jobs.lake.stamps import Role, Stamp, decode
-from spark_jobs.lake.tables import prune_log_checkpoints
+from spark_jobs.lake.store.durable import force_commit
+from spark_jobs.lake.tables.opening import prune_log_checkpoints
 
 # What Spark and `deltalake` call the number of rows that an append wrote.
 _ROWS_WRITTEN = ("numOutputRows", "num_added_rows")

@@ -17,9 +17,9 @@ from spark_jobs.console.running import report_failures, session
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import Epoch
-from spark_jobs.lake.history import ledger_rows
-from spark_jobs.lake.ledger import Totals
+from spark_jobs.lake.accounting.ledger import Totals
+from spark_jobs.lake.checkpoints.epochs import Epoch
+from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.spec import Pipeline
 
 

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from spark_jobs.console.running import session
 from spark_jobs.documentation.publishing import address, link, link_in_airflow, publish_pages
-from spark_jobs.lake import Lake, broken_expectations
-from spark_jobs.lake.quality import Check, Result, publish
+from spark_jobs.lake import Lake
+from spark_jobs.lake.tables import broken_expectations
+from spark_jobs.lake.tables.quality import Check, Result, publish
 from spark_jobs.pipelines import registry
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.quality.checking import check

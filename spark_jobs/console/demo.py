@@ -11,11 +11,14 @@ from spark_jobs.console import reports
 from spark_jobs.console.live import Progress
 from spark_jobs.console.running import report_failures, session
 from spark_jobs.engine.driver import Driver
-from spark_jobs.lake import Lake, audit, query, tables
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commit_records.history import epoch_ledger
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.history import epoch_ledger
-from spark_jobs.lake.s3 import s3_store
+from spark_jobs.lake.store.s3 import s3_store
+from spark_jobs.lake.tables import opening as tables
+from spark_jobs.lake.tables import query
 from spark_jobs.pipelines import registry, resolve
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.tables import beside

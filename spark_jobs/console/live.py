@@ -10,7 +10,7 @@ from rich.text import Text
 
 from spark_jobs.engine.driver import AnyQuery, Driver, Outcome
 from spark_jobs.engine.pipeline import PipelineQuery
-from spark_jobs.lake.halts import HaltedError
+from spark_jobs.lake.checkpoints.halts import HaltedError
 
 _REFRESH_S = 0.5
 _PLAIN_EVERY_S = 10.0

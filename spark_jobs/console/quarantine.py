@@ -13,8 +13,8 @@ from spark_jobs.console.running import session
 from spark_jobs.console.tasks import showing_tasks
 from spark_jobs.control.batch_reports import BatchReport
 from spark_jobs.lake import Lake
-from spark_jobs.lake.quarantine import described
-from spark_jobs.lake.replays import open_replay
+from spark_jobs.lake.accounting.replays import open_replay
+from spark_jobs.lake.tables.quarantine import described
 from spark_jobs.plan.quarantine import NOT_AGAIN
 from spark_jobs.spec import Definition
 

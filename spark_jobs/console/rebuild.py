@@ -14,9 +14,9 @@ from spark_jobs.console.bootstrap import finish
 from spark_jobs.console.running import session
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import Epoch
+from spark_jobs.lake.checkpoints.epochs import Epoch
+from spark_jobs.lake.checkpoints.swapping import remove_built
 from spark_jobs.lake.settings import Retention
-from spark_jobs.lake.swapping import remove_built
 from spark_jobs.spec import Pipeline
 
 

@@ -11,14 +11,15 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from spark_jobs.lake import Lake, query
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.ledger import WARNING, Totals, named
+from spark_jobs.lake.accounting.replays import open_replay
+from spark_jobs.lake.commit_records.history import EpochLedger
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.history import EpochLedger
-from spark_jobs.lake.inventory import TableSummary
-from spark_jobs.lake.ledger import WARNING, Totals, named
-from spark_jobs.lake.quarantine import Selection, counted, samples
-from spark_jobs.lake.replays import open_replay
-from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.tables import query
+from spark_jobs.lake.tables.inventory import TableSummary
+from spark_jobs.lake.tables.opening import exists, open_table
+from spark_jobs.lake.tables.quarantine import Selection, counted, samples
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID, SOURCE_TABLE
 from spark_jobs.plan.equations import Equation

@@ -27,8 +27,9 @@ from spark_jobs.console.plain import PlainConsole
 from spark_jobs.console.priority import step_aside
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.failures import StoppedError, Words
-from spark_jobs.lake import Lake, audit
-from spark_jobs.lake.history import EpochLedger
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.commit_records.history import EpochLedger
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical as plan

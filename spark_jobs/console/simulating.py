@@ -8,8 +8,8 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from rich.console import Console
 
-from spark_jobs.lake.kafka import check_credentials, client_options
-from spark_jobs.lake.s3 import s3_store
+from spark_jobs.lake.inputs.kafka import check_credentials, client_options
+from spark_jobs.lake.store.s3 import s3_store
 from spark_jobs.simulator import Disorder, FileFormat, Progress, Shop, SimulatorError, simulate_files, simulate_kafka
 from spark_jobs.spec import DefinitionError
 

@@ -23,11 +23,12 @@ from spark_jobs.control.lease import GONE, active_supervisor
 from spark_jobs.control.marks import last_look
 from spark_jobs.control.orders import Order
 from spark_jobs.control.supervisor import Supervisor
-from spark_jobs.lake import Lake, halts
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.halts import Halt
-from spark_jobs.lake.health import trouble
 from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.store.health import trouble
 from spark_jobs.spark.settings import secret_environment, spark_settings
 
 log = logging.getLogger("tidemark.supervisor")

@@ -10,8 +10,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.records import Records, RecordTakenError
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.records import Records, RecordTakenError
 
 
 class Acknowledged(Persisted):

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.appends import append_rows
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.records import Records
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.records import Records
+from spark_jobs.lake.tables.appends import append_rows
 
 TABLE = "ops.alerts"
 

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict
 from spark_jobs.control.health import FEWEST_EVENTS, Taken
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.records import Records, RecordTakenError
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.spec import Ingest
 
 _WINDOW = timedelta(minutes=10)

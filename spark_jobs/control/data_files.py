@@ -6,12 +6,12 @@ from deltalake import DeltaTable
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
-from spark_jobs.lake.files import data_files, describe_missing, gone
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.records import Records, RecordTakenError
-from spark_jobs.lake.reset import tables_of
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.records import Records, RecordTakenError
+from spark_jobs.lake.tables.files import data_files, describe_missing, gone
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import Definition, Pipeline
 
 NEWEST = 10

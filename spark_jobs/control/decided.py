@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import DeployError, job_now
 from spark_jobs.control.orders import Order
-from spark_jobs.lake import Lake, halts
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.halts import Halt
+from spark_jobs.lake.commit_records.history import newest_ledger_rows
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.halts import Halt
-from spark_jobs.lake.history import newest_ledger_rows
-from spark_jobs.lake.ledger import WARNING, LedgerEntry
 
 _LOOK_EVERY_S = 0.5
 

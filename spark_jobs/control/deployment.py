@@ -15,10 +15,11 @@ from spark_jobs.control import orders
 from spark_jobs.control.awaiting import failed_generations
 from spark_jobs.control.contracts import Difference, differences
 from spark_jobs.control.orders import Desired, Order, Ordered
-from spark_jobs.lake import Lake, halts
-from spark_jobs.lake.checkpoints import Epoch, current_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
+from spark_jobs.lake.checkpoints.reset import refuse_tables_of_others
 from spark_jobs.lake.errors import CheckpointError, TidemarkError
-from spark_jobs.lake.reset import refuse_tables_of_others
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Change, Compatibility, changes
 from spark_jobs.spec import Definition, DefinitionError, Ingest, definition_from_json

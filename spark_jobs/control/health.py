@@ -11,9 +11,9 @@ from spark_jobs.control.lease import GONE
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import Status
-from spark_jobs.lake.broken_expectations import Broken
+from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.errors import ConcurrentDriverError
-from spark_jobs.lake.halts import Halt
+from spark_jobs.lake.tables.broken_expectations import Broken
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import format_duration
 

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.health import refuse_vanished
-from spark_jobs.lake.records import Records, RecordTakenError
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.health import refuse_vanished
+from spark_jobs.lake.store.records import Records, RecordTakenError
 
 LEASE_S = 15.0
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.formats import Persisted
+from spark_jobs.lake.store.formats import Persisted
 
 _BEGAN, _PATH = f"{CONTROL}/_monitor/began.json", f"{CONTROL}/_monitor/look.json"
 

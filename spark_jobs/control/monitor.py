@@ -18,18 +18,20 @@ from spark_jobs.control.columns import Columns
 from spark_jobs.control.health import Breach, Seen, Taken, examine, summary
 from spark_jobs.control.lease import GONE, last_holder, last_renewal
 from spark_jobs.control.orders import CONTROL
-from spark_jobs.lake import Lake, broken_expectations, halts
-from spark_jobs.lake.checkpoints import Epoch, current_epoch, starts_of
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.ledger import LedgerEntry, discrepancies
+from spark_jobs.lake.accounting.ledger_table import changes_rows
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
+from spark_jobs.lake.checkpoints.offsets import SourceEmptiedError, read_by_batch
+from spark_jobs.lake.commit_records.history import actions_at, newest_ledger_rows
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.health import refuse_vanished, trouble
-from spark_jobs.lake.history import actions_at, newest_ledger_rows
-from spark_jobs.lake.ledger import LedgerEntry, discrepancies
-from spark_jobs.lake.ledger_table import changes_rows
-from spark_jobs.lake.offsets import SourceEmptiedError, read_by_batch
-from spark_jobs.lake.records import Records
-from spark_jobs.lake.tables import UNREADABLE, open_table
-from spark_jobs.lake.watermarks import published
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.health import refuse_vanished, trouble
+from spark_jobs.lake.store.records import Records
+from spark_jobs.lake.tables import broken_expectations
+from spark_jobs.lake.tables.opening import UNREADABLE, open_table
+from spark_jobs.lake.tables.watermarks import published
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
 

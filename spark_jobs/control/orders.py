@@ -1,6 +1,6 @@
 """Desired state: which pipelines of a job are to run, with which definition. All that Airflow writes.
 
-`_control/<job>/desired/<number>.json`, see `spark_jobs.lake.records`.
+`_control/<job>/desired/<number>.json`, see `spark_jobs.lake.store.records`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,8 +12,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.records import Records, RecordTakenError
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.spec import Definition, DefinitionError, definition_from_json, is_name
 
 CONTROL = "_control"

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.health import refuse_vanished
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.health import refuse_vanished
 
 State = Literal["starting", "running", "retrying", "stopping", "stopped", "failed", "halted"]
 

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.lake import Lake, decisions
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commit_records.history import newest_batch
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.history import newest_batch
-from spark_jobs.lake.quarantine import QuarantineError, Selection, described, selected, table_of, waiting
+from spark_jobs.lake.tables import decisions
+from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, described, selected, table_of, waiting
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical
 from spark_jobs.plan.quarantine import NO_SUCH_KEY, NOT_AGAIN

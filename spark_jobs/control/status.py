@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.records import Records
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.records import Records
 
 DriverState = Literal["starting", "running", "draining", "backing_off", "failed", "stopped"]
 

@@ -22,8 +22,8 @@ from spark_jobs.control.reconcile import HUNG_S, Seen, decide
 from spark_jobs.control.status import Status
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import first_line
-from spark_jobs.lake.health import trouble
-from spark_jobs.lake.records import RecordTakenError
+from spark_jobs.lake.store.health import trouble
+from spark_jobs.lake.store.records import RecordTakenError
 
 log = logging.getLogger("tidemark.supervisor")
 

@@ -10,9 +10,9 @@ from datetime import datetime
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.formats import Persisted
-from spark_jobs.lake.records import Records
 from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.records import Records
 
 
 class FencedError(TidemarkError):

@@ -10,8 +10,8 @@ from spark_jobs.documentation.pages import index_page, table_page
 from spark_jobs.documentation.places import below, index_path, page_path
 from spark_jobs.documentation.tables import TableDocument, documents
 from spark_jobs.lake import Lake
-from spark_jobs.lake.quality import broken_before, newest_results
 from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.tables.quality import broken_before, newest_results
 from spark_jobs.quality.suites import suite_of
 from spark_jobs.spec import Definition
 

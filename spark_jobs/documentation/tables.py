@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.lineage import known_columns, lineage
 from spark_jobs.plan.meanings import column_comments

@@ -17,10 +17,11 @@ from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.engine.lookups import LookupMovedError
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.engine.query import Reached, unobserved
-from spark_jobs.lake import Lake, watermarks
-from spark_jobs.lake.checkpoints import note_bootstrapped
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import note_bootstrapped
+from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.errors import BootstrapUnfinishedError, CutNotReachedError, TidemarkError
-from spark_jobs.lake.spark_log import newest_batch
+from spark_jobs.lake.tables import watermarks
 from spark_jobs.spec import Definition, Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms
 

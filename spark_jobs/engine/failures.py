@@ -8,7 +8,8 @@ from itertools import chain
 from obstore.exceptions import BaseError
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.checkpoints.spark_log import newest_batch, query_id
 from spark_jobs.lake.errors import (
     ConcurrentDriverError,
     LakeUnavailableError,
@@ -17,8 +18,7 @@ from spark_jobs.lake.errors import (
     TidemarkError,
     first_line,
 )
-from spark_jobs.lake.health import trouble
-from spark_jobs.lake.spark_log import newest_batch, query_id
+from spark_jobs.lake.store.health import trouble
 from spark_jobs.plan.personal import mentioned, personal_with
 from spark_jobs.spec import Definition
 from spark_jobs.spec.personal import concealed

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.sources import parquet_shape, source_store
-from spark_jobs.lake.spark_log import file_entries, file_number
+from spark_jobs.lake.checkpoints.spark_log import file_entries, file_number
+from spark_jobs.lake.inputs.folders import parquet_shape, source_store
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.progress import planned_offsets
 from spark_jobs.spark.schemas import schema_ddl

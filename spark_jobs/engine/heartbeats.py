@@ -14,8 +14,9 @@ from pyspark.sql.types import NumericType, TimestampNTZType, TimestampType
 
 from spark_jobs.commits.changes import Append
 from spark_jobs.commits.writer import TableWriter
-from spark_jobs.lake import Lake, tables
-from spark_jobs.lake.stamps import Stamp
+from spark_jobs.lake import Lake
+from spark_jobs.lake.commit_records.stamps import Stamp
+from spark_jobs.lake.tables import opening as tables
 from spark_jobs.plan import logical as plan
 from spark_jobs.spark.columns import column
 from spark_jobs.spec import Ingest, Pipeline, Table

@@ -29,15 +29,17 @@ from spark_jobs.engine.files import (
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.kafka import messages
 from spark_jobs.engine.query import Query, Reached, unobserved
-from spark_jobs.lake import Lake, halts, tables
-from spark_jobs.lake.checkpoints import Starts, fix_starts, starts_of
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.epochs import Starts, fix_starts, starts_of
+from spark_jobs.lake.checkpoints.halts import Choice, Halt, HaltedError
+from spark_jobs.lake.commit_records.history import newest_numbered
+from spark_jobs.lake.commit_records.replayed import Replayed
 from spark_jobs.lake.errors import LedgerError, TidemarkError
-from spark_jobs.lake.halts import Choice, Halt, HaltedError
-from spark_jobs.lake.history import newest_numbered
-from spark_jobs.lake.kafka import Topics
-from spark_jobs.lake.ledger import WARNING, LedgerEntry
-from spark_jobs.lake.replayed import Replayed
+from spark_jobs.lake.inputs.kafka import Topics
 from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.tables import opening as tables
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.quarantine import header_told

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.lake.kafka import check_credentials, kafka_settings
+from spark_jobs.lake.inputs.kafka import check_credentials, kafka_settings
 from spark_jobs.lake.settings import KafkaSettings, Settings
 from spark_jobs.spec import Kafka
 

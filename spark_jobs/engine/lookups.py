@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, IntegralType, StructType
 
 from spark_jobs.commits.tables import SchemaMismatchError
-from spark_jobs.lake import Lake, tables
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.ledger_table import changes_rows
+from spark_jobs.lake.commit_records.history import actions_at
 from spark_jobs.lake.errors import CheckpointError, MissingTableError, TidemarkError
-from spark_jobs.lake.history import actions_at
-from spark_jobs.lake.ledger_table import changes_rows
+from spark_jobs.lake.tables import opening as tables
 from spark_jobs.spec import Enrich
 from spark_jobs.spec.names import in_duckdb, in_spark
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from spark_jobs.commits.changes import Append, Written
 from spark_jobs.lake import Lake
-from spark_jobs.lake.appends import remove_files
 from spark_jobs.lake.errors import LedgerError
+from spark_jobs.lake.tables.appends import remove_files
 from spark_jobs.plan.columns import FATE, SEQ, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.columns import columns_of

@@ -20,16 +20,16 @@ from spark_jobs.commits.tables import SchemaMismatchError, create_table
 from spark_jobs.engine.lookups import LookupMovedError, Lookups, refuse_keys_of_other_types
 from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
 from spark_jobs.engine.query import Query
-from spark_jobs.lake import tables
-from spark_jobs.lake.checkpoints import Starts, current_epoch, fix_starts, history_cut, refuse_never, starts_of
+from spark_jobs.lake.accounting.ledger import LedgerEntry, named
+from spark_jobs.lake.accounting.ledger_table import takes_rows_away
+from spark_jobs.lake.checkpoints.epochs import Starts, current_epoch, fix_starts, history_cut, refuse_never, starts_of
+from spark_jobs.lake.checkpoints.offsets import read_by_batch, versions_read
+from spark_jobs.lake.checkpoints.reset import EMPTIED
+from spark_jobs.lake.checkpoints.spark_log import newest_batch
+from spark_jobs.lake.commit_records.history import actions_at, find_stamp, info_of, latest_version, unsigned_commits
+from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import LedgerError, MissingTableError, RepeatedTasksError
-from spark_jobs.lake.history import actions_at, find_stamp, info_of, latest_version, unsigned_commits
-from spark_jobs.lake.ledger import LedgerEntry, named
-from spark_jobs.lake.ledger_table import takes_rows_away
-from spark_jobs.lake.offsets import read_by_batch, versions_read
-from spark_jobs.lake.reset import EMPTIED
-from spark_jobs.lake.spark_log import newest_batch
-from spark_jobs.lake.stamps import decode
+from spark_jobs.lake.tables import opening as tables
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import (
     EVENT_COLUMNS,

@@ -14,15 +14,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import Epoch, open_epoch, refuse_changed_definition
-from spark_jobs.lake.claims import refuse_ended
-from spark_jobs.lake.continuity import refuse_lost_batches, refuse_torn_commits
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.checkpoints.claims import refuse_ended
+from spark_jobs.lake.checkpoints.continuity import refuse_lost_batches, refuse_torn_commits
+from spark_jobs.lake.checkpoints.epochs import Epoch, open_epoch, refuse_changed_definition
+from spark_jobs.lake.checkpoints.moving import refuse_moved
+from spark_jobs.lake.checkpoints.ownership import own, refuse_lost, refuse_others
+from spark_jobs.lake.checkpoints.reset import refuse_tables_of_others
+from spark_jobs.lake.commit_records.stamps import Role, Stamp, digest
 from spark_jobs.lake.errors import CheckpointError, first_line
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.moving import refuse_moved
-from spark_jobs.lake.ownership import own, refuse_lost, refuse_others
-from spark_jobs.lake.reset import refuse_tables_of_others
-from spark_jobs.lake.stamps import Role, Stamp, digest
 from spark_jobs.spark.progress import BatchBounds, batch_bounds
 from spark_jobs.spec import Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms

@@ -13,11 +13,11 @@ from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.job.lag import Lag, LagMeter, commits_after, committed_at
 from spark_jobs.job.meter import Counts, Meter, checkpoint_ms, state_bytes
 from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.checkpoints.offsets import table_read
+from spark_jobs.lake.checkpoints.spark_log import next_version
+from spark_jobs.lake.commit_records.history import newest_ledger_rows
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.history import newest_ledger_rows
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.offsets import table_read
-from spark_jobs.lake.spark_log import next_version
 
 _OF_STATE = ("state_rows", "left_state_rows", "right_state_rows")
 _SIZE_EVERY_S = 60.0

@@ -19,12 +19,12 @@ from confluent_kafka.admin import AdminClient
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import commit_at
-from spark_jobs.lake.kafka import client_options
-from spark_jobs.lake.offsets import table_read
+from spark_jobs.lake.checkpoints.offsets import table_read
+from spark_jobs.lake.checkpoints.spark_log import file_entries, file_number, kafka_positions, next_version
+from spark_jobs.lake.commit_records.history import commit_at
+from spark_jobs.lake.inputs.folders import source_store
+from spark_jobs.lake.inputs.kafka import client_options
 from spark_jobs.lake.settings import Settings
-from spark_jobs.lake.sources import source_store
-from spark_jobs.lake.spark_log import file_entries, file_number, kafka_positions, next_version
 from spark_jobs.spec import Definition, Files, Kafka, Pipeline
 
 log = logging.getLogger("tidemark.driver")

@@ -18,12 +18,13 @@ from spark_jobs.engine.driver import BESIDE, Driver
 from spark_jobs.engine.failures import StoppedError
 from spark_jobs.job.figures import Gauges
 from spark_jobs.job.steps import Slot, after_failure, steps
-from spark_jobs.lake import Lake, halts
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.checkpoints.halts import HaltedError
+from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
-from spark_jobs.lake.halts import HaltedError
-from spark_jobs.lake.health import refuse_vanished
-from spark_jobs.lake.spark_log import newest_batch
+from spark_jobs.lake.store.health import refuse_vanished
 from spark_jobs.spark.session import SessionLostError, why_ended
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 

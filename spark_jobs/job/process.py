@@ -16,8 +16,9 @@ from spark_jobs.control.pulse import DRAINED, PULSE_EVERY_S, PipelinePulse, Puls
 from spark_jobs.control.terms import FencedError
 from spark_jobs.job.loop import Fence, JobDriver
 from spark_jobs.job.prometheus import PulseCollector, serve
-from spark_jobs.lake import Lake, metrics
+from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.tables import metrics
 from spark_jobs.spark.session import build_session
 from spark_jobs.spec import Pipeline
 

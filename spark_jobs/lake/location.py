@@ -11,7 +11,7 @@ from typing import Self
 from obstore.store import LocalStore, ObjectStore
 
 from spark_jobs.lake.errors import LakeUnavailableError
-from spark_jobs.lake.s3 import s3_store, storage_options
+from spark_jobs.lake.store.s3 import s3_store, storage_options
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 

@@ -17,9 +17,9 @@ from obstore.exceptions import NotFoundError
 from pyarrow.fs import PyFileSystem
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import commits_between
-from spark_jobs.lake.quality import Mark
-from spark_jobs.lake.tables import file_statistics
+from spark_jobs.lake.commit_records.history import commits_between
+from spark_jobs.lake.tables.opening import file_statistics
+from spark_jobs.lake.tables.quality import Mark
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT
 
 

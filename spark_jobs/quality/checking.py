@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 from deltalake import DeltaTable
 
-from spark_jobs.lake import Lake, watermarks
+from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.files import reading
-from spark_jobs.lake.quality import Check, Result, last_mark
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables import watermarks
+from spark_jobs.lake.tables.files import reading
+from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.quality import Check, Result, last_mark
 from spark_jobs.plan.columns import FINAL_AFTER, WINDOW_END
 from spark_jobs.plan.personal import PersonalColumns
 from spark_jobs.quality.added import added

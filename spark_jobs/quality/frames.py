@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.query import confine, fetch_rows
+from spark_jobs.lake.tables.query import confine, fetch_rows
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT
 from spark_jobs.quality.added import Added, reader
 from spark_jobs.quality.suites import RowCheck, broken_column

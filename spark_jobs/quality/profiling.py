@@ -10,8 +10,8 @@ from typing import Any
 import duckdb
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.query import connect, fetch_rows, view_of
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.query import connect, fetch_rows, view_of
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT, REVISED_AT, REVISION, WINDOW_END
 from spark_jobs.spec.durations import format_duration
 from spark_jobs.spec.names import in_duckdb, visible

@@ -13,13 +13,14 @@ import sqlglot
 from deltalake import DeltaTable
 from sqlglot import TokenType
 
-from spark_jobs.lake import Lake, query
-from spark_jobs.lake.audit import checks
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.audit import checks
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commit_records.history import epoch_ledger
 from spark_jobs.lake.errors import MissingTableError, TidemarkError, first_line
-from spark_jobs.lake.history import epoch_ledger
-from spark_jobs.lake.quality import Result
-from spark_jobs.lake.tables import UNREADABLE, newest, open_table, table_folders
+from spark_jobs.lake.tables import query
+from spark_jobs.lake.tables.opening import UNREADABLE, newest, open_table, table_folders
+from spark_jobs.lake.tables.quality import Result
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT, INGEST_SEQ, WINDOW_END
 from spark_jobs.plan.personal import PersonalColumns

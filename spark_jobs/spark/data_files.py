@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import actions_at
+from spark_jobs.lake.commit_records.history import actions_at
 
 
 class DataFiles:

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.spec import Pipeline
 from spark_jobs.spec.names import in_spark

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from spark_jobs.lake import Lake, tables
+from spark_jobs.lake import Lake
+from spark_jobs.lake.tables import opening as tables
 from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, SEQ, SIDE, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.lateness import MISSED, LatenessRule
 from spark_jobs.plan.logical import LogicalPlan

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.ledger import Totals
+from spark_jobs.lake.accounting.ledger import Totals
 from spark_jobs.plan.logical import build
 from spark_jobs.spec import Aggregate, Deduplicate, Join, Pipeline, Sink, Table, Watermark, Where
 from spark_jobs.spec.steps import Step

@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 from spark_jobs.cli import main
-from spark_jobs.lake import swapping
+from spark_jobs.lake.checkpoints import swapping
 
 _STEP = os.environ["DIES_AFTER"]
 _done = getattr(swapping, _STEP)

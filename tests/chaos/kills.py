@@ -28,9 +28,10 @@ import psutil
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from spark_jobs.lake import Lake, audit
-from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.reset import tables_of
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Definition, Ingest, Pipeline
 from tests.chaos import pipelines

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from spark_jobs.batch import rebuild
 from spark_jobs.batch.replay import begin, plan_replay
 from spark_jobs.lake import Lake
-from spark_jobs.lake.quarantine import Selection
-from spark_jobs.lake.replays import open_replay
-from spark_jobs.lake.swapping import built_beside
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.accounting.replays import open_replay
+from spark_jobs.lake.checkpoints.swapping import built_beside
+from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.quarantine import Selection
 from tests.chaos import kills
 from tests.spark import test_bootstrap as bootstraps
 from tests.spark import test_replay as replays

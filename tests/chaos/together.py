@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from spark_jobs.lake import Lake, audit
-from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.history import commits_between, info_of, latest_version, ledger_rows
-from spark_jobs.lake.stamps import decode
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commit_records.history import commits_between, info_of, latest_version, ledger_rows
+from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.pipelines import registry
 from tests.support.minio import start_minio
 
@@ -44,7 +45,7 @@ from datetime import timedelta
 from rich.console import Console
 from spark_jobs.console.maintaining import run_maintenance
 from spark_jobs.lake import Lake
-from spark_jobs.lake.maintenance import Maintenance, Pace
+from spark_jobs.lake.maintenance.tables import Maintenance, Pace
 
 run_maintenance(Console(), Maintenance(Lake(sys.argv[1]), pace=Pace(quiet=timedelta(seconds=5))), ())
 """

@@ -19,8 +19,8 @@ from spark_jobs.control.launchers import Launched, Launcher, LocalProcess, Task,
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.control.supervisor import Supervisor
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import ledger_rows
-from spark_jobs.lake.reset import tables_of
+from spark_jobs.lake.checkpoints.reset import tables_of
+from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.spec import Definition, Pipeline
 from tests.chaos import pipelines
 from tests.support import deploying, lakes

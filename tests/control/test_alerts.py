@@ -31,9 +31,9 @@ from spark_jobs.job import loop, process, steps
 from spark_jobs.job.loop import Fence, JobDriver
 from spark_jobs.job.process import Heart
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import ledger_rows
-from spark_jobs.lake.reset import reset
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.checkpoints.reset import reset
+from spark_jobs.lake.commit_records.history import ledger_rows
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import Alerts, Definition, Sink, Table
 from tests.control import streams
 from tests.control.streams import WatchedLauncher

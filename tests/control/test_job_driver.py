@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from spark_jobs.control import orders, terms
 from spark_jobs.control.orders import Desired
 from spark_jobs.job.loop import JobDriver
-from spark_jobs.lake import Lake, halts
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import halts
 from spark_jobs.spec import Between, Files, Ingest, Sink
 from tests.control import streams
 from tests.control.streams import JOB

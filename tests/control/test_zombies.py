@@ -13,7 +13,7 @@ from spark_jobs.control import orders, terms
 from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.launchers import LocalProcess
 from spark_jobs.lake import Lake
-from spark_jobs.lake.reset import reset
+from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.spec import Pipeline
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, beat, deploy, launching, supervisor, until

@@ -17,8 +17,8 @@ from tidemark_dags.batch import POOL, Audit, Backfill, checked, repairable
 
 from infra.airflow import setup_home
 from spark_jobs.console.laptop import airflow
-from spark_jobs.lake.checkpoints import open_epoch
-from spark_jobs.lake.halts import Choice
+from spark_jobs.lake.checkpoints.epochs import open_epoch
+from spark_jobs.lake.checkpoints.halts import Choice
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Ingest
 from tests.support.builders import a_batch, a_lake, a_stamp, write

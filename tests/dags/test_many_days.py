@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.console.laptop.airflow import AirflowError
-from spark_jobs.lake.tables import exists, open_table, row_count
+from spark_jobs.lake.tables.opening import exists, open_table, row_count
 from tests.dags.machine import Machine, Run, machine, until
 
 # A backfill of one range, from the form: tests/dags/test_streams_under_airflow.py.

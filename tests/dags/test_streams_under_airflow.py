@@ -16,11 +16,13 @@ import pytest
 from spark_jobs.console.laptop.airflow import AirflowError, password
 from spark_jobs.control import awaiting, status
 from spark_jobs.control.launchers import is_running
-from spark_jobs.lake import audit, halts, query
-from spark_jobs.lake.checkpoints import current_epoch, open_epoch
-from spark_jobs.lake.decisions import decisions_of
-from spark_jobs.lake.history import ledger_rows
-from spark_jobs.lake.quarantine import Selection, counted
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.epochs import current_epoch, open_epoch
+from spark_jobs.lake.commit_records.history import ledger_rows
+from spark_jobs.lake.tables import query
+from spark_jobs.lake.tables.decisions import decisions_of
+from spark_jobs.lake.tables.quarantine import Selection, counted
 from spark_jobs.pipelines import registry
 from tests.dags.machine import Machine, Run, machine, until
 from tests.dags.receiver import Mailbox, Receiver, listening, mailbox

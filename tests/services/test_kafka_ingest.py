@@ -17,9 +17,10 @@ from spark_jobs.control.contracts import differences
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.ingest import TopicReplacedError
 from spark_jobs.job.lag import LagMeter
-from spark_jobs.lake import Lake, audit
-from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.reset import reset
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.pipelines import registry
 from spark_jobs.simulator import Disorder, Shop, TruthRow, read_truth, simulate_kafka
 from spark_jobs.spec import Ingest, Kafka

@@ -23,7 +23,7 @@ from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.kafka import messages, security_options
 from spark_jobs.job.lag import LagMeter
 from spark_jobs.lake import Lake
-from spark_jobs.lake.kafka import KafkaSettingsError, check_credentials, client_options, kafka_settings
+from spark_jobs.lake.inputs.kafka import KafkaSettingsError, check_credentials, client_options, kafka_settings
 from spark_jobs.lake.settings import Settings
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Ingest, Kafka

@@ -13,7 +13,7 @@ from spark_jobs.batch.lookup_again import execute, plan_lookup
 from spark_jobs.batch.repair import plan_repair
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
-from spark_jobs.lake.quarantine import Selection
+from spark_jobs.lake.tables.quarantine import Selection
 from tests.spark.test_enrich import sales
 from tests.spark.test_lookup_again import pipeline, set_aside, windows
 from tests.support import lakes

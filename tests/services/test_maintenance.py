@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import commits_between
-from spark_jobs.lake.maintenance import Maintenance, Pace
-from spark_jobs.lake.retention import first_version
+from spark_jobs.lake.commit_records.history import commits_between
+from spark_jobs.lake.maintenance.retention import first_version
+from spark_jobs.lake.maintenance.tables import Maintenance, Pace
 from spark_jobs.lake.settings import Retention
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from tests.support import lakes
 from tests.support.minio import Minio
 

@@ -21,9 +21,11 @@ from spark_jobs.control import mutes, orders, terms
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.marks import last_look
 from spark_jobs.control.monitor import look, mark_reported
-from spark_jobs.lake import Lake, halts, query
-from spark_jobs.lake.checkpoints import open_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.epochs import open_epoch
 from spark_jobs.lake.errors import LakeUnavailableError
+from spark_jobs.lake.tables import query
 from tests.support.builders import a_pipeline, an_ingest
 from tests.support.deploying import deploy
 from tests.support.minio import Minio

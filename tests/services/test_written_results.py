@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine import passes
 from spark_jobs.engine import pipeline as engine
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spark.data_files import DataFiles
 from tests.spark.test_written_results import BATCHES, COLUMNS, DEFINITION, LAST, MINUTE, START
 from tests.support import lakes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.lake.checkpoints import current_epoch
+from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.spec import definition_from_json
 from tests import archive
 from tests.support import lakes

@@ -15,7 +15,7 @@ from spark_jobs.batch.audit import Audit, look, plan_recount
 from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.console.audit import audit_text, summary
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import Deduplicate, Pipeline, Session, Sink, Table, Watermark
 from tests.support import lakes
 from tests.support.clicks import (

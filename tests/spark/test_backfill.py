@@ -20,10 +20,11 @@ from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.small import SmallCommits
-from spark_jobs.lake import Lake, settling
-from spark_jobs.lake.basis import OutdatedPlanError
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import settling
+from spark_jobs.lake.checkpoints.reset import reset
+from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.errors import ConflictError
-from spark_jobs.lake.reset import reset
 from tests.support import lakes
 from tests.support.clicks import (
     BEGIN,

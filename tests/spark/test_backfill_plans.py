@@ -17,8 +17,8 @@ from spark_jobs.cli import app
 from spark_jobs.console import batch as console_batch
 from spark_jobs.console.batch import backfill_text
 from spark_jobs.lake import Lake
-from spark_jobs.lake.files import MissingFilesError
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.files import MissingFilesError
+from spark_jobs.lake.tables.opening import open_table
 from tests.support import lakes
 from tests.support.clicks import (
     BEGIN,

@@ -20,9 +20,9 @@ from spark_jobs.batch import audit
 from spark_jobs.batch.planning import BackfillRefusedError, NotComparableError
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
-from spark_jobs.lake.files import MissingFilesError
-from spark_jobs.lake.retention import cut_log
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.maintenance.retention import cut_log
+from spark_jobs.lake.tables.files import MissingFilesError
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import (
     Aggregate,
     Deduplicate,

@@ -16,13 +16,14 @@ from spark_jobs.batch import audit, bootstrap, rebuild
 from spark_jobs.batch.bootstrap import BootstrapRefusedError, plan_bootstrap
 from spark_jobs.batch.rebuild import plan_rebuild
 from spark_jobs.engine.driver import Driver, Outcome
-from spark_jobs.lake import Lake, swapping
-from spark_jobs.lake.basis import OutdatedPlanError
-from spark_jobs.lake.checkpoints import current_epoch, history_cut
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import swapping
+from spark_jobs.lake.checkpoints.epochs import current_epoch, history_cut
+from spark_jobs.lake.checkpoints.reset import reset
+from spark_jobs.lake.checkpoints.swapping import built_beside, remove_built
+from spark_jobs.lake.commit_records.basis import OutdatedPlanError
+from spark_jobs.lake.commit_records.revisions import revisions
 from spark_jobs.lake.errors import CutNotReachedError
-from spark_jobs.lake.reset import reset
-from spark_jobs.lake.revisions import revisions
-from spark_jobs.lake.swapping import built_beside, remove_built
 from spark_jobs.spec import Hopping, Pipeline, Session, Tumbling
 from tests.support import lakes
 from tests.support.clicks import (

@@ -21,12 +21,12 @@ from spark_jobs.commits.merging import CommitId
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.commits.tables import create_table
 from spark_jobs.commits.writer import TableWriter
-from spark_jobs.lake.basis import Basis, OutdatedPlanError
-from spark_jobs.lake.checkpoints import begin_epoch
-from spark_jobs.lake.claims import take_over
-from spark_jobs.lake.durable import added_files
+from spark_jobs.lake.checkpoints.claims import take_over
+from spark_jobs.lake.checkpoints.epochs import begin_epoch
+from spark_jobs.lake.commit_records.basis import Basis, OutdatedPlanError
 from spark_jobs.lake.errors import LakeUnavailableError
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.store.durable import added_files
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spark.frames import size_of
 from tests.support.builders import a_lake, a_running_total, a_stamp
 

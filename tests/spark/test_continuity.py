@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.moving import adopt, plan_adoption
+from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.errors import CheckpointError, LedgerError
-from spark_jobs.lake.moving import adopt, plan_adoption
-from spark_jobs.lake.reset import reset
 from spark_jobs.spec import Aggregate, Between, Files, Ingest, Pipeline, Sink, Table
 from tests.support import lakes
 

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.ingest import BrokenRuleError
-from spark_jobs.lake import Lake, halts
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.spec import (
     Aggregate,

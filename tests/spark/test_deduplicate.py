@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spark.state import rows_in_state
 from spark_jobs.spec import Aggregate, Deduplicate, Hopping, Pipeline, Sink, Table, Tumbling, Watermark, Where
 from tests.support import lakes, model

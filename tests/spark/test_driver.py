@@ -26,7 +26,7 @@ from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import exists, newest_beside, open_table
+from spark_jobs.lake.tables.opening import exists, newest_beside, open_table
 from spark_jobs.spec import (
     Aggregate,
     Between,

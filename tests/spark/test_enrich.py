@@ -15,7 +15,7 @@ from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.lookups import LookupMovedError, RepeatedKeyError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.spec import Aggregate, Enrich, Pipeline, Sink, Table, Tumbling, Watermark, Where
 from tests.support import lakes
 

@@ -20,9 +20,9 @@ from spark_jobs.commits import changes, merging
 from spark_jobs.engine import pipeline
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.errors import RepeatedTasksError
-from spark_jobs.lake.reset import tables_of
-from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spec import (
     Aggregate,

@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery
-from spark_jobs.lake import Lake, audit, halts
-from spark_jobs.lake.halts import HaltedError
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.halts import HaltedError
 from spark_jobs.spec import Between, Files, Ingest, OneOf, Satisfies, Sink
 from tests.support import lakes
 

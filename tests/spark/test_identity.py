@@ -16,8 +16,8 @@ from spark_jobs.console.audit import audit_text
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.quarantine import Selection
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.quarantine import Selection
 from spark_jobs.spec import (
     Aggregate,
     Deduplicate,

@@ -20,9 +20,11 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery, MissingInputError
-from spark_jobs.lake import Lake, audit, halts
-from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.ledger import Totals
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.accounting.ledger import Totals
+from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.settings import Settings
 from spark_jobs.spark.settings import spark_settings
 from spark_jobs.spec import (

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import exists, open_table
+from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.spec import (
     Aggregate,
     Hopping,

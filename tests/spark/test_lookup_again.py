@@ -19,8 +19,9 @@ from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.batch.ranges import EPOCH
 from spark_jobs.batch.repair import plan_repair
 from spark_jobs.engine.driver import Driver
-from spark_jobs.lake import Lake, decisions
-from spark_jobs.lake.quarantine import QuarantineError, Selection, counted
+from spark_jobs.lake import Lake
+from spark_jobs.lake.tables import decisions
+from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, counted
 from spark_jobs.spec import (
     Aggregate,
     Deduplicate,

@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.batch.audit import Audit, look, plan_recount, recount
 from spark_jobs.lake import Lake
-from spark_jobs.lake.history import actions_at
-from spark_jobs.lake.maintenance import Maintained, Maintenance, Pace
-from spark_jobs.lake.reset import reset
-from spark_jobs.lake.retention import first_version
+from spark_jobs.lake.checkpoints.reset import reset
+from spark_jobs.lake.commit_records.history import actions_at
+from spark_jobs.lake.maintenance.retention import first_version
+from spark_jobs.lake.maintenance.tables import Maintained, Maintenance, Pace
 from spark_jobs.lake.settings import Retention
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import Pipeline
 from tests.support import lakes
 from tests.support.clicks import (
@@ -154,9 +154,9 @@ def test_a_stream_reads_compacted_files_in_order_of_arrival(spark: SparkSession,
 
 def maintain_in_parts(lake: Lake) -> None:
     """Draws together what is new, and cuts the log."""
-    from spark_jobs.lake.compaction import compact, data_files_of
-    from spark_jobs.lake.ledger_compaction import compact_ledger
-    from spark_jobs.lake.retention import cut_log
+    from spark_jobs.lake.accounting.ledger_compaction import compact_ledger
+    from spark_jobs.lake.maintenance.compaction import compact, data_files_of
+    from spark_jobs.lake.maintenance.retention import cut_log
 
     opened = open_table(lake, "bronze.clicks")
     new = [file for file in data_files_of(opened) if file.rows == 25]

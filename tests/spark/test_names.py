@@ -17,7 +17,7 @@ from spark_jobs.console.audit import audit_text
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.quality.added import added
 from spark_jobs.quality.frames import Streamed
 from spark_jobs.quality.suites import RowCheck

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.ledger import Totals
+from spark_jobs.lake.accounting.ledger import Totals
 from spark_jobs.spec import Files, Ingest, Join, Pipeline, Sink, Table, Watermark
 from tests.support import lakes, model
 from tests.support.outside import data_file, run, write_files

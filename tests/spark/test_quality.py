@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.history import ledger_rows
-from spark_jobs.lake.quality import Check
-from spark_jobs.lake.query import run
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commit_records.history import ledger_rows
+from spark_jobs.lake.tables.quality import Check
+from spark_jobs.lake.tables.query import run
 from spark_jobs.plan.quarantine import header_told
 from spark_jobs.quality import frames
 from spark_jobs.quality.checking import check

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.ledger import WARNING, Totals
+from spark_jobs.lake.accounting.ledger import WARNING, Totals
 from spark_jobs.quality.checking import check
 from spark_jobs.spec import (
     Between,

@@ -17,11 +17,12 @@ from pyspark.sql import SparkSession
 from spark_jobs.batch.replay import Done, ReplayRun, begin, plan_replay
 from spark_jobs.commits import changes, small
 from spark_jobs.engine.ingest import IngestQuery
-from spark_jobs.lake import Lake, audit
-from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.decisions import decisions_of
-from spark_jobs.lake.quarantine import Selection
-from spark_jobs.lake.replays import open_replay
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.accounting.replays import open_replay
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.tables.decisions import decisions_of
+from spark_jobs.lake.tables.quarantine import Selection
 from spark_jobs.spec import (
     Aggregate,
     Between,

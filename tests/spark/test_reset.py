@@ -12,12 +12,13 @@ from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill
 from spark_jobs.commits.changes import Append
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
-from spark_jobs.lake import Lake, audit
-from spark_jobs.lake.checkpoints import current_epoch, open_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.checkpoints.epochs import current_epoch, open_epoch
+from spark_jobs.lake.checkpoints.offsets import SourceEmptiedError
+from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.errors import CheckpointError, LedgerError
-from spark_jobs.lake.offsets import SourceEmptiedError
-from spark_jobs.lake.reset import reset
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table
 from tests.support import lakes
 from tests.support.clicks import (

@@ -18,7 +18,7 @@ from spark_jobs.batch import backfill, repair
 from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.batch.repair import plan_repair
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.pipelines import registry
 from spark_jobs.pipelines._registry import with_sources
 from spark_jobs.plan.logical import build

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import Aggregate, Pipeline, Select, Session, Sink, Table, TopN, Tumbling, Watermark, Where
 from tests.support import lakes
 

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine import pipeline as engine
 from spark_jobs.lake import Lake
-from spark_jobs.lake.appends import append_rows
+from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import LedgerError, RepeatedTasksError
-from spark_jobs.lake.stamps import decode
-from spark_jobs.lake.tables import history, open_table
+from spark_jobs.lake.tables.appends import append_rows
+from spark_jobs.lake.tables.opening import history, open_table
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spec import Deduplicate, Pipeline, Sink, Table, Watermark, Where

@@ -6,8 +6,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.stamps import Stamp
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.commit_records.stamps import Stamp
 from spark_jobs.spec import Aggregate, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark
 
 

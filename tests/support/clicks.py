@@ -19,7 +19,7 @@ from spark_jobs.batch import backfill, repair
 from spark_jobs.batch.audit import Audit, look, plan_recount, recount
 from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.lake import Lake
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import (
     Aggregate,
     Hopping,

@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
-from spark_jobs.lake import Lake, audit
-from spark_jobs.lake.checkpoints import current_epoch
-from spark_jobs.lake.history import ledger_rows
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commit_records.history import ledger_rows
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Definition, Join, Pipeline
 

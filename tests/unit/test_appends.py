@@ -13,11 +13,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
-from spark_jobs.lake import tables
-from spark_jobs.lake.appends import append, append_rows, place_files
-from spark_jobs.lake.durable import added_files
-from spark_jobs.lake.history import actions_at, commit_at
-from spark_jobs.lake.tables import open_or_create, open_table
+from spark_jobs.lake.commit_records.history import actions_at, commit_at
+from spark_jobs.lake.store.durable import added_files
+from spark_jobs.lake.tables import opening as tables
+from spark_jobs.lake.tables.appends import append, append_rows, place_files
+from spark_jobs.lake.tables.opening import open_or_create, open_table
 from tests.support.builders import a_lake
 
 TABLE = "gold.totals"

@@ -1,19 +1,19 @@
 """What a lake keeps beside its tables: an example of each form, written when it had that form, is read as it was meant.
 
 The examples are in `tests/archive/values`, with every field set. One is never changed: what no longer fits it needs a
-new form (`spark_jobs/lake/formats.py`), which is kept beside it, as `<class>-2.json`.
+new form (`spark_jobs/lake/store/formats.py`), which is kept beside it, as `<class>-2.json`.
 """
 
 from importlib import import_module
 from json import loads
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import pytest
 
 import spark_jobs.control
 import spark_jobs.lake
-from spark_jobs.lake.formats import Persisted
+from spark_jobs.lake.store.formats import Persisted
 
 VALUES = Path(__file__).parents[1] / "archive/values"
 
@@ -21,7 +21,7 @@ VALUES = Path(__file__).parents[1] / "archive/values"
 def kept() -> dict[str, type[Persisted]]:
     """Everything that outlives its process, by name."""
     for package in (spark_jobs.lake, spark_jobs.control):
-        for module in iter_modules(package.__path__, f"{package.__name__}."):
+        for module in walk_packages(package.__path__, f"{package.__name__}."):
             import_module(module.name)
     return {each.__name__.strip("_"): each for each in Persisted.__subclasses__()}
 

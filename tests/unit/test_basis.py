@@ -17,16 +17,16 @@ from spark_jobs.batch.revising import _found
 from spark_jobs.commits.changes import GONE, Revise
 from spark_jobs.commits.merging import CommitId
 from spark_jobs.commits.small import SmallCommits
-from spark_jobs.lake import swapping
-from spark_jobs.lake.basis import Basis, OutdatedPlanError, SupersededError
-from spark_jobs.lake.checkpoints import Starts, begin_epoch, current_epoch, fix_starts
-from spark_jobs.lake.claims import refuse_ended, take_over
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.checkpoints import swapping
+from spark_jobs.lake.checkpoints.claims import refuse_ended, take_over
+from spark_jobs.lake.checkpoints.epochs import Starts, begin_epoch, current_epoch, fix_starts
+from spark_jobs.lake.checkpoints.reset import reset, tables_of
+from spark_jobs.lake.checkpoints.swapping import Content, built_beside, remove_built, swap
+from spark_jobs.lake.commit_records.basis import Basis, OutdatedPlanError, SupersededError
+from spark_jobs.lake.commit_records.revisions import Revision, revisions
 from spark_jobs.lake.errors import CheckpointError
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.reset import reset, tables_of
-from spark_jobs.lake.revisions import Revision, revisions
-from spark_jobs.lake.swapping import Content, built_beside, remove_built, swap
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan.tables import RESERVED, aside
 from spark_jobs.spec import DefinitionError, Enrich, Sink
 from tests.support import lakes
@@ -194,7 +194,8 @@ class TestABackfill:
     def test_is_not_planned_while_a_reset_is_at_it(self, lake, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(
-                "spark_jobs.lake.reset.begin_next_epoch", lambda *_, **__: (_ for _ in ()).throw(OSError("full"))
+                "spark_jobs.lake.checkpoints.reset.begin_next_epoch",
+                lambda *_, **__: (_ for _ in ()).throw(OSError("full")),
             )
             with pytest.raises(OSError, match="full"):
                 reset(lake, a_pipeline(), empty_tables=True)
@@ -286,7 +287,7 @@ class TestARebuild:
                 begun.append(begin(*arguments, **named))
                 return begin(*mine, **of_mine)
 
-            monkeypatch.setattr("spark_jobs.lake.reset.begin_next_epoch", once_the_rebuild_has)
+            monkeypatch.setattr("spark_jobs.lake.checkpoints.reset.begin_next_epoch", once_the_rebuild_has)
             with pytest.raises(CheckpointError, match=r"has begun epoch 2 meanwhile.*Nothing is written in that epoch"):
                 reset(lake, CHANGED, empty_tables=True)
             return begun[0]

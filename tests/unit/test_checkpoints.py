@@ -9,15 +9,15 @@ from threading import Barrier
 import pytest
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import (
+from spark_jobs.lake.checkpoints.epochs import (
     Epoch,
     begin_epoch,
     current_epoch,
     delete_checkpoint,
     open_epoch,
 )
+from spark_jobs.lake.checkpoints.spark_log import newest_batch, query_id
 from spark_jobs.lake.errors import CheckpointError
-from spark_jobs.lake.spark_log import newest_batch, query_id
 from spark_jobs.spec import Files, Sink, Table, Watermark
 from tests.support.builders import a_lake, a_pipeline, an_ingest
 

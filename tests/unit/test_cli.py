@@ -23,7 +23,7 @@ from spark_jobs.control.acknowledgements import acknowledged
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse, beat
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import begin_epoch
+from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
 from spark_jobs.pipelines import UnknownPipelineError
 from spark_jobs.spec import DefinitionError, Where

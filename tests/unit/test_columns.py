@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs.control import monitor
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
+from spark_jobs.lake.checkpoints.epochs import begin_epoch, open_epoch
 from tests.support.builders import a_batch, a_lake, a_stamp, an_ingest, write
 from tests.support.deploying import deploy
 

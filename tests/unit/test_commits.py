@@ -7,7 +7,7 @@ from deltalake import Schema
 from spark_jobs.commits.changes import Append
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake.errors import LedgerError
-from spark_jobs.lake.tables import open_or_create, row_count
+from spark_jobs.lake.tables.opening import open_or_create, row_count
 from tests.support.builders import a_lake, a_stamp
 
 TABLE = "gold.hourly_sales"

@@ -5,16 +5,17 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from spark_jobs.lake import conditional, swapping
-from spark_jobs.lake.basis import OutdatedPlanError
-from spark_jobs.lake.checkpoints import begin_epoch
-from spark_jobs.lake.claims import take_over
-from spark_jobs.lake.conflicts import is_of_others
+from spark_jobs.lake.checkpoints import swapping
+from spark_jobs.lake.checkpoints.claims import take_over
+from spark_jobs.lake.checkpoints.epochs import begin_epoch
+from spark_jobs.lake.checkpoints.reset import empty
+from spark_jobs.lake.checkpoints.swapping import Content
+from spark_jobs.lake.commit_records import conditional
+from spark_jobs.lake.commit_records.basis import OutdatedPlanError
+from spark_jobs.lake.commit_records.conflicts import is_of_others
+from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.lake.errors import ConflictError, LakeUnavailableError
-from spark_jobs.lake.reset import empty
-from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.swapping import Content
-from spark_jobs.lake.tables import open_table, row_count
+from spark_jobs.lake.tables.opening import open_table, row_count
 from tests.support import lakes
 from tests.support.builders import a_lake, a_pipeline, write
 

@@ -14,9 +14,9 @@ from spark_jobs.control.monitor import look, mark_reported
 from spark_jobs.control.orders import NotDeployedError
 from spark_jobs.control.terms import FencedError
 from spark_jobs.job.loop import Fence
-from spark_jobs.lake.checkpoints import open_epoch
+from spark_jobs.lake.checkpoints.epochs import open_epoch
 from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError
-from spark_jobs.lake.records import Records, RecordTakenError
+from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.spec import Alerts, Sink
 from tests.support.builders import a_lake, a_pipeline, an_aggregate, an_ingest, write
 from tests.support.deploying import deploy

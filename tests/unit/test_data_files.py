@@ -11,10 +11,11 @@ import pytest
 
 from spark_jobs.cli import run_reporting_errors
 from spark_jobs.control import data_files, monitor
-from spark_jobs.lake import Lake, files
-from spark_jobs.lake.checkpoints import open_epoch
-from spark_jobs.lake.reset import reset
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import open_epoch
+from spark_jobs.lake.checkpoints.reset import reset
+from spark_jobs.lake.tables import files
+from spark_jobs.lake.tables.opening import open_table
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
 from tests.support.deploying import deploy
 

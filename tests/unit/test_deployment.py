@@ -17,7 +17,7 @@ from spark_jobs.control.deployment import Action, Found, Plan, StalePlanError, S
 from spark_jobs.control.deployment_text import as_text
 from spark_jobs.control.orders import Desired, Order
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import Epoch, begin_epoch, open_epoch
+from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.pipelines import registry, with_sources
 from spark_jobs.plan.changes import Change, Compatibility

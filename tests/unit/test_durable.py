@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
-from spark_jobs.lake.durable import create_object, force_commit
+from spark_jobs.lake.store.durable import create_object, force_commit
 from tests.support.builders import a_lake, write
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from spark_jobs.engine.failures import StoppedError, explained, root_cause
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import begin_epoch
+from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.errors import (
     ConcurrentDriverError,
     LakeUnavailableError,

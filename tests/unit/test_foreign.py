@@ -12,12 +12,12 @@ from spark_jobs.batch.audit import _remedy
 from spark_jobs.batch.planning import BackfillRefusedError, Target, plan_backfill
 from spark_jobs.batch.ranges import Range
 from spark_jobs.batch.repair import plan_repair
-from spark_jobs.lake import audit, foreign
-from spark_jobs.lake.checkpoints import begin_epoch
-from spark_jobs.lake.foreign import foreign_changes
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.revisions import Revision
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.accounting import audit, foreign
+from spark_jobs.lake.accounting.foreign import foreign_changes
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.checkpoints.epochs import begin_epoch
+from spark_jobs.lake.commit_records.revisions import Revision
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan import logical
 from spark_jobs.spec import Deduplicate, Join, Sink, Table, TopN, Watermark
 from tests.support import lakes

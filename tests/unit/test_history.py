@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from spark_jobs.lake import history
+from spark_jobs.lake.commit_records import history
+from spark_jobs.lake.commit_records.stamps import Stamp, decode
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.formats import FormatError
-from spark_jobs.lake.stamps import Stamp, decode
+from spark_jobs.lake.store.formats import FormatError
 from tests.support.builders import a_batch, a_lake, a_stamp, write
 
 

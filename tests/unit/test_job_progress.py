@@ -12,7 +12,7 @@ from spark_jobs.job import loop, process
 from spark_jobs.job.loop import Fence, _Running, has_committed
 from spark_jobs.job.process import Heart
 from spark_jobs.job.prometheus import PulseCollector
-from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
+from spark_jobs.lake.checkpoints.epochs import begin_epoch, open_epoch
 from tests.support.builders import a_lake, a_pipeline
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from spark_jobs.job.lag import LagMeter
-from spark_jobs.lake.offsets import table_read
-from spark_jobs.lake.spark_log import next_version
+from spark_jobs.lake.checkpoints.offsets import table_read
+from spark_jobs.lake.checkpoints.spark_log import next_version
 from tests.support.builders import a_lake, a_pipeline, an_ingest, write
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.lake.ledger import Totals
-from spark_jobs.lake.ledger import discrepancies as _discrepancies
+from spark_jobs.lake.accounting.ledger import Totals
+from spark_jobs.lake.accounting.ledger import discrepancies as _discrepancies
 from spark_jobs.plan.logical import build
 from tests.support.builders import a_batch, a_pipeline, a_running_total
 

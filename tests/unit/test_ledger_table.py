@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.lake import history
-from spark_jobs.lake.checkpoints import begin_epoch
-from spark_jobs.lake.ledger_compaction import compact_ledger
-from spark_jobs.lake.ledger_table import KeptCommits
-from spark_jobs.lake.offsets import read_between
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.accounting.ledger_compaction import compact_ledger
+from spark_jobs.lake.accounting.ledger_table import KeptCommits
+from spark_jobs.lake.checkpoints.epochs import begin_epoch
+from spark_jobs.lake.checkpoints.offsets import read_between
+from spark_jobs.lake.commit_records import history
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan.logical import build
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 

@@ -11,16 +11,17 @@ import pytest
 from deltalake import write_deltalake
 
 from spark_jobs.console.maintaining import done_text, plan_text
-from spark_jobs.lake import compaction, maintenance
-from spark_jobs.lake.checkpoints import Starts, begin_epoch, fix_starts
-from spark_jobs.lake.compaction import DataFile, compact, data_files_of, groups_to_compact
+from spark_jobs.lake.checkpoints.epochs import Starts, begin_epoch, fix_starts
+from spark_jobs.lake.commit_records.history import latest_version, ledger_rows
 from spark_jobs.lake.errors import LedgerError
-from spark_jobs.lake.history import latest_version, ledger_rows
-from spark_jobs.lake.maintenance import Maintenance, Pace
-from spark_jobs.lake.readers import Need, needs
-from spark_jobs.lake.retention import first_version
+from spark_jobs.lake.maintenance import compaction
+from spark_jobs.lake.maintenance import tables as maintenance
+from spark_jobs.lake.maintenance.compaction import DataFile, compact, data_files_of, groups_to_compact
+from spark_jobs.lake.maintenance.readers import Need, needs
+from spark_jobs.lake.maintenance.retention import first_version
+from spark_jobs.lake.maintenance.tables import Maintenance, Pace
 from spark_jobs.lake.settings import Retention
-from spark_jobs.lake.tables import open_table, row_count
+from spark_jobs.lake.tables.opening import open_table, row_count
 from spark_jobs.spec import Enrich, Table
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 

@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli.application import app
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints import current_epoch, open_epoch
-from spark_jobs.lake.errors import CheckpointError, MissingTableError
-from spark_jobs.lake.moving import (
+from spark_jobs.lake.checkpoints.epochs import current_epoch, open_epoch
+from spark_jobs.lake.checkpoints.moving import (
     AdoptionRefusedError,
     _as_uri,
     _plain,
@@ -19,7 +18,8 @@ from spark_jobs.lake.moving import (
     refuse_moved,
     that_have_run,
 )
-from spark_jobs.lake.spark_log import file_entries
+from spark_jobs.lake.checkpoints.spark_log import file_entries
+from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.spec import Files, Sink
 from tests.support import lakes
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
@@ -94,7 +94,7 @@ def test_an_adoption_that_is_interrupted_is_none_and_can_be_repeated(moved, monk
             calls.append(arguments)
             return replace(*arguments)
 
-        from spark_jobs.lake import moving
+        from spark_jobs.lake.checkpoints import moving
 
         replace = moving.replace_object
         patch.setattr(moving, "replace_object", once)
@@ -246,6 +246,6 @@ def test_of_all_that_have_run_the_registered_definition_counts(moved):
 def test_all_that_have_run_are_refused_where_one_cannot_be_read(moved, monkeypatch):
     epoch = current_epoch(moved, "ingest_sales")
     other = epoch.model_copy(update={"definition": epoch.definition.replace('"ingest"', '"of a later version"')})
-    monkeypatch.setattr("spark_jobs.lake.moving.current_epochs", lambda _: {"ingest_sales": other})
+    monkeypatch.setattr("spark_jobs.lake.checkpoints.moving.current_epochs", lambda _: {"ingest_sales": other})
     with pytest.raises(CheckpointError, match=r"`ingest_sales`.*not registered.*Nothing was changed.*path of a file"):
         that_have_run(moved, [])

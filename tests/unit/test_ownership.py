@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_jobs.cli.application import app
-from spark_jobs.lake import ownership
-from spark_jobs.lake.checkpoints import begin_epoch, open_epoch
+from spark_jobs.lake.checkpoints import ownership
+from spark_jobs.lake.checkpoints.epochs import begin_epoch, open_epoch
+from spark_jobs.lake.checkpoints.ownership import Owner, give_back, own, records, refuse_lost, refuse_others
+from spark_jobs.lake.checkpoints.reset import refuse_tables_of_others, reset
 from spark_jobs.lake.errors import CheckpointError
-from spark_jobs.lake.ownership import Owner, give_back, own, records, refuse_lost, refuse_others
-from spark_jobs.lake.reset import refuse_tables_of_others, reset
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import Sink
 from tests.support.builders import a_lake, a_pipeline, a_stamp, write
 
@@ -148,7 +148,9 @@ def test_a_reset_that_died_before_it_gave_a_table_back_keeps_nobody_out(lake, mo
     begun(lake, FIRST)
     open_table(lake, "gold.hourly_sales").delete()
     with monkeypatch.context() as patch:
-        patch.setattr("spark_jobs.lake.reset.give_back", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        patch.setattr(
+            "spark_jobs.lake.checkpoints.reset.give_back", lambda *_: (_ for _ in ()).throw(OSError("killed"))
+        )
         with pytest.raises(OSError, match="killed"):
             reset(lake, a_pipeline(sink=Sink("gold.elsewhere")), empty_tables=False)
     assert owner(lake) == "hourly_sales"

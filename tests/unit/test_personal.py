@@ -10,9 +10,9 @@ import pytest
 from spark_jobs.documentation.places import page_path
 from spark_jobs.documentation.publishing import publish_pages
 from spark_jobs.engine.failures import Words, explained
-from spark_jobs.lake import broken_expectations, quality
-from spark_jobs.lake.quarantine import Selection, samples
-from spark_jobs.lake.query import run
+from spark_jobs.lake.tables import broken_expectations, quality
+from spark_jobs.lake.tables.quarantine import Selection, samples
+from spark_jobs.lake.tables.query import run
 from spark_jobs.plan.personal import PersonalColumns
 from spark_jobs.plan.quarantine import HEADER, header_told
 from spark_jobs.quality.checking import check

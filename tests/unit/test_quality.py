@@ -20,10 +20,11 @@ from spark_jobs.console.reports import print_late
 from spark_jobs.control import monitor
 from spark_jobs.documentation.places import page_path
 from spark_jobs.documentation.publishing import publish_pages
-from spark_jobs.lake import Lake, quality, watermarks
-from spark_jobs.lake.checkpoints import begin_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.query import run
+from spark_jobs.lake.tables import quality, watermarks
+from spark_jobs.lake.tables.query import run
 from spark_jobs.pipelines import load_file
 from spark_jobs.quality.checking import check
 from spark_jobs.quality.suites import suite_of

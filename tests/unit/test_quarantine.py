@@ -15,19 +15,21 @@ from spark_jobs.batch.lookup_again import plan_lookup
 from spark_jobs.batch.replay import ReplayRefusedError, begin, plan_replay
 from spark_jobs.cli import app
 from spark_jobs.control import replaying
-from spark_jobs.lake import Lake, audit, decisions
-from spark_jobs.lake.appends import append
-from spark_jobs.lake.checkpoints import begin_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.accounting.ledger_compaction import compact_ledger
+from spark_jobs.lake.accounting.replays import commits_of, open_replay, records
+from spark_jobs.lake.checkpoints.epochs import begin_epoch
+from spark_jobs.lake.commit_records.history import newest_numbered
+from spark_jobs.lake.commit_records.replayed import Replayed, decode_replay
+from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
-from spark_jobs.lake.history import newest_numbered
-from spark_jobs.lake.ledger import LedgerEntry
-from spark_jobs.lake.ledger_compaction import compact_ledger
-from spark_jobs.lake.quarantine import QuarantineError, Selection, counted, masked, samples, selected
-from spark_jobs.lake.readers import Need, needs
-from spark_jobs.lake.replayed import Replayed, decode_replay
-from spark_jobs.lake.replays import commits_of, open_replay, records
-from spark_jobs.lake.stamps import decode
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.maintenance.readers import Need, needs
+from spark_jobs.lake.tables import decisions
+from spark_jobs.lake.tables.appends import append
+from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, counted, masked, samples, selected
 from spark_jobs.plan.quarantine import INSIDE_QUOTES, REPEATED_HEADER
 from spark_jobs.spec import Enrich, Files, Kafka
 from spark_jobs.spec.personal import MASK

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
-from spark_jobs.lake import query, watermarks
-from spark_jobs.lake.query import QueryError
+from spark_jobs.lake.tables import query, watermarks
+from spark_jobs.lake.tables.query import QueryError
 from tests.support.builders import a_lake, write
 
 NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from spark_jobs.console import reports
+from spark_jobs.lake.commit_records.history import EpochLedger
 from spark_jobs.lake.errors import MissingTableError
-from spark_jobs.lake.history import EpochLedger
-from spark_jobs.lake.inventory import TableSummary
+from spark_jobs.lake.tables.inventory import TableSummary
 from spark_jobs.plan.equations import BY_FATE
 from spark_jobs.plan.logical import build
 from tests.support.builders import a_batch, a_lake, a_pipeline, write

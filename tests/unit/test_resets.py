@@ -4,12 +4,12 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.control import orders
-from spark_jobs.lake import reset as module
-from spark_jobs.lake.checkpoints import begin_epoch, current_epoch, open_epoch
-from spark_jobs.lake.claims import Claim
+from spark_jobs.lake.checkpoints import reset as module
+from spark_jobs.lake.checkpoints.claims import Claim
+from spark_jobs.lake.checkpoints.epochs import begin_epoch, current_epoch, open_epoch
+from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.errors import CheckpointError
-from spark_jobs.lake.reset import reset
-from spark_jobs.lake.tables import open_table, row_count
+from spark_jobs.lake.tables.opening import open_table, row_count
 from spark_jobs.spec import Sink
 from tests.support.builders import a_lake, a_pipeline, a_stamp, write
 from tests.support.deploying import deploy

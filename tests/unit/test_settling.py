@@ -7,11 +7,11 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from spark_jobs.batch.planning import Target
-from spark_jobs.lake.basis import Basis, OutdatedPlanError
-from spark_jobs.lake.checkpoints import begin_epoch
-from spark_jobs.lake.reset import reset
-from spark_jobs.lake.settling import late_rows, replayed_rows
-from spark_jobs.lake.tables import open_table
+from spark_jobs.lake.accounting.settling import late_rows, replayed_rows
+from spark_jobs.lake.checkpoints.epochs import begin_epoch
+from spark_jobs.lake.checkpoints.reset import reset
+from spark_jobs.lake.commit_records.basis import Basis, OutdatedPlanError
+from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan import logical
 from tests.support import lakes
 from tests.support.builders import a_lake, a_pipeline, write

@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.lake import Lake, tables, watermarks
-from spark_jobs.lake.appends import append_rows
-from spark_jobs.lake.checkpoints import open_epoch
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import open_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
-from spark_jobs.lake.inventory import summaries
+from spark_jobs.lake.tables import opening as tables
+from spark_jobs.lake.tables import watermarks
+from spark_jobs.lake.tables.appends import append_rows
+from spark_jobs.lake.tables.inventory import summaries
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
 
 

@@ -34,9 +34,10 @@ from spark_jobs.control.deployment import deploy_again
 from spark_jobs.control.launchers import driver_arguments, is_driver, kill_group, terminate
 from spark_jobs.control.orders import Ordered
 from spark_jobs.control.pulse import Pulse
-from spark_jobs.lake import Lake, tables
+from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.tables import opening as tables
 
 PIPELINES = ("ingest_sales", "top_products", "top_products_live", "shop_totals")
 

@@ -1,0 +1,1 @@
+"""What ingests read, looked at without a JVM: folders and Kafka."""

@@ -1,0 +1,66 @@
+"""Who still needs which versions of a table: streams that read it, plans that look columns up in it, and replays of a
+quarantine that have not ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_jobs.lake.accounting.replays import open_replay
+from spark_jobs.lake.checkpoints.epochs import Epoch, running_definitions, starts_of
+from spark_jobs.lake.checkpoints.offsets import table_read
+from spark_jobs.lake.checkpoints.spark_log import place
+from spark_jobs.lake.commit_records.history import newest_batch, newest_ledger_rows
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.location import Lake
+from spark_jobs.plan import logical as plan
+from spark_jobs.plan.tables import beside
+from spark_jobs.spec import Definition, Pipeline
+
+
+@dataclass(frozen=True)
+class Need:
+    """A version of a table that must stay readable.
+
+    Attributes:
+        version: this one and all that came after it.
+        reader: the pipeline that needs it.
+    """
+
+    version: int
+    reader: str
+
+
+def needs(lake: Lake) -> Mapping[str, Need]:
+    """Table -> the oldest version that a pipeline needs of it: where its newest batch but one ended.
+
+    The newest may have to run again, as after a crash.
+    """
+    found: dict[str, Need] = {}
+    for name, (epoch, definition) in running_definitions(lake).items():
+        for table, version in _needed(lake, name, epoch, definition).items():
+            if table not in found or version < found[table].version:
+                found[table] = Need(version, name)
+    return found
+
+
+def _needed(lake: Lake, name: str, epoch: Epoch, definition: Definition) -> dict[str, int]:
+    if not isinstance(definition, Pipeline):
+        replay = open_replay(lake, name)
+        return {beside(definition.sink.table, "quarantine"): replay.version} if replay is not None else {}
+    starts = starts_of(lake, epoch)
+    versions = dict(starts.versions) if starts else {}
+    try:
+        rows = newest_ledger_rows(lake, definition.sink.table, name, epoch.number, 2)
+        if not rows and (newest := newest_batch(lake, definition.sink.table, name, epoch.number)):
+            rows = [newest]
+    except MissingTableError:
+        return versions
+    if len(rows) > 1:
+        for source, offset in rows[0][1].sources.items():
+            table = table_read(source, definition)
+            if table is not None and offset:
+                versions[table] = place(offset)[0]
+    for step in plan.build(definition).lookups:
+        taken = [entry.reads[step.table][0] for _, entry in rows if step.table in entry.reads]
+        if taken:
+            versions[step.table] = min(taken)
+    return versions
