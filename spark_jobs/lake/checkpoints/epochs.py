@@ -33,7 +33,7 @@ class Epoch(Persisted):
         begun_at: when the epoch began.
         tables_emptied: whether all rows of the pipeline's tables are of this epoch.
         cut_us: windows that end at or before it are computed in batch, microseconds since 1970; None: none is.
-        claimed: under which number its result was claimed for it (`lake/claims.py`); who claims the table afterwards
+        claimed: under which number its result was claimed for it (`claims.py`); who claims the table afterwards
             ends the epoch, whether it had begun or not. None: it had not to be claimed.
     """
 

@@ -2,7 +2,7 @@
 
 A plan of a backfill, a repair or a rebuild is made, shown, and carried out minutes later. Meanwhile another command may
 have begun a new epoch, revised the same table or replaced it. Transaction ids in the log of each table of a pipeline
-tell, and each commit carries those that it rests on (`lake/conditional.py`).
+tell, and each commit carries those that it rests on (`conditional.py`).
 
 - `<pipeline>/<table>/revisions/<epoch>` is moved on by each revision of the epoch's rows. Who ends the epoch leaves a
   tombstone in it.
