@@ -20,10 +20,10 @@ from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.checkpoints.epochs import Starts, begin_epoch, fix_starts
 from spark_jobs.lake.commit_records.history import epoch_ledger
 from spark_jobs.lake.commit_records.stamps import Role, Stamp
-from spark_jobs.lake.maintenance.tables import Maintenance, Pace
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables import inventory
 from spark_jobs.lake.tables.opening import open_or_create
+from spark_jobs.operations.maintain.execute import Maintenance, Pace
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Aggregate, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark
 

@@ -80,7 +80,7 @@ def replay_quarantine() -> None:
     @task.short_circuit
     def report() -> dict[str, Any]:
         """What would be read, by reason; nothing, which skips the rest, where there is nothing to decide."""
-        from spark_jobs.control.replaying import asked_for, look
+        from spark_jobs.operations.replay.asking import asked_for, look
 
         params = get_current_context()["params"]
         # What is set aside after this report is not what the person approves.

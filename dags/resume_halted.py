@@ -77,8 +77,8 @@ def resume_halted() -> None:
     @task
     def carry_out(found: dict[str, Any], response: dict[str, Any]) -> None:
         """In the name of the person who has answered."""
-        from spark_jobs.control.decided import await_carried_out
         from spark_jobs.lake.checkpoints import halts
+        from spark_jobs.operations.resume.execute import await_carried_out
 
         params, lake, answer = get_current_context()["params"], this_lake(), answer_of(response)
         with reporting_errors():

@@ -229,7 +229,7 @@ class Replay(BatchCommand):
 
     def arguments(self, context: Any) -> Sequence[str]:
         """The command, without `tidemark`; skips what was rejected."""
-        from spark_jobs.control.replaying import reject
+        from spark_jobs.operations.replay.asking import reject
         from tidemark_dags.approvals import answer_of
 
         params, task = context["params"], context["ti"]

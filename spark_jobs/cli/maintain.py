@@ -21,8 +21,8 @@ def maintain(
 ) -> None:
     """Compact small files, keep the ledger, cut logs and remove what nothing needs any more; streams may run."""
     from spark_jobs.console.maintaining import plan_text, run_maintenance
-    from spark_jobs.lake.maintenance.tables import Maintenance
     from spark_jobs.lake.tables.opening import exists
+    from spark_jobs.operations.maintain.execute import Maintenance
 
     where = lake_of(lake)
     for name in names or ():

@@ -34,9 +34,9 @@ def quarantine(
     samples: Annotated[int, typer.Option("--samples", min=0, help="Show so many rows of each reason.")] = 3,
 ) -> None:
     """Show what was set aside: how many rows for each reason, since when, and some of them."""
-    from spark_jobs.batch.ranges import instant, us
     from spark_jobs.console import reports
     from spark_jobs.lake.tables import quarantine as kept
+    from spark_jobs.recompute.ranges import instant, us
 
     definition, where = one(pipeline), lake_of(lake)
     since_us = us(instant("--since", since)) if since is not None else None
@@ -67,9 +67,9 @@ def replay(
     Rows of an ingest are read again, by its rules as they are now, and go to bronze. Events of a pipeline are looked up
     again, and counted.
     """
-    from spark_jobs.batch.ranges import instant, us
     from spark_jobs.control import batch_reports
     from spark_jobs.lake.tables.quarantine import Selection
+    from spark_jobs.recompute.ranges import instant, us
     from spark_jobs.spec import Ingest
 
     definition, where, who = one(pipeline), lake_of(lake), by or getpass.getuser()
@@ -88,8 +88,8 @@ def replay(
 def _read_again(
     lake: "Lake", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
-    from spark_jobs.batch.replay import plan_replay
     from spark_jobs.console.quarantine import replay_text, run_replay
+    from spark_jobs.operations.replay.execute import plan_replay
 
     plan = plan_replay(lake, definition, selection)
     out.print(replay_text(plan), highlight=False, markup=False, soft_wrap=True)
@@ -107,8 +107,8 @@ def _read_again(
 def _look_up_again(
     lake: "Lake", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
-    from spark_jobs.batch.lookup_again import plan_lookup
     from spark_jobs.console.quarantine import lookup_text, run_lookup
+    from spark_jobs.operations.replay.lookup import plan_lookup
 
     plan = plan_lookup(lake, definition, selection)
     out.print(lookup_text(plan), highlight=False, markup=False, soft_wrap=True)

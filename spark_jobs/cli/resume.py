@@ -33,8 +33,8 @@ def resume(
     ),
 ) -> None:
     """Decide how a pipeline goes on that a broken rule has halted: try the batch again, or set rows aside."""
-    from spark_jobs.control.decided import await_carried_out
     from spark_jobs.lake.checkpoints import halts
+    from spark_jobs.operations.resume.execute import await_carried_out
 
     if skip and quarantine:
         raise DefinitionError(

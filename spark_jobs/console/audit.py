@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from spark_jobs.batch.audit import Audit, look, plan_recount, recount
-from spark_jobs.batch.ranges import Range
 from spark_jobs.console.running import session
 from spark_jobs.lake import Lake
+from spark_jobs.operations.audit.execute import Audit, look, plan_recount, recount
+from spark_jobs.recompute.ranges import Range
 from spark_jobs.spec import Definition
 
 

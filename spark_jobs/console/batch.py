@@ -6,14 +6,15 @@ from datetime import timedelta
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark_jobs.batch import backfill, repair
-from spark_jobs.batch.backfill import Done
-from spark_jobs.batch.planning import BackfillPlan, Read, Slice, Target
-from spark_jobs.batch.ranges import EPOCH, shown
-from spark_jobs.batch.repair import RepairPlan
 from spark_jobs.console.running import session
 from spark_jobs.console.tasks import showing_tasks
 from spark_jobs.control.batch_reports import BatchReport
+from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.operations.backfill.execute import Done
+from spark_jobs.operations.repair import execute as repair
+from spark_jobs.operations.repair.execute import RepairPlan
+from spark_jobs.recompute.ranges import EPOCH, shown
+from spark_jobs.recompute.target import BackfillPlan, Read, Slice, Target
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 

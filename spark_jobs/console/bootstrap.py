@@ -7,10 +7,6 @@ from collections.abc import Iterator
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark_jobs.batch import bootstrap
-from spark_jobs.batch.backfill import Done
-from spark_jobs.batch.bootstrap import BootstrapPlan
-from spark_jobs.batch.ranges import shown
 from spark_jobs.console.batch import counted, done_text, reads_text
 from spark_jobs.console.live import Progress
 from spark_jobs.console.running import report_failures, session
@@ -20,6 +16,10 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import Totals
 from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.commit_records.history import ledger_rows
+from spark_jobs.operations.backfill.execute import Done
+from spark_jobs.operations.bootstrap import execute as bootstrap
+from spark_jobs.operations.bootstrap.execute import BootstrapPlan
+from spark_jobs.recompute.ranges import shown
 from spark_jobs.spec import Pipeline
 
 

@@ -4,10 +4,6 @@ from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 
-from spark_jobs.batch.lookup_again import LookedUp, LookupPlan, execute
-from spark_jobs.batch.ranges import shown
-from spark_jobs.batch.repair import plan_repair
-from spark_jobs.batch.replay import Done, ReplayPlan, ReplayRun, begin, plan_replay
 from spark_jobs.console.batch import repaired
 from spark_jobs.console.running import session
 from spark_jobs.console.tasks import showing_tasks
@@ -15,7 +11,11 @@ from spark_jobs.control.batch_reports import BatchReport
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.tables.quarantine import described
+from spark_jobs.operations.repair.execute import plan_repair
+from spark_jobs.operations.replay.execute import Done, ReplayPlan, ReplayRun, begin, plan_replay
+from spark_jobs.operations.replay.lookup import LookedUp, LookupPlan, execute
 from spark_jobs.plan.quarantine import NOT_AGAIN
+from spark_jobs.recompute.ranges import shown
 from spark_jobs.spec import Definition
 
 

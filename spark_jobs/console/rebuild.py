@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from spark_jobs.batch import rebuild
-from spark_jobs.batch.ranges import shown
-from spark_jobs.batch.rebuild import Comparison, Prospect, RebuildPlan
 from spark_jobs.console.batch import reads_text
 from spark_jobs.console.bootstrap import finish
 from spark_jobs.console.running import session
@@ -17,6 +14,9 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.checkpoints.swapping import remove_built
 from spark_jobs.lake.settings import Retention
+from spark_jobs.operations.rebuild import execute as rebuild
+from spark_jobs.operations.rebuild.execute import Comparison, Prospect, RebuildPlan
+from spark_jobs.recompute.ranges import shown
 from spark_jobs.spec import Pipeline
 
 

@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.text import Text
 
-from spark_jobs.batch.bootstrap import compute_history
 from spark_jobs.console.live import Progress, progress_table, tell_failure
 from spark_jobs.console.plain import PlainConsole
 from spark_jobs.console.priority import step_aside
@@ -31,6 +30,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.commit_records.history import EpochLedger
 from spark_jobs.lake.settings import Settings
+from spark_jobs.operations.bootstrap.execute import compute_history
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical as plan
 from spark_jobs.spark.session import SessionLostError, SessionStartError, build_session, why_ended

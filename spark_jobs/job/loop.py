@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch.bootstrap import compute_history
 from spark_jobs.control import orders, terms
 from spark_jobs.control.pulse import Figures, PipelinePulse, State
 from spark_jobs.control.terms import FencedError
@@ -25,6 +24,7 @@ from spark_jobs.lake.checkpoints.halts import HaltedError
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.store.health import refuse_vanished
+from spark_jobs.operations.bootstrap.execute import compute_history
 from spark_jobs.spark.session import SessionLostError, why_ended
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import rebuild
-from spark_jobs.batch.replay import begin, plan_replay
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.checkpoints.swapping import built_beside
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import Selection
+from spark_jobs.operations.rebuild import execute as rebuild
+from spark_jobs.operations.replay.execute import begin, plan_replay
 from tests.chaos import kills
 from tests.spark import test_bootstrap as bootstraps
 from tests.spark import test_replay as replays

@@ -45,7 +45,7 @@ from datetime import timedelta
 from rich.console import Console
 from spark_jobs.console.maintaining import run_maintenance
 from spark_jobs.lake import Lake
-from spark_jobs.lake.maintenance.tables import Maintenance, Pace
+from spark_jobs.operations.maintain.execute import Maintenance, Pace
 
 run_maintenance(Console(), Maintenance(Lake(sys.argv[1]), pace=Pace(quiet=timedelta(seconds=5))), ())
 """

@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import bootstrap, rebuild
-from spark_jobs.batch.bootstrap import plan_bootstrap
-from spark_jobs.batch.rebuild import plan_rebuild
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.checkpoints.swapping import built_beside, remove_built
+from spark_jobs.operations.bootstrap import execute as bootstrap
+from spark_jobs.operations.bootstrap.execute import plan_bootstrap
+from spark_jobs.operations.rebuild import execute as rebuild
+from spark_jobs.operations.rebuild.execute import plan_rebuild
 from tests.spark.test_bootstrap import assert_sound, dies_after, expected, rebuilt, run, with_aggregate
 from tests.support.clicks import HOPPING, MEASURES, assert_same, events, feed, pipeline, run_repair, table
 from tests.support.minio import Minio

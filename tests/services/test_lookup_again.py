@@ -8,12 +8,12 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import repair
-from spark_jobs.batch.lookup_again import execute, plan_lookup
-from spark_jobs.batch.repair import plan_repair
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.quarantine import Selection
+from spark_jobs.operations.repair import execute as repair
+from spark_jobs.operations.repair.execute import plan_repair
+from spark_jobs.operations.replay.lookup import execute, plan_lookup
 from tests.spark.test_enrich import sales
 from tests.spark.test_lookup_again import pipeline, set_aside, windows
 from tests.support import lakes

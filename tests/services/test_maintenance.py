@@ -9,9 +9,9 @@ import pyarrow as pa
 from spark_jobs.lake import Lake
 from spark_jobs.lake.commit_records.history import commits_between
 from spark_jobs.lake.maintenance.retention import first_version
-from spark_jobs.lake.maintenance.tables import Maintenance, Pace
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.maintain.execute import Maintenance, Pace
 from tests.support import lakes
 from tests.support.minio import Minio
 

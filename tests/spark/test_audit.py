@@ -10,12 +10,12 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import backfill
-from spark_jobs.batch.audit import Audit, look, plan_recount
-from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.console.audit import audit_text, summary
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.audit.execute import Audit, look, plan_recount
+from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.recompute.target import plan_backfill
 from spark_jobs.spec import Deduplicate, Pipeline, Session, Sink, Table, Watermark
 from tests.support import lakes
 from tests.support.clicks import (
@@ -165,7 +165,7 @@ def test_rows_that_can_no_longer_be_recounted_are_not_sound(windows: Lake, spark
 
 def test_a_range_before_the_first_event_is_not_recounted_and_says_so(windows: Lake, spark: SparkSession) -> None:
     lake, definition = windows, pipeline()
-    from spark_jobs.batch.ranges import Range
+    from spark_jobs.recompute.ranges import Range
 
     asked = Range.between(datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2, tzinfo=UTC))
     planned = plan_recount(lake, definition, asked, look(lake, definition))

@@ -14,9 +14,6 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import backfill, planning
-from spark_jobs.batch.comparing import TableComparison
-from spark_jobs.batch.planning import plan_backfill
 from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.small import SmallCommits
@@ -25,6 +22,10 @@ from spark_jobs.lake.accounting import settling
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.errors import ConflictError
+from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.recompute import target as planning
+from spark_jobs.recompute.differences import TableComparison
+from spark_jobs.recompute.target import plan_backfill
 from tests.support import lakes
 from tests.support.clicks import (
     BEGIN,

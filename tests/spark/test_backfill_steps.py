@@ -16,13 +16,13 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import audit
-from spark_jobs.batch.planning import BackfillRefusedError, NotComparableError
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.maintenance.retention import cut_log
 from spark_jobs.lake.tables.files import MissingFilesError
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.audit import execute as audit
+from spark_jobs.recompute.target import BackfillRefusedError, NotComparableError
 from spark_jobs.spec import (
     Aggregate,
     Deduplicate,

@@ -12,9 +12,6 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import audit, bootstrap, rebuild
-from spark_jobs.batch.bootstrap import BootstrapRefusedError, plan_bootstrap
-from spark_jobs.batch.rebuild import plan_rebuild
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import swapping
@@ -24,6 +21,11 @@ from spark_jobs.lake.checkpoints.swapping import built_beside, remove_built
 from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.commit_records.revisions import revisions
 from spark_jobs.lake.errors import CutNotReachedError
+from spark_jobs.operations.audit import execute as audit
+from spark_jobs.operations.bootstrap import execute as bootstrap
+from spark_jobs.operations.bootstrap.execute import BootstrapRefusedError, plan_bootstrap
+from spark_jobs.operations.rebuild import execute as rebuild
+from spark_jobs.operations.rebuild.execute import plan_rebuild
 from spark_jobs.spec import Hopping, Pipeline, Session, Tumbling
 from tests.support import lakes
 from tests.support.clicks import (

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import repair
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import Totals
+from spark_jobs.operations.repair import execute as repair
 from spark_jobs.plan.logical import build
 from spark_jobs.spec import Aggregate, Files, Ingest, Late, Pipeline, Select, Sink, Table, Tumbling, Watermark
 from tests.support import lakes

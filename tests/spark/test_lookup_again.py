@@ -13,15 +13,17 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch import audit, backfill, repair
-from spark_jobs.batch.lookup_again import LookedUp, execute, plan_lookup
-from spark_jobs.batch.planning import plan_backfill
-from spark_jobs.batch.ranges import EPOCH
-from spark_jobs.batch.repair import plan_repair
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import decisions
 from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, counted
+from spark_jobs.operations.audit import execute as audit
+from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.operations.repair import execute as repair
+from spark_jobs.operations.repair.execute import plan_repair
+from spark_jobs.operations.replay.lookup import LookedUp, execute, plan_lookup
+from spark_jobs.recompute.ranges import EPOCH
+from spark_jobs.recompute.target import plan_backfill
 from spark_jobs.spec import (
     Aggregate,
     Deduplicate,
@@ -343,10 +345,10 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
         raise KeyboardInterrupt
 
     if point == "mark":
-        monkeypatch.setattr("spark_jobs.batch.lookup_again.mark_replayed", dies)
+        monkeypatch.setattr("spark_jobs.operations.replay.lookup.mark_replayed", dies)
     else:
         # The result has the events, and nothing says so yet.
-        monkeypatch.setattr("spark_jobs.batch.planning.settle", dies)
+        monkeypatch.setattr("spark_jobs.recompute.target.settle", dies)
     with pytest.raises(KeyboardInterrupt):
         replay(spark, lake, definition)
     monkeypatch.undo()

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch.audit import Audit, look, plan_recount, recount
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.history import actions_at
 from spark_jobs.lake.maintenance.retention import first_version
-from spark_jobs.lake.maintenance.tables import Maintained, Maintenance, Pace
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.audit.execute import Audit, look, plan_recount, recount
+from spark_jobs.operations.maintain.execute import Maintained, Maintenance, Pace
 from spark_jobs.spec import Pipeline
 from tests.support import lakes
 from tests.support.clicks import (

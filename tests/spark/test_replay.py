@@ -14,7 +14,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch.replay import Done, ReplayRun, begin, plan_replay
 from spark_jobs.commits import changes, small
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
@@ -23,6 +22,7 @@ from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.tables.decisions import decisions_of
 from spark_jobs.lake.tables.quarantine import Selection
+from spark_jobs.operations.replay.execute import Done, ReplayRun, begin, plan_replay
 from spark_jobs.spec import (
     Aggregate,
     Between,

@@ -8,7 +8,6 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch.planning import BackfillRefusedError, plan_backfill
 from spark_jobs.commits.changes import Append
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
@@ -19,6 +18,7 @@ from spark_jobs.lake.checkpoints.offsets import SourceEmptiedError
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.errors import CheckpointError, LedgerError
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.recompute.target import BackfillRefusedError, plan_backfill
 from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table
 from tests.support import lakes
 from tests.support.clicks import (

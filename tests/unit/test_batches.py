@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from spark_jobs.batch import batches
-from spark_jobs.batch.batches import NEVER_US, Batches, batches_of
-from spark_jobs.batch.planning import Target
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
+from spark_jobs.recompute import recorded_batches as batches
+from spark_jobs.recompute.recorded_batches import NEVER_US, Batches, batches_of
+from spark_jobs.recompute.target import Target
 from spark_jobs.spec import Deduplicate, Watermark
 from tests.support import lakes
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from spark_jobs.cli import app
 from spark_jobs.control import monitor, pulse, status, terms
 from spark_jobs.control.awaiting import DeployError, await_running
-from spark_jobs.control.decided import await_carried_out
 from spark_jobs.control.deployment import plan
 from spark_jobs.control.pulse import PipelinePulse, Pulse
 from spark_jobs.lake.checkpoints import halts
@@ -18,6 +17,7 @@ from spark_jobs.lake.checkpoints.epochs import begin_epoch, open_epoch
 from spark_jobs.lake.checkpoints.halts import Halt, HaltedError, NotHaltedError
 from spark_jobs.lake.errors import ConcurrentDriverError
 from spark_jobs.lake.tables.decisions import decisions_of
+from spark_jobs.operations.resume.execute import await_carried_out
 from spark_jobs.spec import DefinitionError
 from tests.support.builders import a_batch, a_lake, a_stamp, an_ingest, write
 from tests.support.deploying import deploy

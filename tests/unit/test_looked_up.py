@@ -10,16 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jobs.batch.eras import eras, refuse_made_anew
-from spark_jobs.batch.planning import NotComparableError, Target
-from spark_jobs.batch.repair import plan_repair
-from spark_jobs.control import replaying
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.settling import mark_replayed
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import Selection, counted, samples
+from spark_jobs.operations.repair.execute import plan_repair
+from spark_jobs.operations.replay import asking as replaying
 from spark_jobs.pipelines import registry
+from spark_jobs.recompute.lookup_versions import eras, refuse_made_anew
+from spark_jobs.recompute.target import NotComparableError, Target
 from spark_jobs.spec import Enrich, Pipeline
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 

@@ -15,13 +15,13 @@ from spark_jobs.lake.checkpoints.epochs import Starts, begin_epoch, fix_starts
 from spark_jobs.lake.commit_records.history import latest_version, ledger_rows
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.maintenance import compaction
-from spark_jobs.lake.maintenance import tables as maintenance
 from spark_jobs.lake.maintenance.compaction import DataFile, compact, data_files_of, groups_to_compact
 from spark_jobs.lake.maintenance.readers import Need, needs
 from spark_jobs.lake.maintenance.retention import first_version
-from spark_jobs.lake.maintenance.tables import Maintenance, Pace
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.opening import open_table, row_count
+from spark_jobs.operations.maintain import execute as maintenance
+from spark_jobs.operations.maintain.execute import Maintenance, Pace
 from spark_jobs.spec import Enrich, Table
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 

@@ -20,7 +20,6 @@ from sqlglot import exp
 from typer.testing import CliRunner
 
 from spark_jobs import spec
-from spark_jobs.batch.planning import column_of
 from spark_jobs.cli import app
 from spark_jobs.cli.terminal import complain
 from spark_jobs.commits.changes import GONE, ReplaceWindows, Revise, Upsert
@@ -38,6 +37,7 @@ from spark_jobs.plan.logical import build
 from spark_jobs.plan.windowing import windowing_of
 from spark_jobs.quality.checking import check
 from spark_jobs.quality.profiling import ColumnProfile, Profile, profile, row_proposals, table_proposals
+from spark_jobs.recompute.target import column_of
 from spark_jobs.spec import (
     Between,
     Deduplicate,

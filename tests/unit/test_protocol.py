@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 from spark_jobs.cli.application import app
 from spark_jobs.commits.tables import create_table
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.maintenance.tables import Maintenance
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables import query
 from spark_jobs.lake.tables.appends import append_rows
 from spark_jobs.lake.tables.inventory import summaries
 from spark_jobs.lake.tables.opening import exists, open_table, table_names
 from spark_jobs.lake.tables.query import QueryError
+from spark_jobs.operations.maintain.execute import Maintenance
 from spark_jobs.quality.profiling import profile
 from tests.support.builders import a_lake, write
 from tests.support.foreign import BY_NAME, OLDER, write_by_hand

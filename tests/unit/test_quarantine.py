@@ -11,10 +11,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from typer.testing import CliRunner
 
-from spark_jobs.batch.lookup_again import plan_lookup
-from spark_jobs.batch.replay import ReplayRefusedError, begin, plan_replay
 from spark_jobs.cli import app
-from spark_jobs.control import replaying
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.accounting.ledger import LedgerEntry
@@ -30,6 +27,9 @@ from spark_jobs.lake.tables import decisions
 from spark_jobs.lake.tables.appends import append
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, counted, masked, samples, selected
+from spark_jobs.operations.replay import asking as replaying
+from spark_jobs.operations.replay.execute import ReplayRefusedError, begin, plan_replay
+from spark_jobs.operations.replay.lookup import plan_lookup
 from spark_jobs.plan.quarantine import INSIDE_QUOTES, REPEATED_HEADER
 from spark_jobs.spec import Enrich, Files, Kafka
 from spark_jobs.spec.personal import MASK

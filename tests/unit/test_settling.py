@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from spark_jobs.batch.planning import Target
 from spark_jobs.lake.accounting.settling import late_rows, replayed_rows
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.basis import Basis, OutdatedPlanError
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan import logical
+from spark_jobs.recompute.target import Target
 from tests.support import lakes
 from tests.support.builders import a_lake, a_pipeline, write
 

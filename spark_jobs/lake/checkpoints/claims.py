@@ -1,7 +1,7 @@
 """The right to give the tables of a pipeline what its next epoch begins with; of several who want it one has it.
 
-Whoever ends an epoch moves a transaction id on in each of its tables (`commit_records/basis.py`). As long as nobody else has
-moved it on, the tables are his.
+Whoever ends an epoch moves a transaction id on in each of its tables (`commit_records/basis.py`). As long as nobody
+else has moved it on, the tables are theirs.
 """
 
 from collections.abc import Iterable, Mapping

@@ -10,7 +10,6 @@ from math import inf
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.planning import BackfillRefusedError, NotComparableError, Target
 from spark_jobs.lake.accounting.ledger_table import Actions
 from spark_jobs.lake.checkpoints.offsets import table_read
 from spark_jobs.lake.checkpoints.spark_log import Place, in_snapshot, place
@@ -19,6 +18,7 @@ from spark_jobs.lake.maintenance.retention import first_version
 from spark_jobs.lake.tables.files import refuse_missing
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan.columns import ERA, INGEST_SEQ, LOOKED_UP
+from spark_jobs.recompute.target import BackfillRefusedError, NotComparableError, Target
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spec import Enrich
 from spark_jobs.transforms.branches import union

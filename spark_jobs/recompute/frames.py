@@ -9,23 +9,6 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.batches import NEVER_US, Batches, batches_of
-from spark_jobs.batch.comparing import TableComparison, near
-from spark_jobs.batch.eras import (
-    Era,
-    Span,
-    era_of_batch,
-    eras,
-    lookup_frames,
-    refuse_lost_versions,
-    refuse_made_anew,
-    span_of,
-    span_of_batches,
-    with_era,
-    with_era_of_batch,
-)
-from spark_jobs.batch.planning import Read, Target, column_of, numbers_within
-from spark_jobs.batch.ranges import Range
 from spark_jobs.lake.accounting.settling import LateEvents
 from spark_jobs.lake.checkpoints.epochs import bootstrapped
 from spark_jobs.lake.commit_records.history import commits_between
@@ -52,6 +35,23 @@ from spark_jobs.plan.columns import (
 from spark_jobs.plan.identity import OF_OLDER
 from spark_jobs.plan.lateness import MISSED
 from spark_jobs.plan.operators import Side
+from spark_jobs.recompute.differences import TableComparison, near
+from spark_jobs.recompute.lookup_versions import (
+    Era,
+    Span,
+    era_of_batch,
+    eras,
+    lookup_frames,
+    refuse_lost_versions,
+    refuse_made_anew,
+    span_of,
+    span_of_batches,
+    with_era,
+    with_era_of_batch,
+)
+from spark_jobs.recompute.ranges import Range
+from spark_jobs.recompute.recorded_batches import NEVER_US, Batches, batches_of
+from spark_jobs.recompute.target import Read, Target, column_of, numbers_within
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Table
 from spark_jobs.spec.durations import duration_ms

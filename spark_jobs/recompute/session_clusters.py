@@ -12,11 +12,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.comparing import FROM, UPTO, near
-from spark_jobs.batch.ranges import Range
-from spark_jobs.batch.recompute import Recompute
 from spark_jobs.plan.columns import WINDOW_END, WINDOW_START
 from spark_jobs.plan.identity import IDENTITY
+from spark_jobs.recompute.differences import FROM, UPTO, near
+from spark_jobs.recompute.frames import Recompute
+from spark_jobs.recompute.ranges import Range
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec.durations import duration_ms
 

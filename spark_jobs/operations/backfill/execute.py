@@ -9,17 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.batch.chains import Chains, starting_in
-from spark_jobs.batch.planning import BackfillPlan, Slice, Target
-from spark_jobs.batch.ranges import Range
-from spark_jobs.batch.recompute import Recompute
-from spark_jobs.batch.revising import Changed, revise
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.settling import LateEvents, those_of
 from spark_jobs.lake.commit_records.basis import SupersededError
 from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.lake.errors import ConflictError
 from spark_jobs.plan.tables import TableRef
+from spark_jobs.recompute.frames import Recompute
+from spark_jobs.recompute.ranges import Range
+from spark_jobs.recompute.revising import Changed, revise
+from spark_jobs.recompute.session_clusters import Chains, starting_in
+from spark_jobs.recompute.target import BackfillPlan, Slice, Target
 from spark_jobs.spec.durations import duration_ms
 
 _TRIES = 5

@@ -8,11 +8,6 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.chains import starting_in
-from spark_jobs.batch.comparing import TableComparison, differs, near
-from spark_jobs.batch.planning import BackfillPlan, BackfillRefusedError, NotComparableError, Target, plan_backfill
-from spark_jobs.batch.ranges import Range, RangeError
-from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.merging import measures
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.audit import checks
@@ -24,6 +19,11 @@ from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.plan import logical
 from spark_jobs.plan.comparing import not_compared
 from spark_jobs.plan.personal import personal_with
+from spark_jobs.recompute.differences import TableComparison, differs, near
+from spark_jobs.recompute.frames import Recompute
+from spark_jobs.recompute.ranges import Range, RangeError
+from spark_jobs.recompute.session_clusters import starting_in
+from spark_jobs.recompute.target import BackfillPlan, BackfillRefusedError, NotComparableError, Target, plan_backfill
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import duration_ms

@@ -14,9 +14,6 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.eras import Era, era_of_batch, eras, lookup_frames, refuse_lost_versions
-from spark_jobs.batch.planning import Target
-from spark_jobs.batch.recompute import Recompute
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.settling import mark_replayed
 from spark_jobs.lake.commit_records.history import latest_version
@@ -25,6 +22,9 @@ from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
 from spark_jobs.plan.columns import ERA, FATE
 from spark_jobs.plan.identity import IDENTITY
+from spark_jobs.recompute.frames import Recompute
+from spark_jobs.recompute.lookup_versions import Era, era_of_batch, eras, lookup_frames, refuse_lost_versions
+from spark_jobs.recompute.target import Target
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import first_of, in_spark

@@ -12,13 +12,6 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.audit import named, text_of
-from spark_jobs.batch.bootstrap import FIRST_US, BootstrapRefusedError, cut_of, reads_of, refuse_unsuitable
-from spark_jobs.batch.comparing import TableComparison, differs
-from spark_jobs.batch.eras import Era
-from spark_jobs.batch.planning import Read, Target
-from spark_jobs.batch.ranges import Range
-from spark_jobs.batch.recompute import Recompute
 from spark_jobs.commits.merging import measures
 from spark_jobs.commits.tables import create_table
 from spark_jobs.lake import Lake
@@ -31,10 +24,17 @@ from spark_jobs.lake.checkpoints.swapping import swap as swap_tables
 from spark_jobs.lake.commit_records.basis import Basis
 from spark_jobs.lake.commit_records.revisions import Revision, revisions, with_revised
 from spark_jobs.lake.tables.opening import exists, open_table
+from spark_jobs.operations.audit.execute import named, text_of
+from spark_jobs.operations.bootstrap.execute import FIRST_US, BootstrapRefusedError, cut_of, reads_of, refuse_unsuitable
 from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.plan.columns import EVENTS
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.plan.tables import TableRef, aside
+from spark_jobs.recompute.differences import TableComparison, differs
+from spark_jobs.recompute.frames import Recompute
+from spark_jobs.recompute.lookup_versions import Era
+from spark_jobs.recompute.ranges import Range
+from spark_jobs.recompute.target import Read, Target
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spec import Definition, Table, definition_from_json
 from spark_jobs.transforms.results import REVISED, with_revision

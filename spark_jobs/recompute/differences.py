@@ -14,11 +14,11 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.planning import Target
 from spark_jobs.commits.changes import GONE
 from spark_jobs.commits.merging import measures
 from spark_jobs.plan.columns import EVENTS, FATE, SOURCE_TABLE, WINDOW_START
 from spark_jobs.plan.comparing import MAY_BE, depending_on, not_compared
+from spark_jobs.recompute.target import Target
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spark.values import among, close
 from spark_jobs.spec.expressions import order_by_columns, order_terms

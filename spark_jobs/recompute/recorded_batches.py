@@ -8,13 +8,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_jobs.batch.eras import after_snapshot, numbers_between
-from spark_jobs.batch.planning import Target
 from spark_jobs.lake.checkpoints.epochs import starts_of
 from spark_jobs.lake.checkpoints.offsets import table_read
 from spark_jobs.lake.checkpoints.spark_log import Place, place
 from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.plan.columns import BATCH, CLOSED, INGEST_SEQ
+from spark_jobs.recompute.lookup_versions import after_snapshot, numbers_between
+from spark_jobs.recompute.target import Target
 
 NEVER_US = 2**62
 """Microseconds since 1970, later than every event."""

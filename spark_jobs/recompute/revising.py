@@ -9,8 +9,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.planning import Target
-from spark_jobs.batch.ranges import Range
 from spark_jobs.commits.changes import Append, Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.merging import TRIES, CommitId, is_conflict, is_same_transaction
@@ -24,6 +22,8 @@ from spark_jobs.lake.errors import ConflictError, LedgerError
 from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.tables.opening import open_table, prune_log_checkpoints
 from spark_jobs.plan.tables import TableRef
+from spark_jobs.recompute.ranges import Range
+from spark_jobs.recompute.target import Target
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spec.names import first_of, in_spark
 

@@ -11,19 +11,19 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.batch.backfill import Done, replayed_of, revise_tables, until_not_superseded
-from spark_jobs.batch.chains import holding
-from spark_jobs.batch.planning import Read, Target
-from spark_jobs.batch.ranges import Range
-from spark_jobs.batch.recompute import Recompute
-from spark_jobs.batch.revising import Changed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.settling import LateEvents, those_of
 from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.backfill.execute import Done, replayed_of, revise_tables, until_not_superseded
 from spark_jobs.plan.columns import WINDOW_END
+from spark_jobs.recompute.frames import Recompute
+from spark_jobs.recompute.ranges import Range
+from spark_jobs.recompute.revising import Changed
+from spark_jobs.recompute.session_clusters import holding
+from spark_jobs.recompute.target import Read, Target
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import first_of, in_spark

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.batch.ranges import Range, RangeError, shown, us
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.foreign import Booked, ForeignChange, book, foreign_changes
 from spark_jobs.lake.accounting.ledger import LedgerEntry
@@ -33,6 +32,7 @@ from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.columns import INGEST_SEQ, WINDOW_END, WINDOW_START
 from spark_jobs.plan.operators import Operator
+from spark_jobs.recompute.ranges import Range, RangeError, shown, us
 from spark_jobs.spec import Definition, Ingest, Table, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.errors import TidemarkError

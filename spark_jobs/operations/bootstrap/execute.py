@@ -12,8 +12,19 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
-from spark_jobs.batch.backfill import Done, Told, execute
-from spark_jobs.batch.planning import (
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, current_epoch, end_before_it_begins, history_cut
+from spark_jobs.lake.checkpoints.reset import newest_epoch, refuse_tables_of_others
+from spark_jobs.lake.checkpoints.spark_log import newest_batch
+from spark_jobs.lake.errors import CheckpointError, CutNotReachedError, MissingTableError
+from spark_jobs.lake.tables.files import refuse_missing
+from spark_jobs.lake.tables.opening import exists, file_statistics, newest, open_table
+from spark_jobs.operations.backfill.execute import Done, Told, execute
+from spark_jobs.plan import logical
+from spark_jobs.plan.changes import needs_new_epoch
+from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.recompute.ranges import Range, shown, us
+from spark_jobs.recompute.target import (
     BackfillPlan,
     BackfillRefusedError,
     Read,
@@ -23,17 +34,6 @@ from spark_jobs.batch.planning import (
     in_slices,
     within,
 )
-from spark_jobs.batch.ranges import Range, shown, us
-from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, current_epoch, end_before_it_begins, history_cut
-from spark_jobs.lake.checkpoints.reset import newest_epoch, refuse_tables_of_others
-from spark_jobs.lake.checkpoints.spark_log import newest_batch
-from spark_jobs.lake.errors import CheckpointError, CutNotReachedError, MissingTableError
-from spark_jobs.lake.tables.files import refuse_missing
-from spark_jobs.lake.tables.opening import exists, file_statistics, newest, open_table
-from spark_jobs.plan import logical
-from spark_jobs.plan.changes import needs_new_epoch
-from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spec import Definition, Pipeline, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 

@@ -1,1 +1,0 @@
-"""What is computed again over a range of events: backfill, repair, audit."""

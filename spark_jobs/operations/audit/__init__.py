@@ -1,0 +1,1 @@
+"""Results are recounted, and nothing is written."""

@@ -1,0 +1,1 @@
+"""A range of event time is computed again, and what differs is put right."""

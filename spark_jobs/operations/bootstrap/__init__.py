@@ -1,0 +1,1 @@
+"""A new pipeline begins with its history."""

@@ -1,0 +1,1 @@
+"""Tables are kept small and quick, beside their streams and without a JVM."""

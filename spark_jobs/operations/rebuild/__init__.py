@@ -1,0 +1,1 @@
+"""The results of a changed definition take the place of those before."""

@@ -1,0 +1,1 @@
+"""Late events are counted after all."""

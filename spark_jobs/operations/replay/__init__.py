@@ -1,0 +1,1 @@
+"""What was set aside in a quarantine is read, or looked up, again."""

@@ -1,0 +1,1 @@
+"""A halted pipeline goes on as a person decides."""
