@@ -29,8 +29,8 @@ from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.operations.repair import execute as repair
-from spark_jobs.recompute.target import plan_backfill
 from spark_jobs.spark.session import build_session
 
 CASE = CASES["windows"]

@@ -23,7 +23,8 @@ from spark_jobs.lake.commit_records.stamps import Role, Stamp
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables import inventory
 from spark_jobs.lake.tables.opening import open_or_create
-from spark_jobs.operations.maintain.execute import Maintenance, Pace
+from spark_jobs.operations.maintain.execute import Maintenance
+from spark_jobs.operations.maintain.plan import Pace
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Aggregate, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark
 

@@ -48,8 +48,8 @@ def backfill(
     """Compute the results of a range of event time again, late events included, and put right what differs."""
     from spark_jobs.console.batch import backfill_text, compared_text, run_backfill
     from spark_jobs.control import batch_reports
+    from spark_jobs.operations.backfill.plan import plan_backfill, rows_to_compare
     from spark_jobs.recompute.ranges import Range
-    from spark_jobs.recompute.target import plan_backfill, rows_to_compare
 
     definition, where, asked = one(pipeline), lake_of(lake), Range.parse(begin, end)
     target, plan = plan_backfill(
@@ -94,7 +94,7 @@ def repair(
     from spark_jobs.console.batch import repair_text, run_repairs
     from spark_jobs.control import batch_reports
     from spark_jobs.lake.checkpoints.epochs import current_epoch
-    from spark_jobs.operations.repair.execute import plan_repair
+    from spark_jobs.operations.repair.plan import plan_repair
     from spark_jobs.recompute.target import BackfillRefusedError
 
     where, planned = lake_of(lake), []

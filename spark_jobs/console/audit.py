@@ -6,7 +6,8 @@ from rich.console import Console
 
 from spark_jobs.console.running import session
 from spark_jobs.lake import Lake
-from spark_jobs.operations.audit.execute import Audit, look, plan_recount, recount
+from spark_jobs.operations.audit.execute import recount
+from spark_jobs.operations.audit.plan import Audit, look, plan_recount
 from spark_jobs.recompute.ranges import Range
 from spark_jobs.spec import Definition
 

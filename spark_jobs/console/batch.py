@@ -11,10 +11,11 @@ from spark_jobs.console.tasks import showing_tasks
 from spark_jobs.control.batch_reports import BatchReport
 from spark_jobs.operations.backfill import execute as backfill
 from spark_jobs.operations.backfill.execute import Done
+from spark_jobs.operations.backfill.plan import BackfillPlan, Slice
 from spark_jobs.operations.repair import execute as repair
-from spark_jobs.operations.repair.execute import RepairPlan
+from spark_jobs.operations.repair.plan import RepairPlan
 from spark_jobs.recompute.ranges import EPOCH, shown
-from spark_jobs.recompute.target import BackfillPlan, Read, Slice, Target
+from spark_jobs.recompute.target import Read, Target
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 

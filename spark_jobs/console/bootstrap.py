@@ -18,7 +18,7 @@ from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.operations.backfill.execute import Done
 from spark_jobs.operations.bootstrap import execute as bootstrap
-from spark_jobs.operations.bootstrap.execute import BootstrapPlan
+from spark_jobs.operations.bootstrap.plan import BootstrapPlan
 from spark_jobs.recompute.ranges import shown
 from spark_jobs.spec import Pipeline
 

@@ -8,7 +8,8 @@ from rich.console import Console
 from spark_jobs.console.priority import step_aside
 from spark_jobs.lake.errors import TidemarkError, first_line
 from spark_jobs.lake.tables.opening import UNREADABLE
-from spark_jobs.operations.maintain.execute import Maintained, Maintenance, TablePlan
+from spark_jobs.operations.maintain.execute import Maintained, Maintenance
+from spark_jobs.operations.maintain.plan import TablePlan
 
 
 def plan_text(plan: TablePlan) -> str:

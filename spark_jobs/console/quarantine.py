@@ -11,9 +11,11 @@ from spark_jobs.control.batch_reports import BatchReport
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.tables.quarantine import described
-from spark_jobs.operations.repair.execute import plan_repair
-from spark_jobs.operations.replay.execute import Done, ReplayPlan, ReplayRun, begin, plan_replay
-from spark_jobs.operations.replay.lookup import LookedUp, LookupPlan, execute
+from spark_jobs.operations.repair.plan import plan_repair
+from spark_jobs.operations.replay.execute import Done, ReplayRun, begin
+from spark_jobs.operations.replay.lookup import LookedUp, execute
+from spark_jobs.operations.replay.lookup_plan import LookupPlan
+from spark_jobs.operations.replay.plan import ReplayPlan, plan_replay
 from spark_jobs.plan.quarantine import NOT_AGAIN
 from spark_jobs.recompute.ranges import shown
 from spark_jobs.spec import Definition

@@ -15,7 +15,8 @@ from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.checkpoints.swapping import remove_built
 from spark_jobs.lake.settings import Retention
 from spark_jobs.operations.rebuild import execute as rebuild
-from spark_jobs.operations.rebuild.execute import Comparison, Prospect, RebuildPlan
+from spark_jobs.operations.rebuild.execute import Comparison
+from spark_jobs.operations.rebuild.plan import Prospect, RebuildPlan
 from spark_jobs.recompute.ranges import shown
 from spark_jobs.spec import Pipeline
 

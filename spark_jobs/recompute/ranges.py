@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from spark_jobs.spec.errors import TidemarkError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_US = -62_135_596_800_000_000
+"""Year 1: no event lies before it."""
 
 
 class RangeError(TidemarkError):

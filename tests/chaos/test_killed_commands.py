@@ -17,7 +17,8 @@ from spark_jobs.lake.checkpoints.swapping import built_beside
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import Selection
 from spark_jobs.operations.rebuild import execute as rebuild
-from spark_jobs.operations.replay.execute import begin, plan_replay
+from spark_jobs.operations.replay.execute import begin
+from spark_jobs.operations.replay.plan import plan_replay
 from tests.chaos import kills
 from tests.spark import test_bootstrap as bootstraps
 from tests.spark import test_replay as replays

@@ -11,9 +11,9 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.checkpoints.swapping import built_beside, remove_built
 from spark_jobs.operations.bootstrap import execute as bootstrap
-from spark_jobs.operations.bootstrap.execute import plan_bootstrap
+from spark_jobs.operations.bootstrap.plan import plan_bootstrap
 from spark_jobs.operations.rebuild import execute as rebuild
-from spark_jobs.operations.rebuild.execute import plan_rebuild
+from spark_jobs.operations.rebuild.plan import plan_rebuild
 from tests.spark.test_bootstrap import assert_sound, dies_after, expected, rebuilt, run, with_aggregate
 from tests.support.clicks import HOPPING, MEASURES, assert_same, events, feed, pipeline, run_repair, table
 from tests.support.minio import Minio

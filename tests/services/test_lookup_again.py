@@ -12,8 +12,9 @@ from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.quarantine import Selection
 from spark_jobs.operations.repair import execute as repair
-from spark_jobs.operations.repair.execute import plan_repair
-from spark_jobs.operations.replay.lookup import execute, plan_lookup
+from spark_jobs.operations.repair.plan import plan_repair
+from spark_jobs.operations.replay.lookup import execute
+from spark_jobs.operations.replay.lookup_plan import plan_lookup
 from tests.spark.test_enrich import sales
 from tests.spark.test_lookup_again import pipeline, set_aside, windows
 from tests.support import lakes

@@ -11,7 +11,8 @@ from spark_jobs.lake.commit_records.history import commits_between
 from spark_jobs.lake.maintenance.retention import first_version
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.operations.maintain.execute import Maintenance, Pace
+from spark_jobs.operations.maintain.execute import Maintenance
+from spark_jobs.operations.maintain.plan import Pace
 from tests.support import lakes
 from tests.support.minio import Minio
 

@@ -23,9 +23,9 @@ from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.errors import ConflictError
 from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.recompute import target as planning
 from spark_jobs.recompute.differences import TableComparison
-from spark_jobs.recompute.target import plan_backfill
 from tests.support import lakes
 from tests.support.clicks import (
     BEGIN,

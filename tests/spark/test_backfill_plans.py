@@ -17,8 +17,9 @@ from spark_jobs.console.batch import backfill_text
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.files import MissingFilesError
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.backfill.plan import plan_backfill, rows_to_compare
 from spark_jobs.recompute.ranges import RangeError
-from spark_jobs.recompute.target import BackfillRefusedError, plan_backfill, rows_to_compare
+from spark_jobs.recompute.target import BackfillRefusedError
 from tests.support import lakes
 from tests.support.clicks import (
     BEGIN,

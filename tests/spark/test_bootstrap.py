@@ -23,9 +23,9 @@ from spark_jobs.lake.commit_records.revisions import revisions
 from spark_jobs.lake.errors import CutNotReachedError
 from spark_jobs.operations.audit import execute as audit
 from spark_jobs.operations.bootstrap import execute as bootstrap
-from spark_jobs.operations.bootstrap.execute import BootstrapRefusedError, plan_bootstrap
+from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError, plan_bootstrap
 from spark_jobs.operations.rebuild import execute as rebuild
-from spark_jobs.operations.rebuild.execute import plan_rebuild
+from spark_jobs.operations.rebuild.plan import plan_rebuild
 from spark_jobs.spec import Hopping, Pipeline, Session, Tumbling
 from tests.support import lakes
 from tests.support.clicks import (

@@ -16,8 +16,9 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import Selection
 from spark_jobs.operations.repair import execute as repair
-from spark_jobs.operations.repair.execute import plan_repair
-from spark_jobs.operations.replay.lookup import execute, plan_lookup
+from spark_jobs.operations.repair.plan import plan_repair
+from spark_jobs.operations.replay.lookup import execute
+from spark_jobs.operations.replay.lookup_plan import plan_lookup
 from spark_jobs.spec import (
     Aggregate,
     Deduplicate,

@@ -19,11 +19,12 @@ from spark_jobs.lake.tables import decisions
 from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, counted
 from spark_jobs.operations.audit import execute as audit
 from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.operations.repair import execute as repair
-from spark_jobs.operations.repair.execute import plan_repair
-from spark_jobs.operations.replay.lookup import LookedUp, execute, plan_lookup
+from spark_jobs.operations.repair.plan import plan_repair
+from spark_jobs.operations.replay.lookup import LookedUp, execute
+from spark_jobs.operations.replay.lookup_plan import plan_lookup
 from spark_jobs.recompute.ranges import EPOCH
-from spark_jobs.recompute.target import plan_backfill
 from spark_jobs.spec import (
     Aggregate,
     Deduplicate,

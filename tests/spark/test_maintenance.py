@@ -16,8 +16,10 @@ from spark_jobs.lake.commit_records.history import actions_at
 from spark_jobs.lake.maintenance.retention import first_version
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.operations.audit.execute import Audit, look, plan_recount, recount
-from spark_jobs.operations.maintain.execute import Maintained, Maintenance, Pace
+from spark_jobs.operations.audit.execute import recount
+from spark_jobs.operations.audit.plan import Audit, look, plan_recount
+from spark_jobs.operations.maintain.execute import Maintained, Maintenance
+from spark_jobs.operations.maintain.plan import Pace
 from spark_jobs.spec import Pipeline
 from tests.support import lakes
 from tests.support.clicks import (

@@ -18,7 +18,8 @@ from spark_jobs.lake.checkpoints.offsets import SourceEmptiedError
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.errors import CheckpointError, LedgerError
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.recompute.target import BackfillRefusedError, plan_backfill
+from spark_jobs.operations.backfill.plan import plan_backfill
+from spark_jobs.recompute.target import BackfillRefusedError
 from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table
 from tests.support import lakes
 from tests.support.clicks import (

@@ -17,12 +17,12 @@ from spark_jobs.plan.operators.base import Replay
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.operations.repair import execute as repair
-from spark_jobs.operations.repair.execute import plan_repair
+from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.pipelines import registry
 from spark_jobs.pipelines._registry import with_sources
 from spark_jobs.plan.logical import build
-from spark_jobs.recompute.target import plan_backfill
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Files, Ingest, Pipeline
 from tests.support import lakes

@@ -17,10 +17,11 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.operations.audit.execute import Audit, look, plan_recount, recount
+from spark_jobs.operations.audit.execute import recount
+from spark_jobs.operations.audit.plan import Audit, look, plan_recount
 from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.operations.repair import execute as repair
-from spark_jobs.recompute.target import plan_backfill
 from spark_jobs.spec import (
     Aggregate,
     Hopping,

@@ -23,11 +23,13 @@ from spark_jobs.lake.commit_records.revisions import Revision, revisions
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.backfill import execute as backfill
-from spark_jobs.operations.bootstrap.execute import begin, plan_bootstrap
-from spark_jobs.operations.rebuild.execute import plan_rebuild
+from spark_jobs.operations.backfill.plan import plan_backfill
+from spark_jobs.operations.bootstrap.execute import begin
+from spark_jobs.operations.bootstrap.plan import plan_bootstrap
+from spark_jobs.operations.rebuild.plan import plan_rebuild
 from spark_jobs.plan.tables import RESERVED, aside
 from spark_jobs.recompute.revising import _found
-from spark_jobs.recompute.target import BackfillRefusedError, plan_backfill
+from spark_jobs.recompute.target import BackfillRefusedError
 from spark_jobs.spec import DefinitionError, Enrich, Sink
 from tests.support import lakes
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_aggregate, write

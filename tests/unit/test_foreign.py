@@ -15,10 +15,11 @@ from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.audit.execute import _remedy
-from spark_jobs.operations.repair.execute import plan_repair
+from spark_jobs.operations.backfill.plan import plan_backfill
+from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.plan import logical
 from spark_jobs.recompute.ranges import Range
-from spark_jobs.recompute.target import BackfillRefusedError, Target, plan_backfill
+from spark_jobs.recompute.target import BackfillRefusedError, Target
 from spark_jobs.spec import Deduplicate, Join, Sink, Table, TopN, Watermark
 from tests.support import lakes
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_running_total, a_stamp, an_aggregate, write

@@ -18,7 +18,7 @@ from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.accounting.settling import late_rows, mark_replayed, settle, those_of
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.operations.repair.execute import plan_repair
+from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.plan import logical
 from spark_jobs.plan.identity import event_columns, same_event
 from spark_jobs.spec import Deduplicate, Join, Pipeline, Sink, Table, Union, Where

@@ -15,7 +15,7 @@ from spark_jobs.lake.accounting.settling import mark_replayed
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import Selection, counted, samples
-from spark_jobs.operations.repair.execute import plan_repair
+from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.operations.replay import asking as replaying
 from spark_jobs.pipelines import registry
 from spark_jobs.recompute.lookup_versions import eras, refuse_made_anew

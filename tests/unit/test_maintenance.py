@@ -21,7 +21,8 @@ from spark_jobs.lake.maintenance.retention import first_version
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.opening import open_table, row_count
 from spark_jobs.operations.maintain import execute as maintenance
-from spark_jobs.operations.maintain.execute import Maintenance, Pace
+from spark_jobs.operations.maintain.execute import Maintenance
+from spark_jobs.operations.maintain.plan import Pace
 from spark_jobs.spec import Enrich, Table
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 

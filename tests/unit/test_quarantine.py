@@ -28,8 +28,9 @@ from spark_jobs.lake.tables.appends import append
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, counted, masked, samples, selected
 from spark_jobs.operations.replay import asking as replaying
-from spark_jobs.operations.replay.execute import ReplayRefusedError, begin, plan_replay
-from spark_jobs.operations.replay.lookup import plan_lookup
+from spark_jobs.operations.replay.execute import begin
+from spark_jobs.operations.replay.lookup_plan import plan_lookup
+from spark_jobs.operations.replay.plan import ReplayRefusedError, plan_replay
 from spark_jobs.plan.quarantine import INSIDE_QUOTES, REPEATED_HEADER
 from spark_jobs.spec import Enrich, Files, Kafka
 from spark_jobs.spec.personal import MASK

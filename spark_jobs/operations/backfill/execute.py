@@ -14,12 +14,13 @@ from spark_jobs.lake.accounting.settling import LateEvents, those_of
 from spark_jobs.lake.commit_records.basis import SupersededError
 from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.lake.errors import ConflictError
+from spark_jobs.operations.backfill.plan import BackfillPlan, Slice
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.recompute.frames import Recompute
 from spark_jobs.recompute.ranges import Range
 from spark_jobs.recompute.revising import Changed, revise
 from spark_jobs.recompute.session_clusters import Chains, starting_in
-from spark_jobs.recompute.target import BackfillPlan, Slice, Target
+from spark_jobs.recompute.target import Target
 from spark_jobs.spec.durations import duration_ms
 
 _TRIES = 5

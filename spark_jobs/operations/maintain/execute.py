@@ -4,7 +4,7 @@ For each table: its commits are kept in `ops.ledger`, small files are drawn toge
 log is cut where nobody needs its versions any more, and files that nothing names are removed. Results never change.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -21,7 +21,6 @@ from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.errors import UnsupportedTableError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.maintenance.compaction import (
-    FEWEST,
     DataFile,
     can_be_compacted,
     compact,
@@ -29,10 +28,11 @@ from spark_jobs.lake.maintenance.compaction import (
     groups_to_compact,
 )
 from spark_jobs.lake.maintenance.readers import Need, needs
-from spark_jobs.lake.maintenance.retention import FEWEST_COMMITS, LogCut, cut_log, plan_cut, remove_files, unnamed_files
+from spark_jobs.lake.maintenance.retention import LogCut, cut_log, plan_cut, remove_files, unnamed_files
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.files import missing_files
 from spark_jobs.lake.tables.opening import file_statistics, open_table, row_count, table_names
+from spark_jobs.operations.maintain.plan import Pace, TablePlan
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Ingest
 from spark_jobs.spec.names import in_delta, in_duckdb
@@ -42,75 +42,6 @@ _UTC = "'Timestamp(Microsecond, Some(\"UTC\"))'"
 
 _TRIES = 3
 """A stream changes files while they are read; each time other ones are left."""
-
-_QUIET = timedelta(minutes=10)
-"""Files that are younger are left: a stream may be about to write them anew."""
-
-_IN_FLIGHT = timedelta(hours=24)
-"""Files that no commit names are left for so long at least: a long batch may be about to name them."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How careful maintenance is; only tests and benchmarks are less so.
-
-    Attributes:
-        now: the time; None: the clock.
-        quiet: files that are younger are not drawn together.
-        in_flight: files that no commit names stay so long at least.
-        fewest_commits: that a log keeps in any case.
-        fewest_files: that are worth a commit.
-    """
-
-    now: datetime | None = None
-    quiet: timedelta = _QUIET
-    in_flight: timedelta = _IN_FLIGHT
-    fewest_commits: int = FEWEST_COMMITS
-    fewest_files: int = FEWEST
-
-    @property
-    def clock(self) -> datetime:
-        """The time."""
-        return self.now or datetime.now(UTC)
-
-
-class TablePlan(BaseModel):
-    """What is to be done to a table.
-
-    Attributes:
-        table: its name.
-        commits: of its log.
-        files: that it has now.
-        to_ledger: commits that `ops.ledger` does not have yet.
-        groups: how many files each of the new files is to be made of.
-        compacted_bytes: of these files.
-        expired: rows that are older than what is kept; of `ops` tables only.
-        cut: commits by which its log is to be shorter.
-        held_by: a pipeline that needs older versions than the time that is kept, and the version.
-        abandoned: it was built aside by a rebuild that is over, and is removed.
-        missing: data files that are gone: nothing is done to the table then.
-        left_alone: what the table needs that is not implemented: nothing is done to it then; None: nothing.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    table: str
-    commits: int = 0
-    files: int = 0
-    to_ledger: int = 0
-    groups: tuple[int, ...] = ()
-    compacted_bytes: int = 0
-    expired: int = 0
-    cut: int = 0
-    held_by: tuple[str, int] | None = None
-    abandoned: bool = False
-    missing: int = 0
-    left_alone: str | None = None
-
-    @property
-    def nothing_to_do(self) -> bool:
-        """Whether only files that nothing names may be left to remove."""
-        return not (self.to_ledger or self.groups or self.expired or self.cut or self.abandoned)
 
 
 class Maintained(BaseModel):
@@ -366,8 +297,3 @@ def _count(lake: Lake, table: str, older: tuple[str, datetime]) -> int:
         connection.register("held", rows)
         found = connection.execute(f"SELECT count(*) FROM held WHERE {in_duckdb(older[0])} < ?", [older[1]]).fetchone()
     return int(found[0]) if found else 0
-
-
-def held_back(plans: Sequence[TablePlan]) -> Mapping[str, tuple[str, int]]:
-    """Table -> the pipeline that needs older versions of it, and from which on."""
-    return {each.table: each.held_by for each in plans if each.held_by is not None}

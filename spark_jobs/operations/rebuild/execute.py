@@ -3,7 +3,6 @@
 Afterwards its stream begins as after a bootstrap (docs/guides/bootstrap.md): at the cut up to which results were built.
 """
 
-import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,64 +14,26 @@ from pyspark.sql import functions as F
 from spark_jobs.commits.merging import measures
 from spark_jobs.commits.tables import create_table
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting.foreign import ForeignChange
 from spark_jobs.lake.accounting.ledger import LedgerEntry
-from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, history_cut
-from spark_jobs.lake.checkpoints.reset import newest_epoch, tables_of_both
+from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.checkpoints.swapping import Content
 from spark_jobs.lake.checkpoints.swapping import swap as swap_tables
-from spark_jobs.lake.commit_records.basis import Basis
 from spark_jobs.lake.commit_records.revisions import Revision, revisions, with_revised
-from spark_jobs.lake.tables.opening import exists, open_table
+from spark_jobs.lake.tables.opening import exists
 from spark_jobs.operations.audit.execute import named, text_of
-from spark_jobs.operations.bootstrap.execute import FIRST_US, BootstrapRefusedError, cut_of, reads_of, refuse_unsuitable
-from spark_jobs.plan.changes import Compatibility, changes
+from spark_jobs.operations.rebuild.plan import Prospect, RebuildPlan
 from spark_jobs.plan.columns import EVENTS
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.plan.tables import TableRef, aside
 from spark_jobs.recompute.differences import TableComparison, differs
 from spark_jobs.recompute.frames import Recompute
 from spark_jobs.recompute.lookup_versions import Era
-from spark_jobs.recompute.ranges import Range
-from spark_jobs.recompute.target import Read, Target
+from spark_jobs.recompute.ranges import FIRST_US, Range
 from spark_jobs.spark.columns import columns_of
-from spark_jobs.spec import Definition, Table, definition_from_json
 from spark_jobs.transforms.results import REVISED, with_revision
 
 _SHOWN = 10
 """So many rows that differ are shown."""
-
-
-class RebuildPlan(BaseModel):
-    """What a rebuild will do.
-
-    Attributes:
-        pipeline: its name.
-        table: its result.
-        run: of the commits that it will make, and in the name of what it builds.
-        aside: where its new rows are built.
-        changed: what differs between the definition of the epoch that ends and that of now.
-        before: the epoch that ends.
-        epoch: that begins.
-        cut_us: up to where windows are built, microseconds since 1970; the stream gives those that end later.
-        newest_us: as `BootstrapPlan`.
-        reads: the source tables.
-        basis: what it was planned with.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    pipeline: str
-    table: str
-    run: str
-    aside: str
-    changed: tuple[str, ...]
-    before: int
-    epoch: int
-    cut_us: int
-    newest_us: int
-    reads: tuple[Read, ...]
-    basis: Basis
 
 
 class Difference(BaseModel):
@@ -119,40 +80,6 @@ class Comparison(BaseModel):
     examples: tuple[Difference, ...] = ()
 
 
-class Prospect(Target):
-    """A pipeline as it will be: of its new epoch nothing has run."""
-
-    def _epoch(self) -> Epoch:
-        before = current_epoch(self.lake, self.name)
-        if before is None or not exists(self.lake, self.result):
-            raise BootstrapRefusedError(
-                f"pipeline `{self.name}` has not run on {self.lake.uri} yet: there is nothing to build anew. Start it: "
-                f"tidemark bootstrap {self.name}"
-            )
-        self.before = before
-        number = max(before.number, newest_epoch(self.lake, self.pipeline)) + 1
-        return before.model_copy(update={"number": number, "definition": self.pipeline.to_json(), "cut_us": None})
-
-    def _newest(self) -> tuple[int, LedgerEntry]:
-        return -1, LedgerEntry(started_ms=0)
-
-    _must_go_on = False
-
-    @property
-    def _epoch_noted(self) -> int:
-        return self.before.number
-
-    def _foreign_changes(self) -> dict[str, list[ForeignChange]]:
-        """None counts: all rows are replaced, whoever wrote them."""
-        return {}
-
-    def _refuse_lost_events(self) -> None:
-        """What bronze does not have any more is among the rows that are gone, and seen before they are."""
-
-    def _read_by_stream(self, source: Table) -> tuple[int, int | None]:
-        return open_table(self.lake, source.name).version(), None
-
-
 class _Anew(Recompute):
     """Results of a definition that has not run: it looks columns up in tables as they are now."""
 
@@ -164,64 +91,6 @@ class _Anew(Recompute):
     def _lookups(self) -> dict[str, DataFrame]:
         lake, reader = self.target.lake, self.spark.read.format("delta")
         return {step.table: reader.load(lake.table_path(step.table)) for step in self.target.logical.lookups}
-
-
-def plan_rebuild(lake: Lake, definition: Definition) -> tuple[Prospect, RebuildPlan]:
-    """What a rebuild will do; nothing is written, and no JVM is started.
-
-    Args:
-        lake: where.
-        definition: of the pipeline, as it is now.
-
-    Raises:
-        BootstrapRefusedError: if it needs none, or none is built for it.
-    """
-    planned = refuse_unsuitable(definition)
-    target = Prospect(lake, definition)
-    name, before = target.name, target.before
-    judged = changes(definition_from_json(before.definition), definition)
-    if refused := [change for change in judged if change.compatibility is Compatibility.REFUSED]:
-        raise BootstrapRefusedError(f"pipeline `{name}`: {refused[0].why}. Nothing was read or written.")
-    changed = tuple(change.field for change in judged if change.compatibility is Compatibility.REBUILD)
-    if not changed:
-        raise BootstrapRefusedError(
-            f"pipeline `{name}`: its definition fits epoch {before.number} of its checkpoint: nothing has to be built "
-            "anew. Nothing was read or written. To compute closed windows again: tidemark backfill "
-            f"{name} --from … --to … --force"
-        )
-    old = definition_from_json(before.definition).sink.table
-    if old != target.result:
-        raise BootstrapRefusedError(
-            f"pipeline `{name}`: it wrote {old}, and now writes {target.result}: there is no table to compare it with. "
-            f"Nothing was read or written. Begin again: tidemark reset {name} --keep-tables, then tidemark bootstrap "
-            f"{name}"
-        )
-    tables = tables_of_both(lake, before, definition)  # refuses those of others
-    basis = Basis.of(lake, name, before.number, (*target.basis.tables, *tables))  # before anything is looked at
-    run = f"rebuild-{uuid.uuid4().hex[:12]}"
-    newest_us, cut_us = cut_of(lake, planned)
-    return target, RebuildPlan(
-        pipeline=name,
-        table=target.result,
-        run=run,
-        aside=aside(target.result, run),
-        changed=changed,
-        before=before.number,
-        epoch=target.epoch.number,
-        cut_us=cut_us,
-        newest_us=newest_us,
-        reads=reads_of(lake, planned, Range(FIRST_US, cut_us)),
-        basis=basis,
-    )
-
-
-def unfinished(lake: Lake, definition: Definition) -> Epoch | None:
-    """The epoch of a rebuild, or a bootstrap, that has begun and whose history is still to be computed."""
-    current = current_epoch(lake, definition.name)
-    if current is None or history_cut(lake, current) is None:
-        return None
-    judged = changes(definition_from_json(current.definition), definition)
-    return None if any(change.compatibility is not Compatibility.SAFE for change in judged) else current
 
 
 def build(spark: SparkSession, target: Prospect, plan: RebuildPlan) -> None:

@@ -25,31 +25,26 @@ from spark_jobs.commits.merging import CommitId
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_then
-from spark_jobs.lake.accounting.replays import Replay, commits_of, open_replay, records
+from spark_jobs.lake.accounting.replays import Replay, commits_of, records
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import query_id
 from spark_jobs.lake.commit_records.basis import LAST_TXN_VERSION
 from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.commit_records.history import actions_at, info_of, latest_version, newest_numbered
 from spark_jobs.lake.commit_records.replayed import Replayed, decode_replay
-from spark_jobs.lake.errors import CheckpointError, LedgerError, MissingTableError
+from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.store.records import RecordTakenError
 from spark_jobs.lake.tables.appends import append
 from spark_jobs.lake.tables.decisions import decisions_of, note
 from spark_jobs.lake.tables.opening import open_table, prune_log_checkpoints
 from spark_jobs.lake.tables.quarantine import (
-    QuarantineError,
-    Selected,
-    Selection,
-    described,
-    selected,
     table_of,
     why_not,
 )
-from spark_jobs.plan.changes import needs_new_epoch
+from spark_jobs.operations.replay.plan import ReplayPlan, ReplayRefusedError
 from spark_jobs.spark.session import lenient_session
-from spark_jobs.spec import Definition, Ingest, definition_from_json
+from spark_jobs.spec import Ingest
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.transforms.again import INDEX, PASSES, for_bronze, read_again
 from spark_jobs.transforms.rows import broken, rules_with
@@ -63,31 +58,6 @@ _SLICE = "__slice"
 
 Reached = Callable[[str, int], None]
 """Told of each point that was reached, with the number of the slice; tests make it fail there."""
-
-
-class ReplayRefusedError(QuarantineError):
-    """An ingest whose quarantine cannot be replayed now."""
-
-
-@dataclass(frozen=True)
-class ReplayPlan:
-    """What a replay will do.
-
-    Attributes:
-        ingest: as it is now, reading where its checkpoint reads.
-        epoch: of its checkpoint.
-        selection: what was asked for.
-        found: what there is of it.
-        table_id: of the quarantine where it was found.
-        unfinished: a replay that has begun and not ended, which is carried out first; None: there is none.
-    """
-
-    ingest: Ingest
-    epoch: Epoch
-    selection: Selection
-    found: Selected
-    table_id: str
-    unfinished: Replay | None = None
 
 
 @dataclass(frozen=True)
@@ -113,48 +83,6 @@ class Done:
     version: int | None
     seconds: float
     given_up: bool = False
-
-
-def plan_replay(lake: Lake, definition: Definition, selection: Selection, *, after_another: bool = False) -> ReplayPlan:
-    """What a replay would read; nothing is written, and no JVM is started.
-
-    Args:
-        lake: where.
-        definition: of the ingest.
-        selection: what somebody wants to have replayed.
-        after_another: a replay that had not ended was carried out for the same command: of a reason that is named
-            there may be no row any more.
-
-    Raises:
-        ReplayRefusedError: if it is no ingest.
-        QuarantineError: if a reason is named of which no row can be replayed.
-        CheckpointError: if the checkpoint was made with another definition.
-        MissingTableError: if the ingest has not run here.
-    """
-    if not isinstance(definition, Ingest):
-        raise ReplayRefusedError(f"pipeline `{definition.name}`: expected an ingest. Nothing was replayed.")
-    epoch = current_epoch(lake, definition.name)
-    if epoch is None or query_id(lake, epoch.folder) is None:
-        raise MissingTableError(
-            f"ingest `{definition.name}` has not run on {lake.uri} in this epoch: nothing can be replayed yet. Start "
-            f"it: tidemark run {definition.name}"
-        )
-    began_with = definition_from_json(epoch.definition)
-    changed = ", ".join(field for field in needs_new_epoch(began_with, definition) if field != "source")
-    if changed:
-        raise CheckpointError(
-            f"ingest `{definition.name}`: its definition has changed ({changed}) since epoch {epoch.number} began. "
-            f"Nothing was replayed. Begin an epoch with it first: tidemark reset {definition.name} --keep-tables, then "
-            f"tidemark run {definition.name}; then replay with --earlier-epochs."
-        )
-    # It may have been started with --from.
-    ingest = definition.model_copy(update={"source": began_with.source})
-    # Also one that has not ended may have taken its rows out of the quarantine: the same command ends it.
-    unfinished = open_replay(lake, definition.name)
-    may_be_gone = after_another or unfinished is not None
-    table_id = str(open_table(lake, table_of(ingest)).metadata().id)
-    found = selected(lake, ingest, epoch.number, selection, may_be_gone=may_be_gone)
-    return ReplayPlan(ingest, epoch, selection, found, table_id, unfinished)
 
 
 def begin(lake: Lake, plan: ReplayPlan, *, by: str, comment: str = "", slice_rows: int = SLICE_ROWS) -> Replay:
@@ -490,8 +418,3 @@ def _numbered(content: pa.Table, first: int) -> pa.Table:
 
     place = content.schema.get_field_index("_ingest_seq")
     return content.set_column(place, "_ingest_seq", pc.add(content.column(place), pa.scalar(first, pa.int64())))
-
-
-def subject_of(plan: ReplayPlan) -> str:
-    """What a plan is about, in a line."""
-    return f"{plan.found.rows:,} rows ({described(plan.found.reasons)})"

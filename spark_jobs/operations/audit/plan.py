@@ -1,0 +1,140 @@
+"""What an audit looks at, and what it has found, as values; made without a JVM."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.audit import checks
+from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commit_records.history import epoch_ledger
+from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.tables.files import describe_missing, missing_files
+from spark_jobs.lake.tables.opening import exists, open_table
+from spark_jobs.operations.backfill.plan import BackfillPlan, plan_backfill
+from spark_jobs.plan import logical
+from spark_jobs.recompute.ranges import Range, RangeError
+from spark_jobs.recompute.target import BackfillRefusedError, NotComparableError, Target
+from spark_jobs.spec import Definition, Pipeline
+
+
+class Problem(BaseModel):
+    """A row that is not as its events say.
+
+    Attributes:
+        row: its key, as a person reads it.
+        what: what is wrong with it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    row: str
+    what: str
+
+
+class Audit(BaseModel):
+    """What an audit has found of one pipeline.
+
+    Attributes:
+        pipeline: its name.
+        table: its result.
+        checks: whether each equation of the ledger holds, and the equation with its figures.
+        missing: data files that a table's log names and the store does not have, table by table, in words.
+        recounted: the range of event time whose rows were recounted; None: none were.
+        left_out: why rows were not recounted; None: they were.
+        refused: whether they should have been, and cannot.
+        rows: that were recounted.
+        differing: of these, such as are not as their events say.
+        problems: some of them.
+        remedy: what to run next; None: nothing is wrong.
+        not_compared: columns of these rows that were not, and why.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    table: str
+    checks: tuple[tuple[bool, str], ...] = ()
+    missing: tuple[str, ...] = ()
+    recounted: str | None = None
+    left_out: str | None = None
+    refused: bool = False
+    rows: int = 0
+    differing: int = 0
+    problems: tuple[Problem, ...] = ()
+    remedy: str | None = None
+    not_compared: tuple[str, ...] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong, as far as it can be known."""
+        return all(holds for holds, _ in self.checks) and not (self.missing or self.differing or self.refused)
+
+
+def look(lake: Lake, definition: Definition) -> Audit:
+    """The part of an audit that needs no JVM: the ledger against the tables, and the data files of all of them.
+
+    Raises:
+        MissingTableError: if the pipeline has not run here.
+    """
+    planned, epoch = logical.build(definition), current_epoch(lake, definition.name)
+    if epoch is None or not exists(lake, planned.result.name):
+        raise MissingTableError(
+            f"pipeline `{definition.name}` has not run on {lake.uri} yet: there is nothing to audit. "
+            f"Start it: tidemark run {definition.name}"
+        )
+    ledger = epoch_ledger(lake, planned.result.name, definition.name, epoch.number, planned.equations, last=1)
+    names = [*(table.name for table in planned.tables), *(table.name for table in planned.reads)]
+    missing = tuple(_missing(lake, dict.fromkeys([*names, *(step.table for step in planned.lookups)])))
+    return Audit(
+        pipeline=definition.name,
+        table=planned.result.name,
+        checks=() if missing else tuple(checks(lake, definition, epoch.number, ledger)),
+        missing=missing,
+        left_out="data files are missing" if missing else None,
+        remedy="docs/operate/runbook.md#data-file-missing" if missing else None,
+    )
+
+
+def _missing(lake: Lake, names: dict[str, None]) -> Iterator[str]:
+    for name in names:
+        if exists(lake, name):
+            opened = open_table(lake, name)
+            if found := missing_files(lake, name, opened):
+                yield describe_missing(name, opened.version(), found)
+
+
+def plan_recount(
+    lake: Lake, definition: Definition, asked: Range | None, found: Audit
+) -> tuple[Target, BackfillPlan] | Audit:
+    """What is to be recounted; where nothing can be, the audit says why.
+
+    Args:
+        lake: where.
+        definition: of the pipeline.
+        asked: a range of event time; None: all that is closed.
+        found: what `look` has found.
+    """
+    if found.left_out:
+        return found
+    planned = logical.build(definition)
+    if not planned.can_be_backfilled:
+        return found.model_copy(update={"left_out": "its rows cannot be computed again"})
+    if _drops_late(definition, planned):
+        why = "it drops late events (Late.DROP), and nothing tells which of them the stream has counted"
+        return found.model_copy(update={"left_out": why})
+    begin, end = (asked.begin, asked.end) if asked else (None, datetime.now(UTC))
+    try:
+        target, plan = plan_backfill(lake, definition, begin, end, force=True)
+    except (RangeError, NotComparableError) as error:
+        return found.model_copy(update={"left_out": str(error)})
+    except BackfillRefusedError as error:
+        return found.model_copy(update={"left_out": str(error), "refused": True})
+    # What the stream has not read yet is in no result, and in no table of late events.
+    return target, plan.model_copy(update={"reads": target.reads("as-streamed", None)})
+
+
+def _drops_late(definition: Definition, planned: logical.LogicalPlan) -> bool:
+    """Whether late events are in no table."""
+    return isinstance(definition, Pipeline) and definition.watermark is not None and planned.table("late") is None

@@ -1,0 +1,84 @@
+"""What maintenance will do to a table, as a value."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs.lake.maintenance.compaction import FEWEST
+from spark_jobs.lake.maintenance.retention import FEWEST_COMMITS
+
+QUIET = timedelta(minutes=10)
+"""Files that are younger are left: a stream may be about to write them anew."""
+
+IN_FLIGHT = timedelta(hours=24)
+"""Files that no commit names are left for so long at least: a long batch may be about to name them."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How careful maintenance is; only tests and benchmarks are less so.
+
+    Attributes:
+        now: the time; None: the clock.
+        quiet: files that are younger are not drawn together.
+        in_flight: files that no commit names stay so long at least.
+        fewest_commits: that a log keeps in any case.
+        fewest_files: that are worth a commit.
+    """
+
+    now: datetime | None = None
+    quiet: timedelta = QUIET
+    in_flight: timedelta = IN_FLIGHT
+    fewest_commits: int = FEWEST_COMMITS
+    fewest_files: int = FEWEST
+
+    @property
+    def clock(self) -> datetime:
+        """The time."""
+        return self.now or datetime.now(UTC)
+
+
+class TablePlan(BaseModel):
+    """What is to be done to a table.
+
+    Attributes:
+        table: its name.
+        commits: of its log.
+        files: that it has now.
+        to_ledger: commits that `ops.ledger` does not have yet.
+        groups: how many files each of the new files is to be made of.
+        compacted_bytes: of these files.
+        expired: rows that are older than what is kept; of `ops` tables only.
+        cut: commits by which its log is to be shorter.
+        held_by: a pipeline that needs older versions than the time that is kept, and the version.
+        abandoned: it was built aside by a rebuild that is over, and is removed.
+        missing: data files that are gone: nothing is done to the table then.
+        left_alone: what the table needs that is not implemented: nothing is done to it then; None: nothing.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    table: str
+    commits: int = 0
+    files: int = 0
+    to_ledger: int = 0
+    groups: tuple[int, ...] = ()
+    compacted_bytes: int = 0
+    expired: int = 0
+    cut: int = 0
+    held_by: tuple[str, int] | None = None
+    abandoned: bool = False
+    missing: int = 0
+    left_alone: str | None = None
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether only files that nothing names may be left to remove."""
+        return not (self.to_ledger or self.groups or self.expired or self.cut or self.abandoned)
+
+
+def held_back(plans: Sequence[TablePlan]) -> Mapping[str, tuple[str, int]]:
+    """Table -> the pipeline that needs older versions of it, and from which on."""
+    return {each.table: each.held_by for each in plans if each.held_by is not None}

@@ -1,0 +1,96 @@
+"""What a replay of a pipeline's quarantine will do, as a value; made without a JVM."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow.compute as pc
+
+from spark_jobs.lake import Lake
+from spark_jobs.lake.commit_records.history import latest_version
+from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
+from spark_jobs.recompute.lookup_versions import Era, era_of_batch, eras
+from spark_jobs.recompute.target import Target
+from spark_jobs.spec import Definition
+
+
+@dataclass(frozen=True)
+class LookupPlan:
+    """What a replay of a pipeline's quarantine will do.
+
+    Attributes:
+        target: the pipeline.
+        selection: what was asked for.
+        found: what there is of it.
+        versions: lookup table -> the version in which events are looked up: that of the stream's newest batch.
+        newer: lookup table -> its newest version, of those that have one which no batch has taken yet.
+        uncounted: events that a replay before this one has found, and that no result counts yet.
+    """
+
+    target: Target
+    selection: Selection
+    found: Waiting
+    versions: Mapping[str, int]
+    newer: Mapping[str, int]
+    uncounted: int
+
+    @cached_property
+    def eras(self) -> tuple[Era, ...]:
+        """In which versions the stream has looked events up."""
+        return eras(self.target)
+
+    @property
+    def era(self) -> int:
+        """The number of the one that the events are looked up in; further batches may have ended meanwhile."""
+        return era_of_batch(self.eras, self.target.newest_batch)
+
+    @cached_property
+    def nothing_to_do(self) -> str | None:
+        """Why no event has to be looked up; None: some have."""
+        if not self.found.rows:
+            return "no event of this kind is in the quarantine"
+        if self.found.first_batch is not None and self.era > era_of_batch(self.eras, self.found.first_batch):
+            return None
+        names = " and ".join(self.versions)
+        return f"no batch has taken a newer version of {names} since these events were set aside"
+
+
+def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> LookupPlan:
+    """What a replay would look up again; nothing is written, and no JVM is started.
+
+    Raises:
+        QuarantineError: if the pipeline sets nothing aside, or a reason is named that is not there.
+        BackfillRefusedError: if its results cannot be computed again.
+        MissingTableError: if it has not run here.
+    """
+    table_of(definition)
+    if selection.earlier_epochs:
+        raise QuarantineError(
+            f"pipeline `{definition.name}`: --earlier-epochs is for ingests: a new epoch of a pipeline reads all "
+            "events again. Nothing was replayed."
+        )
+    target = Target(lake, definition)
+    _refuse_old_table(target)
+    tables = {step.table for step in target.logical.lookups}
+    versions = {table: target.newest.reads[table][0] for table in sorted(tables)}
+    newest = {table: latest_version(lake, table) for table in versions}
+    beside = target.late()
+    replayed = beside.replayed if beside is not None else None
+    return LookupPlan(
+        target=target,
+        selection=selection,
+        found=waiting(lake, definition, target.epoch.number, target.newest_batch, selection),
+        versions=versions,
+        newer={table: version for table, version in newest.items() if version > versions[table]},
+        uncounted=0 if replayed is None else replayed.num_rows - (pc.sum(replayed["settled"]).as_py() or 0),
+    )
+
+
+def _refuse_old_table(target: Target) -> None:
+    name = target.operator.output.quarantine.name
+    if "replayed_batch" not in {field.name for field in open_table(target.lake, name).schema().fields}:
+        raise QuarantineError(
+            f"pipeline `{target.name}`: {name} was made by a version of Tidemark that could not replay it, and lacks "
+            "the columns. Nothing was replayed. Start the pipeline once with this version, which adds them."
+        )
