@@ -26,8 +26,9 @@ def audit(
     lake: LakeOption = None,
 ) -> None:
     """Recount results from bronze, row by row; exit with 1 where something is wrong. Nothing is written."""
-    from spark_jobs.console.audit import run_audits, summary
+    from spark_jobs.console.audit import run_audits
     from spark_jobs.lake.checkpoints.epochs import current_epoch
+    from spark_jobs.operations.audit.text import summary
     from spark_jobs.recompute.ranges import Range
 
     if (begin is None) != (end is None):

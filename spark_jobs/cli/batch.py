@@ -46,9 +46,10 @@ def backfill(
     report: ReportOption = None,
 ) -> None:
     """Compute the results of a range of event time again, late events included, and put right what differs."""
-    from spark_jobs.console.batch import backfill_text, compared_text, run_backfill
+    from spark_jobs.console.batch import run_backfill
     from spark_jobs.control import batch_reports
     from spark_jobs.operations.backfill.plan import plan_backfill, rows_to_compare
+    from spark_jobs.operations.backfill.text import backfill_text, compared_text
     from spark_jobs.recompute.ranges import Range
 
     definition, where, asked = one(pipeline), lake_of(lake), Range.parse(begin, end)
@@ -91,10 +92,11 @@ def repair(
     report: ReportOption = None,
 ) -> None:
     """Count late events after all: compute again only the results that they can change."""
-    from spark_jobs.console.batch import repair_text, run_repairs
+    from spark_jobs.console.batch import run_repairs
     from spark_jobs.control import batch_reports
     from spark_jobs.lake.checkpoints.epochs import current_epoch
     from spark_jobs.operations.repair.plan import plan_repair
+    from spark_jobs.operations.repair.text import repair_text
     from spark_jobs.recompute.target import BackfillRefusedError
 
     where, planned = lake_of(lake), []

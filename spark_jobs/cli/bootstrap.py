@@ -12,9 +12,10 @@ from spark_jobs.spec import Pipeline
 
 def bootstrap(pipeline: PipelineArgument, lake: LakeOption = None, dry_run: DryRunOption = False) -> None:
     """Begin a new pipeline: compute its history in batch up to a cut, from which its stream goes on."""
-    from spark_jobs.console.bootstrap import bootstrap_text, run_bootstrap
+    from spark_jobs.console.bootstrap import run_bootstrap
     from spark_jobs.control.awaiting import refuse_deployed
     from spark_jobs.operations.bootstrap.plan import plan_bootstrap
+    from spark_jobs.operations.bootstrap.text import bootstrap_text
 
     definition, where = one(pipeline), lake_of(lake)
     plan = plan_bootstrap(where, definition)

@@ -20,9 +20,10 @@ def maintain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")] = False,
 ) -> None:
     """Compact small files, keep the ledger, cut logs and remove what nothing needs any more; streams may run."""
-    from spark_jobs.console.maintaining import plan_text, run_maintenance
+    from spark_jobs.console.maintaining import run_maintenance
     from spark_jobs.lake.tables.opening import exists
     from spark_jobs.operations.maintain.execute import Maintenance
+    from spark_jobs.operations.maintain.text import plan_text
 
     where = lake_of(lake)
     for name in names or ():

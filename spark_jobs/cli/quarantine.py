@@ -88,8 +88,9 @@ def replay(
 def _read_again(
     lake: "Lake", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
-    from spark_jobs.console.quarantine import replay_text, run_replay
+    from spark_jobs.console.quarantine import run_replay
     from spark_jobs.operations.replay.plan import plan_replay
+    from spark_jobs.operations.replay.text import replay_text
 
     plan = plan_replay(lake, definition, selection)
     out.print(replay_text(plan), highlight=False, markup=False, soft_wrap=True)
@@ -107,8 +108,9 @@ def _read_again(
 def _look_up_again(
     lake: "Lake", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
-    from spark_jobs.console.quarantine import lookup_text, run_lookup
+    from spark_jobs.console.quarantine import run_lookup
     from spark_jobs.operations.replay.lookup_plan import plan_lookup
+    from spark_jobs.operations.replay.text import lookup_text
 
     plan = plan_lookup(lake, definition, selection)
     out.print(lookup_text(plan), highlight=False, markup=False, soft_wrap=True)

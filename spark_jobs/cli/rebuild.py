@@ -22,9 +22,10 @@ def rebuild(
     yes: Annotated[bool, typer.Option("--yes", help="Swap without asking.")] = False,
 ) -> None:
     """Put the results of a changed definition in place: built in a separate table, compared, swapped at once."""
-    from spark_jobs.console.rebuild import finish_rebuild, rebuild_text, run_rebuild
+    from spark_jobs.console.rebuild import finish_rebuild, run_rebuild
     from spark_jobs.control.awaiting import refuse_deployed
     from spark_jobs.operations.rebuild.plan import plan_rebuild, unfinished
+    from spark_jobs.operations.rebuild.text import rebuild_text
 
     definition, where = one(pipeline), lake_of(lake)
     if isinstance(definition, Pipeline) and not dry_run and (epoch := unfinished(where, definition)) is not None:

@@ -2,12 +2,10 @@
 
 import threading
 import time
-from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark_jobs.console.batch import counted, done_text, reads_text
 from spark_jobs.console.live import Progress
 from spark_jobs.console.running import report_failures, session
 from spark_jobs.engine.driver import Driver
@@ -17,24 +15,12 @@ from spark_jobs.lake.accounting.ledger import Totals
 from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.operations.backfill.execute import Done
+from spark_jobs.operations.backfill.text import done_text
 from spark_jobs.operations.bootstrap import execute as bootstrap
 from spark_jobs.operations.bootstrap.plan import BootstrapPlan
+from spark_jobs.operations.words import counted
 from spark_jobs.recompute.ranges import shown
 from spark_jobs.spec import Pipeline
-
-
-def bootstrap_text(plan: BootstrapPlan) -> str:
-    """A plan in lines."""
-    return "\n".join(_lines(plan))
-
-
-def _lines(plan: BootstrapPlan) -> Iterator[str]:
-    yield f"bootstrap of {plan.pipeline}: epoch {plan.epoch} {'has begun' if plan.begun else 'begins'}"
-    yield f"cut      {shown(plan.cut_us)} UTC; the newest event is of {shown(plan.newest_us)}"
-    yield f"stream   windows that end after the cut, for {plan.table}"
-    yield from reads_text(plan.streams)
-    yield "batch    windows that end at or before it, over the events that the stream has read by then"
-    yield from reads_text(plan.computes)
 
 
 def run_bootstrap(

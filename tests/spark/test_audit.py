@@ -10,10 +10,10 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from spark_jobs.console.audit import audit_text, summary
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.audit.plan import Audit, look, plan_recount
+from spark_jobs.operations.audit.text import audit_text, summary
 from spark_jobs.operations.backfill import execute as backfill
 from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.spec import Deduplicate, Pipeline, Session, Sink, Table, Watermark

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli import app
 from spark_jobs.console import batch as console_batch
-from spark_jobs.console.batch import backfill_text
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.files import MissingFilesError
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.backfill.plan import plan_backfill, rows_to_compare
+from spark_jobs.operations.backfill.text import backfill_text
 from spark_jobs.recompute.ranges import RangeError
 from spark_jobs.recompute.target import BackfillRefusedError
 from tests.support import lakes

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from spark_jobs.console.audit import audit_text
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.audit.text import audit_text
 from spark_jobs.spark.values import among, close, same
 from spark_jobs.spec import (
     Aggregate,

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.console.audit import audit_text
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import Selection
+from spark_jobs.operations.audit.text import audit_text
 from spark_jobs.operations.repair import execute as repair
 from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.operations.replay.lookup import execute

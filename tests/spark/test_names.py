@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.console.audit import audit_text
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.audit.execute import recount
 from spark_jobs.operations.audit.plan import Audit, look, plan_recount
+from spark_jobs.operations.audit.text import audit_text
 from spark_jobs.quality.added import added
 from spark_jobs.quality.frames import Streamed
 from spark_jobs.quality.suites import RowCheck

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.console.bootstrap import bootstrap_text
-from spark_jobs.console.rebuild import comparison_text, rebuild_text
 from spark_jobs.lake.checkpoints.epochs import begin_epoch, history_cut, note_bootstrapped
 from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError, plan_bootstrap
+from spark_jobs.operations.bootstrap.text import bootstrap_text
 from spark_jobs.operations.rebuild.execute import Comparison, Difference
 from spark_jobs.operations.rebuild.plan import plan_rebuild
+from spark_jobs.operations.rebuild.text import comparison_text, rebuild_text
 from spark_jobs.plan.columns import TIME
 from spark_jobs.plan.lateness import WindowEnd
 from spark_jobs.plan.windowing import windowing_of

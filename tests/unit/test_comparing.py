@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 import sqlglot
 
-from spark_jobs.console.audit import audit_text
 from spark_jobs.operations.audit.plan import Audit
+from spark_jobs.operations.audit.text import audit_text
 from spark_jobs.plan.comparing import depending_on, leeways, not_compared
 from spark_jobs.spec import Select, TopN, Where
 

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from spark_jobs.console.maintaining import done_text, plan_text
 from spark_jobs.lake.checkpoints.epochs import Starts, begin_epoch, fix_starts
 from spark_jobs.lake.commit_records.history import latest_version, ledger_rows
 from spark_jobs.lake.errors import LedgerError
@@ -23,6 +22,7 @@ from spark_jobs.lake.tables.opening import open_table, row_count
 from spark_jobs.operations.maintain import execute as maintenance
 from spark_jobs.operations.maintain.execute import Maintenance
 from spark_jobs.operations.maintain.plan import Pace
+from spark_jobs.operations.maintain.text import done_text, plan_text
 from spark_jobs.spec import Enrich, Table
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 
