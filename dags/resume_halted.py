@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import Param, dag, get_current_context, task
 from tidemark_dags.approvals import answer_of, approval
 from tidemark_dags.forms import ingests_field, left_out
-from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
+from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 DOC = """
 Decides how a pipeline goes on that is **halted**: a batch broke a rule with `on_failure="fail"`, nothing of it was
@@ -64,21 +64,20 @@ def resume_halted() -> None:
     @task
     def find_halt() -> dict[str, Any]:
         """The batch that it is about; refuses a pipeline that is not halted."""
-        from spark_jobs.lake.checkpoints import halts
+        from spark_jobs.operations.resume.plan import plan_resume
 
-        name = get_current_context()["params"]["pipeline"]
+        params = get_current_context()["params"]
         with reporting_errors():
-            halt = halts.standing(this_lake(), name)
-            if halt is None:
-                raise fail(f"pipeline `{name}` is not halted: there is nothing to decide. Nothing was changed.")
-        log(f"{name}: {halt.what}\n" + "\n".join(f"such as: {sample}" for sample in halt.samples))
-        return halt.model_dump(mode="json")
+            plan = plan_resume(this_lake(), params["pipeline"], params["choice"])
+        log(f"{plan.pipeline}: {plan.halt.what}\n" + "\n".join(f"such as: {sample}" for sample in plan.halt.samples))
+        return plan.halt.model_dump(mode="json")
 
     @task
     def carry_out(found: dict[str, Any], response: dict[str, Any]) -> None:
         """In the name of the person who has answered."""
         from spark_jobs.lake.checkpoints import halts
-        from spark_jobs.operations.resume.execute import await_carried_out
+        from spark_jobs.operations.resume.execute import carry_out as decide
+        from spark_jobs.operations.resume.plan import ResumePlan
 
         params, lake, answer = get_current_context()["params"], this_lake(), answer_of(response)
         with reporting_errors():
@@ -88,9 +87,9 @@ def resume_halted() -> None:
                 halts.reject(lake, name, by=answer.by, comment=comment, expected=halt)
                 log(f"Rejected by {answer.by}: {name} stays halted at {halt.subject}.")
                 return
-            decided = halts.decide(lake, name, params["choice"], by=answer.by, comment=comment, expected=halt)
-            log(f"{name}: `{decided.choice}` for {halt.subject} is decided, by {answer.by}")
-            await_carried_out(lake, decided, timeout=timedelta(minutes=params["wait_minutes"]), tell=log)
+            plan = ResumePlan(pipeline=name, halt=halt, choice=params["choice"])
+            timeout = timedelta(minutes=params["wait_minutes"])
+            decide(lake, plan, log, by=answer.by, comment=comment, timeout=timeout)
 
     found = find_halt()
     asked = approval(

@@ -16,9 +16,9 @@ from tidemark_dags.pages import PageLink, pages_url
 from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
 
 if TYPE_CHECKING:
-    from spark_jobs.control.batch_reports import BatchReport
     from spark_jobs.control.launchers import Launched
     from spark_jobs.lake import Lake
+    from spark_jobs.operations.reports import BatchReport
 
 POOL = "tidemark_batch"
 """The pool of these tasks, with one slot: a machine that runs streams has room for one more JVM, not for many."""
@@ -92,9 +92,9 @@ class BatchCommand(BaseOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         """Runs the command to its end."""
-        from spark_jobs.control import batch_reports
         from spark_jobs.control.launchers import LocalProcess, Task
         from spark_jobs.lake.settings import Settings
+        from spark_jobs.operations import reports as batch_reports
 
         arguments, settings = self.arguments(context), Settings()
         log(f"tidemark {' '.join(arguments)}")

@@ -26,9 +26,11 @@ def audit(
     lake: LakeOption = None,
 ) -> None:
     """Recount results from bronze, row by row; exit with 1 where something is wrong. Nothing is written."""
-    from spark_jobs.console.audit import run_audits
+    from spark_jobs.console.operation import Operation
     from spark_jobs.lake.checkpoints.epochs import current_epoch
-    from spark_jobs.operations.audit.text import summary
+    from spark_jobs.operations.audit.execute import carry_out
+    from spark_jobs.operations.audit.plan import plan_audit
+    from spark_jobs.operations.audit.text import audit_text, summary
     from spark_jobs.recompute.ranges import Range
 
     if (begin is None) != (end is None):
@@ -38,7 +40,14 @@ def audit(
     definitions = (
         resolved(names) if names else [each for each in registered() if current_epoch(where, each.name) is not None]
     )
-    unsound = [each for each in run_audits(out, err, where, definitions, asked) if not each.sound]
+    operation, plan = Operation(out, err, where), plan_audit(where, definitions, asked)
+    for each in plan.found:
+        operation.say(audit_text(each))
+    audits = list(plan.found)
+    if plan.recounts:
+        about = [target.pipeline for target, *_ in plan.recounts]
+        audits += operation.execute("audit", about, lambda spark, say: carry_out(spark, plan, say))
+    unsound = [each for each in audits if not each.sound]
     for each in unsound:
         complain(summary(each))
     if unsound:

@@ -46,15 +46,15 @@ def backfill(
     report: ReportOption = None,
 ) -> None:
     """Compute the results of a range of event time again, late events included, and put right what differs."""
-    from spark_jobs.console.batch import run_backfill
-    from spark_jobs.control import batch_reports
+    from spark_jobs.console.operation import Operation
+    from spark_jobs.operations.backfill.execute import carry_out
     from spark_jobs.operations.backfill.plan import plan_backfill, rows_to_compare
     from spark_jobs.operations.backfill.text import backfill_text, compared_text
     from spark_jobs.recompute.ranges import Range
 
-    definition, where, asked = one(pipeline), lake_of(lake), Range.parse(begin, end)
+    definition, operation, asked = one(pipeline), Operation(out, err, lake_of(lake)), Range.parse(begin, end)
     target, plan = plan_backfill(
-        where,
+        operation.lake,
         definition,
         asked.begin,
         asked.end,
@@ -63,18 +63,17 @@ def backfill(
         force=force,
         allow_empty=allow_empty,
     )
-    out.print(backfill_text(plan), highlight=False, markup=False, soft_wrap=True)
-    if dry_run:
-        if plan.slices:
-            told = compared_text(plan, *rows_to_compare(target, plan))
-            out.print(told, highlight=False, markup=False, soft_wrap=True)
-        say("Nothing was written: --dry-run.")
-    elif plan.nothing_to_do:
-        say("Nothing to do." + (" To compute it all the same: --force." if plan.slices else ""))
-    else:
-        changed = run_backfill(out, err, target, plan)
-        if report is not None:
-            batch_reports.write(report, [changed])
+    operation.say(backfill_text(plan))
+    if dry_run and plan.slices:
+        operation.say(compared_text(plan, *rows_to_compare(target, plan)))
+    if operation.ends_here(
+        plan, dry_run=dry_run, force="To compute it all the same: --force." if plan.slices else None
+    ):
+        return
+    changed = operation.execute(
+        f"backfill of {plan.pipeline}", [definition], lambda spark, say: carry_out(spark, target, plan, say)
+    )
+    operation.report(report, [changed])
 
 
 def repair(
@@ -92,30 +91,35 @@ def repair(
     report: ReportOption = None,
 ) -> None:
     """Count late events after all: compute again only the results that they can change."""
-    from spark_jobs.console.batch import run_repairs
-    from spark_jobs.control import batch_reports
+    from spark_jobs.console.operation import NOTHING_WRITTEN, Operation
     from spark_jobs.lake.checkpoints.epochs import current_epoch
+    from spark_jobs.operations.repair.execute import carry_out
     from spark_jobs.operations.repair.plan import plan_repair
     from spark_jobs.operations.repair.text import repair_text
     from spark_jobs.recompute.target import BackfillRefusedError
 
-    where, planned = lake_of(lake), []
+    operation, planned = Operation(out, err, lake_of(lake)), []
     for definition in resolved(names) if names else registered():
-        if not names and (not isinstance(definition, Pipeline) or current_epoch(where, definition.name) is None):
+        if not names and (
+            not isinstance(definition, Pipeline) or current_epoch(operation.lake, definition.name) is None
+        ):
             continue
         try:
-            target, plan = plan_repair(where, definition, force=force)
+            target, plan = plan_repair(operation.lake, definition, force=force)
         except BackfillRefusedError as error:
             if names:
                 raise
             warn(str(error))
             continue
-        out.print(repair_text(plan), highlight=False, markup=False, soft_wrap=True)
+        operation.say(repair_text(plan))
         if not plan.nothing_to_do:
             planned.append((target, plan))
     if dry_run:
-        say("Nothing was written: --dry-run.")
+        say(NOTHING_WRITTEN)
     elif planned:
-        changed = run_repairs(out, err, planned)
-        if report is not None:
-            batch_reports.write(report, changed)
+        changed = operation.execute(
+            f"repair of {', '.join(target.name for target, _ in planned)}",
+            [target.pipeline for target, _ in planned],
+            lambda spark, say: [carry_out(spark, target, plan, say) for target, plan in planned],
+        )
+        operation.report(report, changed)

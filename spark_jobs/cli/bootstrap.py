@@ -12,17 +12,20 @@ from spark_jobs.spec import Pipeline
 
 def bootstrap(pipeline: PipelineArgument, lake: LakeOption = None, dry_run: DryRunOption = False) -> None:
     """Begin a new pipeline: compute its history in batch up to a cut, from which its stream goes on."""
-    from spark_jobs.console.bootstrap import run_bootstrap
-    from spark_jobs.control.awaiting import refuse_deployed
+    from spark_jobs.console.operation import NOTHING_WRITTEN, Operation
+    from spark_jobs.operations.bootstrap.execute import carry_out
     from spark_jobs.operations.bootstrap.plan import plan_bootstrap
     from spark_jobs.operations.bootstrap.text import bootstrap_text
 
-    definition, where = one(pipeline), lake_of(lake)
-    plan = plan_bootstrap(where, definition)
-    out.print(bootstrap_text(plan), highlight=False, markup=False, soft_wrap=True)
+    definition, operation = one(pipeline), Operation(out, err, lake_of(lake))
+    plan = plan_bootstrap(operation.lake, definition)
+    operation.say(bootstrap_text(plan))
     if dry_run or not isinstance(definition, Pipeline):
-        say("Nothing was written: --dry-run.")
+        say(NOTHING_WRITTEN)
         return
-    refuse_deployed(where, [definition.name])
     with interruptible() as stop:
-        raise typer.Exit(run_bootstrap(out, err, where, definition, plan, stop=stop))
+        code = operation.with_streams(
+            definition,
+            lambda spark, say, watch: carry_out(spark, operation.lake, definition, plan, say, watch=watch, stop=stop),
+        )
+    raise typer.Exit(code)

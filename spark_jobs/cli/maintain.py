@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from spark_jobs.cli.options import LakeOption, lake_of
-from spark_jobs.cli.terminal import complain, out, say
-from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.cli.terminal import complain, say, tell
 
 
 def maintain(
@@ -20,22 +19,18 @@ def maintain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")] = False,
 ) -> None:
     """Compact small files, keep the ledger, cut logs and remove what nothing needs any more; streams may run."""
-    from spark_jobs.console.maintaining import run_maintenance
-    from spark_jobs.lake.tables.opening import exists
-    from spark_jobs.operations.maintain.execute import Maintenance
+    from spark_jobs.console.priority import step_aside
+    from spark_jobs.operations.maintain.execute import Maintenance, carry_out
     from spark_jobs.operations.maintain.text import plan_text
 
-    where = lake_of(lake)
-    for name in names or ():
-        if not exists(where, name):
-            raise MissingTableError(f"table {name}: not in the lake {where.uri}. What there is: tidemark tables")
-    maintenance = Maintenance(where)
+    maintenance = Maintenance(lake_of(lake))
     if dry_run:
         for table in maintenance.tables(names or ()):
-            out.print(plan_text(maintenance.plan(table)), highlight=False, markup=False, soft_wrap=True)
+            tell(plan_text(maintenance.plan(table)))
         say("Nothing was written: --dry-run.")
         return
-    failed = [each for each in run_maintenance(out, maintenance, names or ()) if each.problem]
+    step_aside()
+    failed = [each for each in carry_out(maintenance, names or (), tell) if each.problem]
     for each in failed:
         complain(f"{each.table}: {each.problem}")
     if failed:

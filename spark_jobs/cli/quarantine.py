@@ -11,9 +11,9 @@ from spark_jobs.cli.options import LakeOption, PipelineArgument, lake_of
 from spark_jobs.cli.terminal import err, out, say, warn
 
 if TYPE_CHECKING:
-    from spark_jobs.control.batch_reports import BatchReport
-    from spark_jobs.lake import Lake
+    from spark_jobs.console.operation import Operation
     from spark_jobs.lake.tables.quarantine import Selection
+    from spark_jobs.operations.reports import BatchReport
     from spark_jobs.spec import Definition
 
 ReasonsOption = Annotated[
@@ -67,7 +67,7 @@ def replay(
     Rows of an ingest are read again, by its rules as they are now, and go to bronze. Events of a pipeline are looked up
     again, and counted.
     """
-    from spark_jobs.control import batch_reports
+    from spark_jobs.console.operation import Operation
     from spark_jobs.lake.tables.quarantine import Selection
     from spark_jobs.recompute.ranges import instant, us
     from spark_jobs.spec import Ingest
@@ -79,44 +79,50 @@ def replay(
         until_us=us(instant("--until", until)) if until is not None else None,
         earlier_epochs=earlier_epochs,
     )
+    operation = Operation(out, err, where)
     replayed = _read_again if isinstance(definition, Ingest) else _look_up_again
-    changed = replayed(where, definition, selection, who, comment, dry_run=dry_run)
-    if report is not None and changed is not None:
-        batch_reports.write(report, [changed])
+    changed = replayed(operation, definition, selection, who, comment, dry_run=dry_run)
+    if changed is not None:
+        operation.report(report, [changed])
 
 
 def _read_again(
-    lake: "Lake", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
+    operation: "Operation", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
-    from spark_jobs.console.quarantine import run_replay
+    from spark_jobs.operations.replay.execute import carry_out
     from spark_jobs.operations.replay.plan import plan_replay
     from spark_jobs.operations.replay.text import replay_text
 
-    plan = plan_replay(lake, definition, selection)
-    out.print(replay_text(plan), highlight=False, markup=False, soft_wrap=True)
-    if dry_run:
-        say("Nothing was written: --dry-run.")
+    plan = plan_replay(operation.lake, definition, selection)
+    operation.say(replay_text(plan))
+    if operation.ends_here(plan, dry_run=dry_run):
         return None
-    if not plan.found.rows and plan.unfinished is None:
-        say("Nothing to do.")
-        return None
-    if plan.unfinished is not None:
-        warn(f"{plan.unfinished.run} has begun and not ended; it is carried out to its end first.")
-    return run_replay(out, err, lake, definition, plan, by=by, comment=comment)
+    for notice in plan.notices:
+        warn(notice)
+    return operation.execute(
+        f"replay of {definition.name}",
+        [definition],
+        lambda spark, say: carry_out(spark, operation.lake, definition, plan, say, by=by, comment=comment),
+    )
 
 
 def _look_up_again(
-    lake: "Lake", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
+    operation: "Operation", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
-    from spark_jobs.console.quarantine import run_lookup
+    from spark_jobs.console.operation import NOTHING_WRITTEN
+    from spark_jobs.operations.replay.lookup import carry_out
     from spark_jobs.operations.replay.lookup_plan import plan_lookup
     from spark_jobs.operations.replay.text import lookup_text
 
-    plan = plan_lookup(lake, definition, selection)
-    out.print(lookup_text(plan), highlight=False, markup=False, soft_wrap=True)
+    plan = plan_lookup(operation.lake, definition, selection)
+    operation.say(lookup_text(plan))
     if plan.nothing_to_do and not plan.uncounted:
         return None
     if dry_run:
-        say("Nothing was written: --dry-run.")
+        say(NOTHING_WRITTEN)
         return None
-    return run_lookup(out, err, plan, by=by, comment=comment)
+    return operation.execute(
+        f"replay of {definition.name}",
+        [definition],
+        lambda spark, say: carry_out(spark, plan, say, by=by, comment=comment),
+    )

@@ -2,16 +2,12 @@
 
 import getpass
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from spark_jobs.cli.options import LakeOption, duration, lake_of
 from spark_jobs.cli.terminal import say
-from spark_jobs.spec import DefinitionError
-
-if TYPE_CHECKING:
-    from spark_jobs.lake.checkpoints.halts import Choice
 
 
 def resume(
@@ -33,19 +29,12 @@ def resume(
     ),
 ) -> None:
     """Decide how a pipeline goes on that a broken rule has halted: try the batch again, or set rows aside."""
-    from spark_jobs.lake.checkpoints import halts
-    from spark_jobs.operations.resume.execute import await_carried_out
+    from spark_jobs.operations.resume.execute import carry_out
+    from spark_jobs.operations.resume.plan import choice_of, plan_resume
 
-    if skip and quarantine:
-        raise DefinitionError(
-            f"resume {pipeline}: expected --skip (all rows of the batch are set aside) or --quarantine (those that "
-            "break the rule), got both. Nothing was changed."
-        )
-    choice: Choice = "skip" if skip else "quarantine" if quarantine else "resume"
+    choice = choice_of(pipeline, skip=skip, quarantine=quarantine)
     timeout, where = duration("--wait", wait), lake_of(lake)
-    decided = halts.decide(where, pipeline, choice, by=by or _user(), comment=comment)
-    say(f"{pipeline}: `{choice}` for {decided.subject} is decided, by {decided.decided_by}")
-    await_carried_out(where, decided, timeout=timeout, tell=say)
+    carry_out(where, plan_resume(where, pipeline, choice), say, by=by or _user(), comment=comment, timeout=timeout)
 
 
 def _user() -> str:

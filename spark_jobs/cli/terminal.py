@@ -21,6 +21,11 @@ def warn(text: str) -> None:
     err.print(Text.assemble(("warning:", "yellow"), f" {text}"), soft_wrap=True, highlight=False)
 
 
+def tell(text: str) -> None:
+    """Tells lines of a plan or of what was done, as they are."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def say(text: str) -> None:
     """Tells a piece of news, in the terminal's own colour."""
     out.print(text, highlight=False, markup=False)

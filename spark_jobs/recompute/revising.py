@@ -190,3 +190,22 @@ def _found(target: Target, table: str, revision: Revision, before: int) -> int |
             compact_ledger_now_and_then(target.lake, table, version)
             return version
     return None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a slice, or a repair, has changed.
+
+    Attributes:
+        changed: in the result.
+        settled: late events, and replayed ones, that are counted from now on.
+        unsettled: likewise, that are not counted any more.
+        replayed: of either, such as were looked up again.
+        seconds: that it took.
+    """
+
+    changed: Changed
+    settled: int = 0
+    unsettled: int = 0
+    replayed: int = 0
+    seconds: float = 0.0

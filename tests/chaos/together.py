@@ -42,12 +42,11 @@ _COMPILES_MS = 90_000
 MAINTAIN = """
 import sys
 from datetime import timedelta
-from rich.console import Console
-from spark_jobs.console.maintaining import run_maintenance
 from spark_jobs.lake import Lake
-from spark_jobs.operations.maintain.execute import Maintenance, Pace
+from spark_jobs.operations.maintain.execute import Maintenance, carry_out
+from spark_jobs.operations.maintain.plan import Pace
 
-run_maintenance(Console(), Maintenance(Lake(sys.argv[1]), pace=Pace(quiet=timedelta(seconds=5))), ())
+carry_out(Maintenance(Lake(sys.argv[1]), pace=Pace(quiet=timedelta(seconds=5))), (), print)
 """
 
 

@@ -22,8 +22,9 @@ from spark_jobs.operations.backfill import execute as backfill
 from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.operations.repair import execute as repair
 from spark_jobs.operations.repair.plan import plan_repair
-from spark_jobs.operations.replay.lookup import LookedUp, execute
+from spark_jobs.operations.replay.lookup import execute
 from spark_jobs.operations.replay.lookup_plan import plan_lookup
+from spark_jobs.operations.replay.outcome import LookedUp
 from spark_jobs.recompute.ranges import EPOCH
 from spark_jobs.spec import (
     Aggregate,

@@ -18,8 +18,8 @@ from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.audit.execute import recount
 from spark_jobs.operations.audit.plan import Audit, look, plan_recount
-from spark_jobs.operations.maintain.execute import Maintained, Maintenance
-from spark_jobs.operations.maintain.plan import Pace
+from spark_jobs.operations.maintain.execute import Maintenance
+from spark_jobs.operations.maintain.plan import Maintained, Pace
 from spark_jobs.spec import Pipeline
 from tests.support import lakes
 from tests.support.clicks import (

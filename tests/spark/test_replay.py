@@ -22,7 +22,8 @@ from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.tables.decisions import decisions_of
 from spark_jobs.lake.tables.quarantine import Selection
-from spark_jobs.operations.replay.execute import Done, ReplayRun, begin
+from spark_jobs.operations.replay.execute import ReplayRun, begin
+from spark_jobs.operations.replay.outcome import Done
 from spark_jobs.operations.replay.plan import plan_replay
 from spark_jobs.spec import (
     Aggregate,

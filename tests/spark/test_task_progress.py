@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_jobs.console import tasks
-from spark_jobs.console.tasks import showing_tasks, tasks_at_work
+from spark_jobs.console.operation import showing_tasks, tasks_at_work
 
 
 def test_a_terminal_shows_the_tasks_that_are_done_and_nothing_remains(

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from spark_jobs.lake.checkpoints.epochs import begin_epoch, history_cut, note_bootstrapped
 from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError, plan_bootstrap
 from spark_jobs.operations.bootstrap.text import bootstrap_text
-from spark_jobs.operations.rebuild.execute import Comparison, Difference
-from spark_jobs.operations.rebuild.plan import plan_rebuild
+from spark_jobs.operations.rebuild.plan import Comparison, Difference, plan_rebuild
 from spark_jobs.operations.rebuild.text import comparison_text, rebuild_text
 from spark_jobs.plan.columns import TIME
 from spark_jobs.plan.lateness import WindowEnd

@@ -110,6 +110,15 @@ def standing(lake: Lake, pipeline: str) -> Halt | None:
     return found if epoch is not None and epoch.number == found.epoch else None
 
 
+def halted(lake: Lake, pipeline: str) -> Halt:
+    """The halt that keeps a pipeline from running.
+
+    Raises:
+        NotHaltedError: if there is none.
+    """
+    return _refuse_unless_halted(lake, pipeline, None)[0]
+
+
 def all_standing(lake: Lake) -> dict[str, Halt]:
     """Pipeline -> its halt, of all that wait for a decision, deployed or not; by name."""
     prefixes = lake.store.list_with_delimiter(f"{_FOLDER}/")["common_prefixes"]

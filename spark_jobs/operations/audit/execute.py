@@ -9,8 +9,10 @@ from pyspark.sql import functions as F
 from spark_jobs.commits.merging import measures
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import MissingFilesError
-from spark_jobs.operations.audit.plan import Audit, Problem
+from spark_jobs.operations.audit.plan import Audit, AuditPlan, Problem
+from spark_jobs.operations.audit.text import audit_text
 from spark_jobs.operations.backfill.plan import BackfillPlan
+from spark_jobs.operations.shape import Say
 from spark_jobs.plan.comparing import not_compared
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.recompute.differences import TableComparison, differs, near
@@ -188,3 +190,12 @@ def text_of(personal: Collection[str]) -> Callable[[str], Column]:
     """As `text`, but for columns whose values nobody is to see in passing, with `__old_` before their name or not."""
     hidden = {name.casefold() for name in personal}
     return lambda name: F.lit(MASK) if name.removeprefix("__old_").casefold() in hidden else text(name)
+
+
+def carry_out(spark: SparkSession, plan: AuditPlan, say: Say) -> list[Audit]:
+    """Recounts pipelines, one after the other, and says what each audit has found."""
+    audits = []
+    for target, recounted, found in plan.recounts:
+        audits.append(recount(spark, target, recounted, found))
+        say(audit_text(audits[-1]))
+    return audits

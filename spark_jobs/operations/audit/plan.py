@@ -1,6 +1,7 @@
 """What an audit looks at, and what it has found, as values; made without a JVM."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
@@ -138,3 +139,36 @@ def plan_recount(
 def _drops_late(definition: Definition, planned: logical.LogicalPlan) -> bool:
     """Whether late events are in no table."""
     return isinstance(definition, Pipeline) and definition.watermark is not None and planned.table("late") is None
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What is to be recounted of several pipelines.
+
+    Attributes:
+        found: what needs no recount, or can have none.
+        recounts: the others: the pipeline, the range that is computed again, and what was found without it.
+    """
+
+    found: tuple[Audit, ...]
+    recounts: tuple[tuple[Target, BackfillPlan, Audit], ...]
+
+
+def plan_audit(lake: Lake, definitions: Sequence[Definition], asked: Range | None) -> AuditPlan:
+    """What an audit of pipelines has found without Spark, and what is to be recounted; nothing is written.
+
+    Args:
+        lake: where.
+        definitions: of the pipelines.
+        asked: a range of event time; None: all that is closed.
+    """
+    found: list[Audit] = []
+    recounts: list[tuple[Target, BackfillPlan, Audit]] = []
+    for definition in definitions:
+        looked = look(lake, definition)
+        plan = plan_recount(lake, definition, asked, looked)
+        if isinstance(plan, Audit):
+            found.append(plan)
+        else:
+            recounts.append((*plan, looked))
+    return AuditPlan(tuple(found), tuple(recounts))

@@ -1,8 +1,8 @@
 """Computes the results of a range of event time again, and puts right what differs."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 
 import pyarrow as pa
@@ -15,10 +15,13 @@ from spark_jobs.lake.commit_records.basis import SupersededError
 from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.lake.errors import ConflictError
 from spark_jobs.operations.backfill.plan import BackfillPlan, Slice
+from spark_jobs.operations.backfill.text import done_text
+from spark_jobs.operations.reports import BatchReport
+from spark_jobs.operations.shape import Say
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.recompute.frames import Recompute
-from spark_jobs.recompute.ranges import Range
-from spark_jobs.recompute.revising import Changed, revise
+from spark_jobs.recompute.ranges import EPOCH, Range
+from spark_jobs.recompute.revising import Changed, Done, revise
 from spark_jobs.recompute.session_clusters import Chains, starting_in
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec.durations import duration_ms
@@ -27,25 +30,6 @@ _TRIES = 5
 """So often a slice is computed, while other runs revise the same rows."""
 
 Told = Callable[[Slice, "Done | None"], None]
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a slice, or a repair, has changed.
-
-    Attributes:
-        changed: in the result.
-        settled: late events, and replayed ones, that are counted from now on.
-        unsettled: likewise, that are not counted any more.
-        replayed: of either, such as were looked up again.
-        seconds: that it took.
-    """
-
-    changed: Changed
-    settled: int = 0
-    unsettled: int = 0
-    replayed: int = 0
-    seconds: float = 0.0
 
 
 def execute(spark: SparkSession, target: Target, plan: BackfillPlan, *, tell: Told = lambda *_: None) -> list[Done]:
@@ -238,3 +222,33 @@ def revise_tables(
     finally:
         believed.unpersist()
         computed.unpersist()
+
+
+def carry_out(spark: SparkSession, target: Target, plan: BackfillPlan, say: Say) -> BatchReport:
+    """Executes a plan, and says what each slice has changed.
+
+    Returns:
+        What they have changed together.
+    """
+
+    def tell(part: Slice, done: Done | None) -> None:
+        if done is not None:
+            where = f"slice {part.number + 1} of {len(plan.slices)}: " if len(plan.slices) > 1 else ""
+            say(where + done_text(plan.table, done))
+
+    return report_of(plan.pipeline, plan.table, plan.watermark_ms, execute(spark, target, plan, tell=tell))
+
+
+def report_of(pipeline: str, table: str, watermark_ms: int, done: Sequence[Done]) -> BatchReport:
+    """What slices, or a repair, have changed together."""
+    return BatchReport(
+        pipeline=pipeline,
+        table=table,
+        version=max((each.changed.version for each in done if each.changed.rows), default=None),
+        watermark=EPOCH + timedelta(milliseconds=watermark_ms) if watermark_ms > 0 else None,
+        inserted=sum(each.changed.inserted for each in done),
+        updated=sum(each.changed.updated for each in done),
+        deleted=sum(each.changed.deleted for each in done),
+        settled=sum(each.settled for each in done),
+        unsettled=sum(each.unsettled for each in done),
+    )

@@ -14,6 +14,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.settling import LateEvents
 from spark_jobs.lake.commit_records.revisions import Mode, Revision, revisions
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.plan.columns import WINDOW_END, WINDOW_START
 from spark_jobs.recompute.ranges import FIRST_US, Range, RangeError, shown, us
 from spark_jobs.recompute.target import Read, Target
@@ -42,18 +43,16 @@ class Slice(BaseModel):
     nothing_to_do: str | None = None
 
 
-class BackfillPlan(BaseModel):
+class BackfillPlan(OperationPlan):
     """What a backfill will do.
 
     Attributes:
-        pipeline: its name.
         table: its result.
         run: of the commits that it will make.
         mode: which events count.
         begin_us: of the range that was asked for.
         end_us: of it.
         slices: parts of what is closed of it, in order; none where nothing is.
-        notices: what differs from what was asked for.
         epoch: of the checkpoint whose results are replaced.
         watermark_ms: of the stream: only rows that it has closed are touched.
         reads: the source tables.
@@ -65,16 +64,12 @@ class BackfillPlan(BaseModel):
         kind: what its commits call themselves.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    pipeline: str
     table: str
     run: str
     mode: Mode
     begin_us: int
     end_us: int
     slices: tuple[Slice, ...]
-    notices: tuple[str, ...]
     epoch: int
     watermark_ms: int
     reads: tuple[Read, ...]

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from spark_jobs.operations.backfill.execute import Done
 from spark_jobs.operations.backfill.plan import BackfillPlan
 from spark_jobs.operations.words import counted, reads_text
 from spark_jobs.recompute.ranges import shown
+from spark_jobs.recompute.revising import Done
 
 
 def backfill_text(plan: BackfillPlan) -> str:

@@ -5,20 +5,33 @@ at or before the cut; these are computed in batch, over just the events that it 
 is late by Spark's own verdict (docs/guides/bootstrap.md).
 """
 
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.engine.driver import Driver
+from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.ledger import Totals
 from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, current_epoch, end_before_it_begins, history_cut
+from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.lake.errors import CheckpointError, CutNotReachedError
 from spark_jobs.lake.tables.opening import file_statistics, open_table
-from spark_jobs.operations.backfill.execute import Done, Told, execute
+from spark_jobs.operations.backfill.execute import Told, execute
 from spark_jobs.operations.backfill.plan import BackfillPlan, Slice, in_slices
+from spark_jobs.operations.backfill.text import done_text
 from spark_jobs.operations.bootstrap.plan import BootstrapPlan
+from spark_jobs.operations.shape import Say
+from spark_jobs.operations.words import counted
 from spark_jobs.recompute.ranges import FIRST_US, Range, shown
+from spark_jobs.recompute.revising import Done
 from spark_jobs.recompute.target import Target, column_of
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import duration_ms
@@ -120,3 +133,71 @@ def _oldest_us(target: Target) -> int:
             times = statistics[least].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             oldest += [pc.min(times).as_py()] if len(times) else []
     return max(FIRST_US, min(oldest, default=FIRST_US))
+
+
+Watch = Callable[[Driver], AbstractContextManager[None]]
+"""Shows a driver for as long as it runs."""
+
+
+def carry_out(
+    spark: SparkSession,
+    lake: Lake,
+    pipeline: Pipeline,
+    plan: BootstrapPlan,
+    say: Say,
+    *,
+    watch: Watch,
+    stop: threading.Event,
+) -> Driver:
+    """Executes a plan and says what was done.
+
+    Returns:
+        The driver that has run, with what stopped it and the histories that it has computed.
+
+    Raises:
+        DeployError: if a driver runs the pipeline.
+    """
+    refuse_deployed(lake, [pipeline.name])
+    began = time.monotonic()
+    query = PipelineQuery(spark, lake, pipeline)
+    # A definition that cannot start must leave no checkpoint that refuses the fixed one.
+    query.create_tables()
+    query.plan()
+    epoch = begin(lake, pipeline, plan)
+    return finish(spark, lake, pipeline, epoch, say, began=began, watch=watch, stop=stop)
+
+
+def finish(
+    spark: SparkSession,
+    lake: Lake,
+    pipeline: Pipeline,
+    epoch: Epoch,
+    say: Say,
+    *,
+    began: float,
+    watch: Watch,
+    stop: threading.Event,
+) -> Driver:
+    """Takes an epoch with a cut to the end of its history, and says what was done; the driver that has run."""
+    driver = Driver(spark, lake, [pipeline], compute_history=compute_history, only_history=True)
+    table = pipeline.sink.table
+    with watch(driver):
+        outcomes = driver.run_until_caught_up(close=False, stop=stop)
+    if any(outcome.error is not None for outcome in outcomes.values()):
+        return driver
+    history: list[Done] | None = driver.histories.get(pipeline.name)
+    if history is None:
+        say(f"{pipeline.name}: interrupted. To go on: tidemark bootstrap {pipeline.name}")
+        return driver
+    terms = Totals.of(row for _, row in ledger_rows(lake, table, pipeline.name, epoch.number))
+    say(
+        f"stream   {counted(terms['read'], 'event')} read, {terms['history']:,} of them only in windows before the "
+        f"cut, {terms['late']:,} late"
+    )
+    for done in history:
+        say(f"batch    {done_text(table, done)}")
+    say(
+        f"{pipeline.name}: its history is computed up to {shown(epoch.cut_us or 0)} UTC "
+        f"({time.monotonic() - began:.1f} s). It goes on from there: tidemark run {pipeline.name}"
+    )
+    return driver

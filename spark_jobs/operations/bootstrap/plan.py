@@ -2,8 +2,7 @@
 
 from datetime import UTC, datetime
 
-from pydantic import BaseModel, ConfigDict
-
+from spark_jobs.control.awaiting import refuse_deployed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, history_cut
 from spark_jobs.lake.checkpoints.reset import newest_epoch, refuse_tables_of_others
@@ -11,6 +10,7 @@ from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import refuse_missing
 from spark_jobs.lake.tables.opening import exists, newest, open_table
+from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.logical import LogicalPlan
@@ -24,11 +24,10 @@ class BootstrapRefusedError(BackfillRefusedError):
     """The history of a pipeline cannot be computed in batch, or must not any more."""
 
 
-class BootstrapPlan(BaseModel):
+class BootstrapPlan(OperationPlan):
     """What a bootstrap will do.
 
     Attributes:
-        pipeline: its name.
         table: its result.
         epoch: that begins at the cut.
         begun: whether it has begun already, by a bootstrap that did not end.
@@ -39,9 +38,6 @@ class BootstrapPlan(BaseModel):
         computes: the same, as the batch reads them.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    pipeline: str
     table: str
     epoch: int
     begun: bool
@@ -81,6 +77,7 @@ def plan_bootstrap(lake: Lake, definition: Definition) -> BootstrapPlan:
     newest_us, cut_us = cut_of(lake, planned)
     if begun and current is not None and current.cut_us is not None:
         cut_us = current.cut_us
+    refuse_deployed(lake, [definition.name])
     return BootstrapPlan(
         pipeline=definition.name,
         table=planned.result.name,

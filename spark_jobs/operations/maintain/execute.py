@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
-from pydantic import BaseModel, ConfigDict
+from obstore.exceptions import BaseError
 
 from spark_jobs.lake.accounting.ledger_compaction import compact_ledger
 from spark_jobs.lake.accounting.ledger_table import TABLE as LEDGER
@@ -18,7 +18,7 @@ from spark_jobs.lake.accounting.ledger_table import KeptCommits
 from spark_jobs.lake.checkpoints.epochs import running_definitions
 from spark_jobs.lake.checkpoints.swapping import is_abandoned, remove_aside
 from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
-from spark_jobs.lake.errors import UnsupportedTableError
+from spark_jobs.lake.errors import MissingTableError, TidemarkError, UnsupportedTableError, first_line
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.maintenance.compaction import (
     DataFile,
@@ -31,8 +31,10 @@ from spark_jobs.lake.maintenance.readers import Need, needs
 from spark_jobs.lake.maintenance.retention import LogCut, cut_log, plan_cut, remove_files, unnamed_files
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.files import missing_files
-from spark_jobs.lake.tables.opening import file_statistics, open_table, row_count, table_names
-from spark_jobs.operations.maintain.plan import Pace, TablePlan
+from spark_jobs.lake.tables.opening import UNREADABLE, exists, file_statistics, open_table, row_count, table_names
+from spark_jobs.operations.maintain.plan import Maintained, Pace, TablePlan
+from spark_jobs.operations.maintain.text import done_text
+from spark_jobs.operations.shape import Say
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Ingest
 from spark_jobs.spec.names import in_delta, in_duckdb
@@ -42,46 +44,6 @@ _UTC = "'Timestamp(Microsecond, Some(\"UTC\"))'"
 
 _TRIES = 3
 """A stream changes files while they are read; each time other ones are left."""
-
-
-class Maintained(BaseModel):
-    """What was done to a table.
-
-    Attributes:
-        table: its name.
-        to_ledger: commits that are in `ops.ledger` from now on.
-        files_before: that it had.
-        files_after: that it has.
-        expired: rows that were deleted.
-        cut: objects of its log that were removed.
-        removed: data files that were removed.
-        removed_bytes: of these.
-        abandoned: objects of a table that was built aside by a rebuild that is over: all of it was removed.
-        held_by: as in the plan.
-        busy: files that other writers changed each time that they were to be drawn together; the next time will do.
-        problem: why something of it was left undone that needs attention; None: nothing was.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    table: str
-    to_ledger: int = 0
-    files_before: int = 0
-    files_after: int = 0
-    expired: int = 0
-    cut: int = 0
-    removed: int = 0
-    removed_bytes: int = 0
-    abandoned: int = 0
-    held_by: tuple[str, int] | None = None
-    busy: int = 0
-    problem: str | None = None
-
-    @property
-    def changed(self) -> bool:
-        """Whether anything was done."""
-        done = self.to_ledger or self.expired or self.cut or self.removed or self.abandoned
-        return bool(done or self.files_before != self.files_after)
 
 
 @dataclass(frozen=True)
@@ -171,7 +133,15 @@ class Maintenance:
 
         Args:
             names: only these; empty: all.
+
+        Raises:
+            MissingTableError: if one of them is not in the lake.
         """
+        for name in names:
+            if not exists(self.lake, name):
+                raise MissingTableError(
+                    f"table {name}: not in the lake {self.lake.uri}. What there is: tidemark tables"
+                )
         needed, lookups, orders = needs(self.lake), set[str](), dict[str, Sequence[str]]()
         for _, definition in running_definitions(self.lake).values():
             planned = plan.build(definition)
@@ -297,3 +267,22 @@ def _count(lake: Lake, table: str, older: tuple[str, datetime]) -> int:
         connection.register("held", rows)
         found = connection.execute(f"SELECT count(*) FROM held WHERE {in_duckdb(older[0])} < ?", [older[1]]).fetchone()
     return int(found[0]) if found else 0
+
+
+def carry_out(maintenance: Maintenance, names: Sequence[str], say: Say) -> list[Maintained]:
+    """Maintains tables, one after the other; what goes wrong with one leaves the others to be maintained.
+
+    Args:
+        maintenance: of the lake.
+        names: of the tables; empty: all.
+        say: is told what was done to each.
+    """
+    found = []
+    for table in maintenance.tables(names):
+        try:
+            done = maintenance.execute(table)
+        except (*UNREADABLE, BaseError, TidemarkError) as error:
+            done = Maintained(table=table.name, problem=f"failed: {first_line(error)}")
+        found.append(done)
+        say(done_text(done))
+    return found

@@ -82,3 +82,43 @@ class TablePlan(BaseModel):
 def held_back(plans: Sequence[TablePlan]) -> Mapping[str, tuple[str, int]]:
     """Table -> the pipeline that needs older versions of it, and from which on."""
     return {each.table: each.held_by for each in plans if each.held_by is not None}
+
+
+class Maintained(BaseModel):
+    """What was done to a table.
+
+    Attributes:
+        table: its name.
+        to_ledger: commits that are in `ops.ledger` from now on.
+        files_before: that it had.
+        files_after: that it has.
+        expired: rows that were deleted.
+        cut: objects of its log that were removed.
+        removed: data files that were removed.
+        removed_bytes: of these.
+        abandoned: objects of a table that was built aside by a rebuild that is over: all of it was removed.
+        held_by: as in the plan.
+        busy: files that other writers changed each time that they were to be drawn together; the next time will do.
+        problem: why something of it was left undone that needs attention; None: nothing was.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    table: str
+    to_ledger: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    expired: int = 0
+    cut: int = 0
+    removed: int = 0
+    removed_bytes: int = 0
+    abandoned: int = 0
+    held_by: tuple[str, int] | None = None
+    busy: int = 0
+    problem: str | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was done."""
+        done = self.to_ledger or self.expired or self.cut or self.removed or self.abandoned
+        return bool(done or self.files_before != self.files_after)

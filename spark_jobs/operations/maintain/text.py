@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from spark_jobs.operations.maintain.execute import Maintained
-from spark_jobs.operations.maintain.plan import TablePlan
+from spark_jobs.operations.maintain.plan import Maintained, TablePlan
 
 
 def plan_text(plan: TablePlan) -> str:

@@ -3,25 +3,33 @@
 Afterwards its stream begins as after a bootstrap (docs/guides/bootstrap.md): at the cut up to which results were built.
 """
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 
-from pydantic import BaseModel, ConfigDict
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.commits.merging import measures
 from spark_jobs.commits.tables import create_table
+from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.engine.driver import Driver
+from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.checkpoints.epochs import Epoch
-from spark_jobs.lake.checkpoints.swapping import Content
+from spark_jobs.lake.checkpoints.swapping import Content, remove_built
 from spark_jobs.lake.checkpoints.swapping import swap as swap_tables
 from spark_jobs.lake.commit_records.revisions import Revision, revisions, with_revised
+from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.opening import exists
 from spark_jobs.operations.audit.execute import named, text_of
-from spark_jobs.operations.rebuild.plan import Prospect, RebuildPlan
+from spark_jobs.operations.bootstrap.execute import Watch, finish
+from spark_jobs.operations.rebuild.plan import Comparison, Difference, Prospect, RebuildPlan
+from spark_jobs.operations.rebuild.text import comparison_text
+from spark_jobs.operations.shape import Say
 from spark_jobs.plan.columns import EVENTS
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.plan.tables import TableRef, aside
@@ -30,54 +38,11 @@ from spark_jobs.recompute.frames import Recompute
 from spark_jobs.recompute.lookup_versions import Era
 from spark_jobs.recompute.ranges import FIRST_US, Range
 from spark_jobs.spark.columns import columns_of
+from spark_jobs.spec import Pipeline
 from spark_jobs.transforms.results import REVISED, with_revision
 
 _SHOWN = 10
 """So many rows that differ are shown."""
-
-
-class Difference(BaseModel):
-    """A row that is another one than before.
-
-    Attributes:
-        row: its key, as a person reads it.
-        what: becomes of it.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    row: str
-    what: str
-
-
-class Comparison(BaseModel):
-    """The rows of a table beside those that were built, both up to the cut.
-
-    Attributes:
-        same: rows that agree in every column that both have.
-        changed: rows with other values.
-        new: rows whose key the table does not have.
-        gone: rows of the table whose key none of the new ones has.
-        beyond: rows of the table beyond the cut, which the stream gives again.
-        added: columns that the table does not have.
-        removed: columns that only the table has.
-        retyped: columns of another type.
-        keyed: whether rows were compared one by one: the table has the columns by which new rows are told apart.
-        examples: some of the rows that are not the same.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    same: int
-    changed: int
-    new: int
-    gone: int
-    beyond: int
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    retyped: tuple[str, ...] = ()
-    keyed: bool = True
-    examples: tuple[Difference, ...] = ()
 
 
 class _Anew(Recompute):
@@ -230,3 +195,70 @@ def _entry(target: Prospect, plan: RebuildPlan, run: str, rows: DataFrame) -> Le
         reads={read.table: (0, read.version + 1) for read in plan.reads},
         terms={name: value - told.get(name, 0) for name, value in terms.items()},
     )
+
+
+def carry_out(
+    spark: SparkSession,
+    target: Prospect,
+    plan: RebuildPlan,
+    say: Say,
+    *,
+    allowed: Callable[[], bool] | None,
+    watch: Watch,
+    stop: threading.Event,
+) -> Driver | None:
+    """Builds, compares, swaps, and takes the new epoch to the end of its history.
+
+    Args:
+        spark: a session.
+        target: the pipeline.
+        plan: what to do.
+        say: is told what was found and done.
+        allowed: asked before anything but the tables aside is changed; None: nothing else is.
+        watch: shows the driver.
+        stop: ends early.
+
+    Returns:
+        The driver that has run; None: nothing was swapped.
+
+    Raises:
+        DeployError: if a driver runs the pipeline once the rows are to be swapped.
+    """
+    began, lake = time.monotonic(), target.lake
+    # A table in which it looks columns up must fit before anything is computed.
+    PipelineQuery(spark, lake, target.pipeline).refuse_lookups()
+    build(spark, target, plan)
+    say(comparison_text(plan, compare(spark, target, plan)))
+    if allowed is None or not allowed():
+        say(
+            f"{plan.table} is as it was. What was built is in {plan.aside}, until maintenance removes it. "
+            f"To swap such rows in: tidemark rebuild {plan.pipeline} --yes"
+        )
+        return None
+    # It may run since the rows were built.
+    refuse_deployed(lake, [plan.pipeline])
+    epoch = swap(spark, target, plan)
+    remove_built(lake, target.pipeline, epoch.number, keep=Retention().rebuilt)
+    say(f"{plan.table}: has the new rows. Epoch {epoch.number} begins at the cut.")
+    return finish(spark, lake, target.pipeline, epoch, say, began=began, watch=watch, stop=stop)
+
+
+def carry_on(
+    spark: SparkSession,
+    lake: Lake,
+    pipeline: Pipeline,
+    epoch: Epoch,
+    say: Say,
+    *,
+    watch: Watch,
+    stop: threading.Event,
+) -> Driver:
+    """Takes an epoch whose swap was done before to the end of its history; the driver that has run.
+
+    Raises:
+        DeployError: if a driver runs the pipeline.
+    """
+    refuse_deployed(lake, [pipeline.name])
+    say(f"{pipeline.name}: epoch {epoch.number} has begun at its cut, its history is still to be computed.")
+    remove_built(lake, pipeline, epoch.number, keep=Retention().rebuilt)
+    return finish(spark, lake, pipeline, epoch, say, began=time.monotonic(), watch=watch, stop=stop)

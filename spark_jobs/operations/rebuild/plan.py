@@ -4,6 +4,7 @@ import uuid
 
 from pydantic import BaseModel, ConfigDict
 
+from spark_jobs.control.awaiting import refuse_deployed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.foreign import ForeignChange
 from spark_jobs.lake.accounting.ledger import LedgerEntry
@@ -12,18 +13,19 @@ from spark_jobs.lake.checkpoints.reset import newest_epoch, tables_of_both
 from spark_jobs.lake.commit_records.basis import Basis
 from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError, cut_of, reads_of, refuse_unsuitable
+from spark_jobs.operations.shape import OperationPlan
+from spark_jobs.pipelines import registry
 from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.plan.tables import aside
 from spark_jobs.recompute.ranges import FIRST_US, Range
 from spark_jobs.recompute.target import Read, Target
-from spark_jobs.spec import Definition, Table, definition_from_json
+from spark_jobs.spec import Definition, DefinitionError, Pipeline, Table, definition_from_json
 
 
-class RebuildPlan(BaseModel):
+class RebuildPlan(OperationPlan):
     """What a rebuild will do.
 
     Attributes:
-        pipeline: its name.
         table: its result.
         run: of the commits that it will make, and in the name of what it builds.
         aside: where its new rows are built.
@@ -36,9 +38,6 @@ class RebuildPlan(BaseModel):
         basis: what it was planned with.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    pipeline: str
     table: str
     run: str
     aside: str
@@ -85,17 +84,20 @@ class Prospect(Target):
         return open_table(self.lake, source.name).version(), None
 
 
-def plan_rebuild(lake: Lake, definition: Definition) -> tuple[Prospect, RebuildPlan]:
+def plan_rebuild(lake: Lake, definition: Definition, *, swaps: bool = False) -> tuple[Prospect, RebuildPlan]:
     """What a rebuild will do; nothing is written, and no JVM is started.
 
     Args:
         lake: where.
         definition: of the pipeline, as it is now.
+        swaps: whether it is known already that the rows will be swapped.
 
     Raises:
+        DeployError: then, if a driver runs the pipeline.
         BootstrapRefusedError: if it needs none, or none is built for it.
     """
     planned = refuse_unsuitable(definition)
+    _refuse_readers(definition)
     target = Prospect(lake, definition)
     name, before = target.name, target.before
     judged = changes(definition_from_json(before.definition), definition)
@@ -119,6 +121,8 @@ def plan_rebuild(lake: Lake, definition: Definition) -> tuple[Prospect, RebuildP
     basis = Basis.of(lake, name, before.number, (*target.basis.tables, *tables))  # before anything is looked at
     run = f"rebuild-{uuid.uuid4().hex[:12]}"
     newest_us, cut_us = cut_of(lake, planned)
+    if swaps:
+        refuse_deployed(lake, [name])
     return target, RebuildPlan(
         pipeline=name,
         table=target.result,
@@ -141,3 +145,75 @@ def unfinished(lake: Lake, definition: Definition) -> Epoch | None:
         return None
     judged = changes(definition_from_json(current.definition), definition)
     return None if any(change.compatibility is not Compatibility.SAFE for change in judged) else current
+
+
+class Difference(BaseModel):
+    """A row that is another one than before.
+
+    Attributes:
+        row: its key, as a person reads it.
+        what: becomes of it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    row: str
+    what: str
+
+
+class Comparison(BaseModel):
+    """The rows of a table beside those that were built, both up to the cut.
+
+    Attributes:
+        same: rows that agree in every column that both have.
+        changed: rows with other values.
+        new: rows whose key the table does not have.
+        gone: rows of the table whose key none of the new ones has.
+        beyond: rows of the table beyond the cut, which the stream gives again.
+        added: columns that the table does not have.
+        removed: columns that only the table has.
+        retyped: columns of another type.
+        keyed: whether rows were compared one by one: the table has the columns by which new rows are told apart.
+        examples: some of the rows that are not the same.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    same: int
+    changed: int
+    new: int
+    gone: int
+    beyond: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    retyped: tuple[str, ...] = ()
+    keyed: bool = True
+    examples: tuple[Difference, ...] = ()
+
+
+def _refuse_readers(definition: Definition) -> None:
+    """Refuses to swap rows that another stream has counted: the new ones come in a commit that streams pass over."""
+    table = definition.sink.table
+    readers = [
+        each.name
+        for each in registry().values()
+        if isinstance(each, Pipeline) and table in {source.name for source in each.tables}
+    ]
+    if readers:
+        raise DefinitionError(
+            f"pipeline `{definition.name}`: {', '.join(readers)} read {table} as a stream, and would count the rows "
+            "before and not those after. Nothing was read or written. Begin all of them again: tidemark reset "
+            f"{definition.name} --empty-tables, likewise {', '.join(readers)}"
+        )
+
+
+def plan_carrying_on(lake: Lake, definition: Definition) -> Epoch | None:
+    """The epoch of a rebuild whose history is still to be computed; None: there is none.
+
+    Raises:
+        DeployError: if a driver runs the pipeline.
+    """
+    epoch = unfinished(lake, definition)
+    if epoch is not None:
+        refuse_deployed(lake, [definition.name])
+    return epoch

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from spark_jobs.operations.rebuild.execute import Comparison
-from spark_jobs.operations.rebuild.plan import RebuildPlan
+from spark_jobs.operations.rebuild.plan import Comparison, RebuildPlan
 from spark_jobs.operations.words import reads_text
 from spark_jobs.recompute.ranges import shown
 

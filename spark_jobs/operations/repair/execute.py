@@ -10,12 +10,15 @@ from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.settling import those_of
 from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.commit_records.revisions import Revision
-from spark_jobs.operations.backfill.execute import Done, replayed_of, revise_tables, until_not_superseded
+from spark_jobs.operations.backfill.execute import replayed_of, report_of, revise_tables, until_not_superseded
+from spark_jobs.operations.backfill.text import done_text
 from spark_jobs.operations.repair.plan import RepairPlan, plan_repair, ready_of, times_of
+from spark_jobs.operations.reports import BatchReport
+from spark_jobs.operations.shape import Say
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.recompute.frames import Recompute
 from spark_jobs.recompute.ranges import Range
-from spark_jobs.recompute.revising import Changed
+from spark_jobs.recompute.revising import Changed, Done
 from spark_jobs.recompute.session_clusters import holding
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec.names import first_of, in_spark
@@ -90,3 +93,10 @@ def _where(target: Target, near: DataFrame, ready: pa.Table) -> str:
     placed = f"unix_micros({first_of(target.operator.recomputation.placed_by, in_spark)})"
     ranges = (f"({placed} >= {begin}L AND {placed} < {end}L)" for begin, end in times_of(target, ready, None))
     return " OR ".join(ranges)
+
+
+def carry_out(spark: SparkSession, target: Target, plan: RepairPlan, say: Say) -> BatchReport:
+    """Executes a plan, and says what it has changed."""
+    done = execute(spark, target, plan)
+    say(f"{plan.pipeline}: {done_text(plan.table, done)}")
+    return report_of(plan.pipeline, plan.table, plan.watermark_ms, [done])

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.settling import LateEvents
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.recompute.ranges import Range
 from spark_jobs.recompute.target import Read, Target
 from spark_jobs.spec import Definition
@@ -20,11 +20,10 @@ _MOST_RANGES = 200
 """So many ranges of event time are told apart when events are read; more are drawn together."""
 
 
-class RepairPlan(BaseModel):
+class RepairPlan(OperationPlan):
     """What a repair will do.
 
     Attributes:
-        pipeline: its name.
         table: its result.
         run: of the commits that it will make.
         epoch: of the checkpoint.
@@ -36,9 +35,6 @@ class RepairPlan(BaseModel):
         times: ranges of event time that hold all events of the results that they change.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    pipeline: str
     table: str
     run: str
     epoch: int

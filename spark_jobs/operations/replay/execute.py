@@ -9,7 +9,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -25,7 +24,7 @@ from spark_jobs.commits.merging import CommitId
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_then
-from spark_jobs.lake.accounting.replays import Replay, commits_of, records
+from spark_jobs.lake.accounting.replays import Replay, commits_of, open_replay, records
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import query_id
 from spark_jobs.lake.commit_records.basis import LAST_TXN_VERSION
@@ -42,9 +41,13 @@ from spark_jobs.lake.tables.quarantine import (
     table_of,
     why_not,
 )
-from spark_jobs.operations.replay.plan import ReplayPlan, ReplayRefusedError
+from spark_jobs.operations.replay.outcome import Done
+from spark_jobs.operations.replay.plan import ReplayPlan, ReplayRefusedError, plan_replay
+from spark_jobs.operations.replay.text import done_text
+from spark_jobs.operations.reports import BatchReport
+from spark_jobs.operations.shape import Say
 from spark_jobs.spark.session import lenient_session
-from spark_jobs.spec import Ingest
+from spark_jobs.spec import Definition, Ingest
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.transforms.again import INDEX, PASSES, for_bronze, read_again
 from spark_jobs.transforms.rows import broken, rules_with
@@ -58,31 +61,6 @@ _SLICE = "__slice"
 
 Reached = Callable[[str, int], None]
 """Told of each point that was reached, with the number of the slice; tests make it fail there."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a replay has done.
-
-    Attributes:
-        run: its id.
-        rows: that were read.
-        replayed: reason -> rows that went to bronze and left the quarantine.
-        kept: reason -> rows that fail again, and stay.
-        warned: rule that only warns -> rows that break it.
-        version: of bronze, the last in which rows came; None: none did.
-        seconds: how long it took.
-        given_up: whether a reset had taken away what it was about.
-    """
-
-    run: str
-    rows: int
-    replayed: Mapping[str, int]
-    kept: Mapping[str, int]
-    warned: Mapping[str, int]
-    version: int | None
-    seconds: float
-    given_up: bool = False
 
 
 def begin(lake: Lake, plan: ReplayPlan, *, by: str, comment: str = "", slice_rows: int = SLICE_ROWS) -> Replay:
@@ -418,3 +396,22 @@ def _numbered(content: pa.Table, first: int) -> pa.Table:
 
     place = content.schema.get_field_index("_ingest_seq")
     return content.set_column(place, "_ingest_seq", pc.add(content.column(place), pa.scalar(first, pa.int64())))
+
+
+def carry_out(
+    spark: SparkSession, lake: Lake, definition: Definition, plan: ReplayPlan, say: Say, *, by: str, comment: str
+) -> BatchReport:
+    """Carries out what has begun before, then a plan; says what each has done."""
+    done = []
+    if (unfinished := open_replay(lake, definition.name)) is not None:
+        done.append(ReplayRun(spark, lake, plan.ingest, unfinished).execute())
+        say(done_text(done[-1]))
+        # What it has taken out of the quarantine is not there any more.
+        plan = plan_replay(lake, definition, plan.selection, after_another=True)
+    if plan.found.rows:
+        replay = begin(lake, plan, by=by, comment=comment)
+        done.append(ReplayRun(spark, lake, plan.ingest, replay).execute())
+        say(done_text(done[-1]))
+    inserted = sum(sum(each.replayed.values()) for each in done)
+    version = max((each.version for each in done if each.version is not None), default=None)
+    return BatchReport(pipeline=definition.name, table=definition.sink.table, version=version, inserted=inserted)

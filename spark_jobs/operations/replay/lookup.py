@@ -5,7 +5,6 @@ the event counts from then on; a repair counts it like a late event, and says so
 """
 
 import uuid
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +14,13 @@ from pyspark.sql import functions as F
 from spark_jobs.lake.accounting.settling import mark_replayed
 from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.tables.decisions import note
+from spark_jobs.operations.repair.execute import carry_out as count_after_all
+from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.operations.replay.lookup_plan import LookupPlan
+from spark_jobs.operations.replay.outcome import LookedUp
+from spark_jobs.operations.replay.text import looked_up_text
+from spark_jobs.operations.reports import BatchReport
+from spark_jobs.operations.shape import Say
 from spark_jobs.plan.columns import ERA, FATE
 from spark_jobs.plan.identity import IDENTITY
 from spark_jobs.recompute.frames import Recompute
@@ -29,23 +34,6 @@ from spark_jobs.transforms.late import WHY_SET_ASIDE
 
 _CLOSED, _CHANGES, _WINDOWS = "__closed", "__changes", "__windows"
 _FIRST, _LAST = "__first_us", "__last_us"
-
-
-@dataclass(frozen=True)
-class LookedUp:
-    """What became of the events of a replay.
-
-    Attributes:
-        run: its id.
-        replayed: that are counted from now on.
-        kept: whose key the table does not have yet, either.
-        open: whose key it has, but a window of theirs is still open in the stream: they stay as they are.
-    """
-
-    run: str
-    replayed: int
-    kept: int
-    open: int
 
 
 def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = "") -> LookedUp:
@@ -144,3 +132,13 @@ def _marks(target: Target, found: pa.Table) -> pa.Table:
     for name, instant in (("changes_from", _FIRST), ("changes_upto", _LAST)):
         marks = marks.append_column(name, found[instant].cast(pa.timestamp("us", "UTC")))
     return marks
+
+
+def carry_out(spark: SparkSession, plan: LookupPlan, say: Say, *, by: str, comment: str) -> BatchReport:
+    """Looks events up again, then counts those that were found, and all others that wait for a repair."""
+    if not plan.nothing_to_do:
+        say(looked_up_text(execute(spark, plan, by=by, comment=comment)))
+    target, repair = plan_repair(plan.target.lake, plan.target.pipeline)
+    if repair.nothing_to_do:
+        return BatchReport(pipeline=target.name, table=target.result, version=None)
+    return count_after_all(spark, target, repair, say)

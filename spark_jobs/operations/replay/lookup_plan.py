@@ -1,6 +1,6 @@
 """What a replay of a pipeline's quarantine will do, as a value; made without a JVM."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,6 +34,23 @@ class LookupPlan:
     versions: Mapping[str, int]
     newer: Mapping[str, int]
     uncounted: int
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline's name."""
+        return self.target.name
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What is left out, and when it would not be."""
+        found = [
+            f"{table} is at version {version} by now, which no batch of the stream has taken yet: to look events up in "
+            "it, replay again after the next batch"
+            for table, version in self.newer.items()
+        ]
+        if left := self.found.unfinished:
+            found.append(f"{left:,} {'row' if left == 1 else 'rows'} of a batch that has not ended are left out")
+        return found
 
     @cached_property
     def eras(self) -> tuple[Era, ...]:

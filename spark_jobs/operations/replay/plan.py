@@ -1,5 +1,6 @@
 """What a replay of an ingest's quarantine will do, as a value; made without a JVM."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_jobs.lake import Lake
@@ -43,6 +44,25 @@ class ReplayPlan:
     found: Selected
     table_id: str
     unfinished: Replay | None = None
+
+    @property
+    def pipeline(self) -> str:
+        """The ingest's name."""
+        return self.ingest.name
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What comes first."""
+        if self.unfinished is None:
+            return ()
+        return (f"{self.unfinished.run} has begun and not ended; it is carried out to its end first.",)
+
+    @property
+    def nothing_to_do(self) -> str | None:
+        """Why no row has to be read; None: some have."""
+        if self.found.rows or self.unfinished is not None:
+            return None
+        return "no row of this kind is in the quarantine"
 
 
 def plan_replay(lake: Lake, definition: Definition, selection: Selection, *, after_another: bool = False) -> ReplayPlan:

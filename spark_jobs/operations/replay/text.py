@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from spark_jobs.lake.tables.quarantine import described
-from spark_jobs.operations.replay.execute import Done
-from spark_jobs.operations.replay.lookup import LookedUp
 from spark_jobs.operations.replay.lookup_plan import LookupPlan
+from spark_jobs.operations.replay.outcome import Done, LookedUp
 from spark_jobs.operations.replay.plan import ReplayPlan
 from spark_jobs.plan.quarantine import NOT_AGAIN
 from spark_jobs.recompute.ranges import shown
@@ -50,13 +49,7 @@ def lookup_text(plan: LookupPlan) -> str:
     lines = [
         f"replay of {name}: {_rows(found.rows)} of its quarantine, version {found.version}, looked up in {versions}"
     ]
-    lines += [
-        f"notice   {table} is at version {version} by now, which no batch of the stream has taken yet: to look events "
-        "up in it, replay again after the next batch"
-        for table, version in plan.newer.items()
-    ]
-    if found.unfinished:
-        lines.append(f"notice   {_rows(found.unfinished)} of a batch that has not ended are left out")
+    lines += [f"notice   {each}" for each in plan.notices]
     if plan.uncounted:
         lines.append(f"counts   {_rows(plan.uncounted)} that a replay before this one has found")
     if plan.nothing_to_do:

@@ -1,4 +1,4 @@
-"""Waits until a deployed pipeline has carried out what was decided about the batch at which it was halted."""
+"""Decides how a halted pipeline goes on, and waits until a driver that runs it has carried that out."""
 
 import time
 from collections.abc import Callable
@@ -13,8 +13,31 @@ from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.commit_records.history import newest_ledger_rows
 from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.operations.resume.plan import ResumePlan
+from spark_jobs.operations.shape import Say
 
 _LOOK_EVERY_S = 0.5
+
+
+def carry_out(lake: Lake, plan: ResumePlan, say: Say, *, by: str, comment: str, timeout: timedelta) -> None:
+    """Decides as a plan says, and waits until it is carried out where the pipeline is deployed.
+
+    Args:
+        lake: where.
+        plan: the halt that a person has seen, and what becomes of it.
+        say: is told what was decided, and each piece of news.
+        by: the person.
+        comment: why.
+        timeout: how long to wait.
+
+    Raises:
+        NotHaltedError: if the pipeline is halted at something else by now.
+        HaltedError: if the batch breaks a rule again.
+        DeployError: if the pipeline fails, or time runs out; the decision remains.
+    """
+    decided = halts.decide(lake, plan.pipeline, plan.choice, by=by, comment=comment, expected=plan.halt)
+    say(f"{plan.pipeline}: `{plan.choice}` for {decided.subject} is decided, by {decided.decided_by}")
+    await_carried_out(lake, decided, timeout=timeout, tell=say)
 
 
 def await_carried_out(

@@ -1,0 +1,1 @@
+"""Checkpoints of a lake that was moved fit to where it is now."""

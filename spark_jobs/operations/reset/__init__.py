@@ -1,0 +1,1 @@
+"""A pipeline starts over from its source, in a new epoch."""

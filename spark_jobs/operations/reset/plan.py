@@ -1,0 +1,75 @@
+"""What a reset will do, as a value; made without a JVM."""
+
+from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import begun_with, current_epoch
+from spark_jobs.operations.shape import OperationPlan
+from spark_jobs.pipelines import registry
+from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline, is_name
+
+
+class ResetPlan(OperationPlan):
+    """What a reset will do.
+
+    Attributes:
+        definition: with which the new epoch begins.
+        empty_tables: whether the rows written so far go.
+        registered: whether the pipeline has a file; else only its checkpoint knows what it was.
+    """
+
+    definition: Definition
+    empty_tables: bool
+    registered: bool
+
+
+def plan_reset(lake: Lake, definition: Definition, *, keep_tables: bool | None, registered: bool = True) -> ResetPlan:
+    """What a reset will do; nothing is written.
+
+    Args:
+        lake: where.
+        definition: of the pipeline, as it is now.
+        keep_tables: whether the rows written so far stay; None: nobody has said.
+        registered: see `ResetPlan`.
+
+    Raises:
+        DefinitionError: if nobody has said what becomes of the rows.
+        DeployError: if a driver runs the pipeline.
+    """
+    if keep_tables is None:
+        raise DefinitionError(
+            f"reset {definition.name}: say what becomes of its rows so far, --keep-tables or --empty-tables. "
+            "Nothing was changed."
+        )
+    refuse_deployed(lake, [definition.name])
+    return ResetPlan(
+        pipeline=definition.name,
+        definition=definition,
+        empty_tables=not keep_tables,
+        registered=registered,
+        notices=tuple(_of_readers(definition, emptied=not keep_tables)),
+    )
+
+
+def left_on(lake: Lake, name: str) -> Definition | None:
+    """What a pipeline was whose file is gone, by its checkpoint: so that it can give its table back."""
+    if name in registry() or not is_name(name):
+        return None
+    epoch = current_epoch(lake, name)
+    return begun_with(epoch) if epoch is not None else None
+
+
+def _of_readers(definition: Definition, *, emptied: bool) -> list[str]:
+    """What those that read its table will notice."""
+    if not isinstance(definition, Ingest):
+        return []
+    table = definition.sink.table
+    readers = ", ".join(
+        each.name
+        for each in registry().values()
+        if isinstance(each, Pipeline) and table in {source.name for source in each.tables}
+    )
+    if not readers:
+        return []
+    if emptied:
+        return [f"These have counted the rows that are gone, and stop until they are reset: {readers}."]
+    return [f"Events that are read again will be in {table} twice. These count them twice: {readers}."]
