@@ -13,7 +13,9 @@ SAME_TRANSACTION = "Concurrent transaction"
 """What `deltalake` says where another writer commits the same transaction id."""
 
 # What a table refuses, and what its store does, is told in other words.
-_OTHERS = re.compile(r"^Failed to commit transaction|concurrent transaction|Tried committing existing", re.IGNORECASE)
+_OTHERS = re.compile(
+    r"^Failed to commit transaction|concurrent transaction|already exists|Tried committing existing", re.IGNORECASE
+)
 
 
 def is_of_others(error: BaseException) -> bool:
