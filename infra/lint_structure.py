@@ -1,4 +1,5 @@
-"""What an import linter cannot see: who may know of windows, steps, side tables, Spark's internals, who opens tables.
+"""What an import linter cannot see: who may know of windows, steps, side tables, Spark's internals; who opens tables;
+who decides whether an operation may be executed.
 
 Run by `make lint`. Each rule names the folders that may do what it forbids elsewhere.
 """
@@ -8,11 +9,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from spark_jobs.spec import steps, windows
+from spark_jobs.spec.base import Spec
+
 _ROOT = Path(__file__).parents[1]
 
-KINDS = frozenset(
-    {"Tumbling", "Hopping", "Session", "Where", "Select", "Aggregate", "Deduplicate", "Join", "Enrich", "TopN"}
-)
+
+def kinds_of(module: object) -> frozenset[str]:
+    """The classes of specs that a module defines or passes on."""
+    found = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Spec))
+    return frozenset(each.__name__ for each in found if "kind" in each.model_fields)
+
+
+KINDS = kinds_of(windows) | kinds_of(steps)
 """Windows and steps: what one of them means is asked of the plan."""
 
 SUFFIXES = ("__late", "__groups", "__quarantine", "__rebuilt")
@@ -21,6 +30,7 @@ INTERNALS = frozenset({"_jdf", "_jsq", "_jvm", "_jsparkSession"})
 _KINDS_KNOWN_IN = ("spark_jobs/spec/", "spark_jobs/plan/", "spark_jobs/transforms/", "spark_jobs/pipelines/")
 _SUFFIXES_KNOWN_IN = ("spark_jobs/plan/tables.py",)
 _INTERNALS_KNOWN_IN = ("spark_jobs/spark/",)
+_DECIDES_NOTHING = ("spark_jobs/cli/", "spark_jobs/console/", "dags/")
 _TABLES_OPENED_IN = ("spark_jobs/lake/tables/opening.py", "spark_jobs/lake/tables/appends.py")
 
 
@@ -44,6 +54,8 @@ def problems(path: str, source: str) -> Iterator[str]:
                     yield f"{path}:{line}: names a side table by {suffix!r}: use plan.tables.beside"
         if not path.startswith(_INTERNALS_KNOWN_IN) and isinstance(node, ast.Attribute) and node.attr in INTERNALS:
             yield f"{path}:{line}: reaches for {node.attr}: only spark_jobs/spark may"
+        if path.startswith(_DECIDES_NOTHING) and (guard := _imported_guard(node)):
+            yield f"{path}:{line}: asks {guard}: a guard belongs to the plan of its operation (operations/)"
         if not path.startswith(_TABLES_OPENED_IN) and _opens_a_table(node):
             yield f"{path}:{line}: opens a table unasked what it needs: use lake.tables.open_table"
 
@@ -56,6 +68,13 @@ def _kinds_asked_for(node: ast.AST) -> set[str]:
     else:
         return set()
     return {name.id for each in asked for name in ast.walk(each) if isinstance(name, ast.Name)} & KINDS
+
+
+def _imported_guard(node: ast.AST) -> str | None:
+    """A guard that a module takes from elsewhere; what it checks of its own options is its own."""
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spark_jobs."):
+        return next((each.name for each in node.names if each.name.startswith("refuse_")), None)
+    return None
 
 
 def _opens_a_table(node: ast.AST) -> bool:

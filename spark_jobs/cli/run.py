@@ -34,7 +34,7 @@ def run(
 ) -> None:
     """Run pipelines in one driver until Ctrl-C, or until they have caught up."""
     from spark_jobs.console.running import run_pipelines
-    from spark_jobs.control.awaiting import refuse_deployed
+    from spark_jobs.operations.run.plan import plan_run
 
     definitions = list(resolved(names))
     if with_sources:
@@ -47,7 +47,7 @@ def run(
         raise DefinitionError("--idle-after waits for input; with --until-caught-up say --close, which closes at once")
     idle = _idle(idle_after, definitions) if idle_after else None
     where = lake_of(lake).ensure_exists()
-    refuse_deployed(where, [definition.name for definition in definitions])
+    plan_run(where, [definition.name for definition in definitions])
     with interruptible() as stop:
         failed = run_pipelines(
             out,

@@ -71,10 +71,10 @@ def demo(
 ) -> None:
     """Watch a simulated shop: pipelines live for two minutes, then results, late events and the ledger."""
     from spark_jobs.console.demo import PIPELINES, demonstrate
-    from spark_jobs.control.awaiting import refuse_deployed
+    from spark_jobs.operations.run.plan import plan_run
 
     where = lake_of(lake).ensure_exists()
     warn_of_problems()
-    refuse_deployed(where, PIPELINES)
+    plan_run(where, PIPELINES)
     with interruptible() as stop:
         raise typer.Exit(demonstrate(out, err, where, seconds=seconds, stop=stop))

@@ -202,6 +202,8 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
             ("missed", "len(missed_windows)"),
             ("counted elsewhere", "partly_late"),
         ]
+    if "settled_at" in known:
+        shown.append(("repaired (UTC)", f"coalesce({_clock_sql('settled_at')}, 'not yet')"))
     _, rows = query.run(
         lake,
         f"SELECT {', '.join(sql for _, sql in shown)}, late_by_ms FROM {query.view_of(table)} "

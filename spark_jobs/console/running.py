@@ -67,7 +67,7 @@ def run_pipelines(
                 out.print(f"Running {', '.join(d.name for d in definitions)} on {lake.uri}. Ctrl-C ends cleanly.")
                 outcomes = driver.run_continuously(stop, idle_after=idle_after)
         if any(outcome.error for outcome in outcomes.values()):
-            refuse_lost(spark)
+            raise_if_lost(spark)
         out.print(progress_table(driver, width=out.width))
         for warning in driver.warnings:
             err.print(Text.assemble(("warning:", "yellow"), f" {warning}"), soft_wrap=True, highlight=False)
@@ -149,7 +149,7 @@ def session(
         try:
             yield spark
         except Exception as error:
-            refuse_lost(spark, error)
+            raise_if_lost(spark, error)
             if isinstance(error, PySparkException | Py4JError | duckdb.Error | pa.ArrowException):
                 told = Words.about(*about).of(error)
                 if told is not None:
@@ -186,7 +186,7 @@ def _libraries_log_to(log_file: Path) -> Iterator[None]:
         file.close()
 
 
-def refuse_lost(spark: SparkSession, error: BaseException | None = None) -> None:
+def raise_if_lost(spark: SparkSession, error: BaseException | None = None) -> None:
     """Says so where Spark has died; what each pipeline then says of itself is misleading.
 
     Args:

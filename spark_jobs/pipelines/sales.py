@@ -4,7 +4,7 @@ from tidemark import Between, Conservation, Files, Ingest, NotNull, Sink, Volume
 
 ingest_sales = Ingest(
     name="ingest_sales",
-    source=Files("landing/sales"),
+    source=Files("landing/sales", max_files_per_trigger=20),
     columns={
         "sale_id": "STRING",
         "product_id": "STRING",

@@ -71,7 +71,7 @@ class TestEachStream:
         ingest, rows = the_ingest(stream), FORMATS[stream]
         assert list(ingest.columns.items()) == [(name, TYPES[kind]) for name, kind in rows.columns.items()]
         assert (ingest.event_time, ingest.event_id) == (rows.event_time, IDS.get(stream))
-        assert ingest.source == Files(f"landing/{stream}")
+        assert (type(ingest.source), ingest.source.path) == (Files, f"landing/{stream}")
         assert ingest.sink.table == f"bronze.{stream}"
 
     def test_cannot_do_without_its_key(self, stream):

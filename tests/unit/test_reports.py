@@ -235,6 +235,15 @@ b      2024-03-01 12:00:00  hidden      2024-03-01 12:00:00       2             
 """
         )
 
+    def test_an_event_that_was_counted_after_all_says_since_when(self, tmp_path):
+        lake, at = a_lake(tmp_path), pa.timestamp("us", "UTC")
+        rows = self.late_rows(("a", 5, 1, 9), ("b", 7, 1, 9))
+        rows = rows.append_column("settled_at", pa.array([None, NOON], at))
+        write(lake, "gold.hourly_sales__late", rows)
+        told = shown(lambda to: reports.print_late(to, lake, a_pipeline(), 4)).splitlines()
+        repaired = [line.split("  no  ")[1].split("  ")[0].strip() for line in told[2:]]
+        assert repaired == ["2024-03-01 12:00:00", "not yet"]
+
     def test_of_several_tables_each_event_says_which_it_is_from(self, tmp_path):
         lake = a_lake(tmp_path)
         rows = self.late_rows(("a", 5, 1, 9), ("a", 7, 1, 9)).append_column(

@@ -1,0 +1,1 @@
+"""Pipelines run in the process of a person."""
