@@ -61,7 +61,7 @@ def _cell(value: Any) -> str:
 
 
 def print_summaries(console: Console, summaries: Sequence[TableSummary]) -> None:
-    """`tidemark tables`."""
+    """Prints what `tidemark tables` shows: a line for each table."""
     console.print(
         rows_table(
             ("table", "rows", "files", "MB", "newest event", "final up to", "late share"),

@@ -75,19 +75,19 @@ class Entry(BaseModel):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Pipeline and kind."""
+        """What tells two alerts apart: the pipeline and the kind."""
         return self.change.pipeline, self.change.kind
 
     @property
     def cleared(self) -> Change:
-        """Its end."""
+        """The same alert with the time at which it cleared."""
         first = self.change.message.splitlines()[0]
         changes = {"began": False, "at": self.cleared_at, "message": f"cleared: {first}"}
         return self.change.model_copy(update=changes)
 
 
 class Open(Persisted):
-    """What is open."""
+    """An alert that has begun and not cleared."""
 
     entries: tuple[Entry, ...] = ()
 

@@ -67,7 +67,7 @@ class Heart(threading.Thread):
         )
 
     def run(self) -> None:
-        """Beats until `end`."""
+        """Writes the driver's sign of life until `end` is called."""
         self._measuring.start()
         self._asking.start()
         began = time.monotonic()
@@ -138,7 +138,7 @@ class Recorder(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Records until `end`."""
+        """Records the figures of each pipeline until `end` is called."""
         while not self._ended.wait(_METRICS_EVERY_S):
             rows = [_row(self._heart.newest, name, seen) for name, seen in self._heart.newest.pipelines.items()]
             try:

@@ -33,7 +33,7 @@ class Equation:
     in_state: bool = False
 
     def describe(self) -> str:
-        """In a line."""
+        """The equation as a person reads it, in a line."""
         parts = [*self.parts, *([self.open] if self.open else [])]
         return f"{self.unit}: {self.whole} = {' + '.join(parts)}"
 
@@ -75,7 +75,7 @@ class Invariant:
         return sum(terms.get(name, 0) for name in self.plus) - sum(terms.get(name, 0) for name in self.minus)
 
     def describe(self) -> str:
-        """In a line."""
+        """The equation as a person reads it, in a line."""
         expected = " + ".join(self.plus) + "".join(f" - {name}" for name in self.minus)
         where = "" if self.where == "true" else f" where {self.where}"
         return f"{self.label}: {expected} = {self.measure} of {self.table.name}{where}"

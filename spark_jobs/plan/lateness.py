@@ -67,7 +67,7 @@ class LatenessRule(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """In a line."""
+        """When an event is late, in a line."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class WindowEnd(LatenessRule):
         return f"({self.windows.last_end_us(TIME)} <= {watermark_ms * 1000}L)"
 
     def pairs(self) -> str:
-        """Its windows."""
+        """The number of windows that the event belongs to."""
         if self.after_us is None:
             return self.windows.count(TIME)
         newest = self.windows.last_end_us(TIME)
@@ -141,11 +141,11 @@ class WindowEnd(LatenessRule):
         )
 
     def groups(self) -> str:
-        """Key and window."""
+        """A hash of the key and each window that the event has missed."""
         return f"transform(missed_windows, __missed -> xxhash64(__missed.window_end, {KEY}))"
 
     def describe(self) -> str:
-        """In a line."""
+        """When an event is late, in a line."""
         return self.windows.lateness
 
 
@@ -158,11 +158,11 @@ class EventTime(LatenessRule):
         return f"(unix_micros({TIME}) <= {watermark_ms * 1000}L)"
 
     def late_by_ms(self, watermark_ms: int) -> str:
-        """By its time."""
+        """How far the event's time lies before the watermark."""
         return f"({watermark_ms * 1000}L - unix_micros({TIME})) div 1000L"
 
     def describe(self) -> str:
-        """In a line."""
+        """When an event is late, in a line."""
         return "late where event time is at or before the watermark"
 
 
@@ -171,13 +171,13 @@ class Never(LatenessRule):
     """Nothing waits for events, so none is late."""
 
     def any_late(self, watermark_ms: int) -> str:
-        """No."""
+        """Never: nothing waits for events."""
         return "false"
 
     def late_by_ms(self, watermark_ms: int) -> str:
-        """Not at all."""
+        """Zero: no event is late."""
         return "0L"
 
     def describe(self) -> str:
-        """In a line."""
+        """When an event is late, in a line."""
         return "never late"

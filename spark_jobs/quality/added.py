@@ -82,7 +82,7 @@ class Added:
 
     @property
     def bytes(self) -> int:
-        """Of their files."""
+        """The size of the files that hold these rows, in bytes."""
         return sum(part.bytes for part in self.parts)
 
 

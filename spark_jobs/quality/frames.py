@@ -86,7 +86,7 @@ class Held:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """The number of rows."""
         return int(self.connection.execute(f"SELECT count(*) FROM {ROWS}").fetchall()[0][0])
 
     def refuses(self, rules: Sequence[RowCheck]) -> str | None:
@@ -99,7 +99,7 @@ class Held:
         return None
 
     def broken(self, rules: Sequence[RowCheck]) -> list[int]:
-        """By DuckDB's condition."""
+        """The rows that break a rule, by DuckDB's form of its condition."""
         counts = ", ".join(f"count(*) FILTER (NOT {_holds(rule)})" for rule in rules)
         return [int(count) for count in self.connection.execute(f"SELECT {counts} FROM {ROWS}").fetchall()[0]]
 
@@ -142,7 +142,7 @@ class Streamed:
         self._rows = reduce(DataFrame.unionByName, frames)
 
     def broken(self, rules: Sequence[RowCheck]) -> list[int]:
-        """By Spark's condition."""
+        """The rows that break a rule, by Spark's form of its condition."""
         from pyspark.sql import functions as F
 
         counts = (F.count_if(~F.coalesce(F.expr(rule.rule.condition), F.lit(True))) for rule in rules)

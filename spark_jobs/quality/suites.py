@@ -28,7 +28,7 @@ class RowCheck:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """That it reads."""
+        """The columns that its condition reads."""
         return tuple(sorted(columns(self.rule.condition)))
 
 
@@ -48,7 +48,7 @@ class Suite:
 
     @property
     def pipeline(self) -> str:
-        """Its name."""
+        """The name of the pipeline that writes the table."""
         return self.definition.name
 
     @property

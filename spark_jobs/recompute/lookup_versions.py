@@ -83,7 +83,7 @@ class Span:
 
     @property
     def numbers(self) -> range:
-        """Of its eras."""
+        """The numbers of the version ranges that it reads."""
         return range(self.first, self.last + 1)
 
     def with_(self, other: "Span") -> "Span":

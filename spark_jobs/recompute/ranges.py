@@ -47,7 +47,7 @@ class Range:
 
     @property
     def begin(self) -> datetime:
-        """The first instant."""
+        """The first instant that belongs to the range."""
         return EPOCH + timedelta(microseconds=self.begin_us)
 
     @property
@@ -75,7 +75,7 @@ class Range:
 
 
 def us(instant: datetime) -> int:
-    """Microseconds since 1970."""
+    """An instant as microseconds since 1970."""
     return (instant - EPOCH) // timedelta(microseconds=1)
 
 

@@ -50,7 +50,7 @@ class Changed:
 
     @property
     def rows(self) -> int:
-        """Rows that differ."""
+        """The number of rows that were added, revised or deleted."""
         return self.inserted + self.updated + self.deleted
 
 

@@ -42,7 +42,7 @@ class Chains:
     times: tuple[Range, ...]
 
     def release(self) -> None:
-        """Frees the memory."""
+        """Frees the memory that the frames of the clusters take."""
         self.rows.unpersist()
 
     def events(self, late: DataFrame) -> pa.Table:

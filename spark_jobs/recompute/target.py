@@ -106,12 +106,12 @@ class Target:
 
     @property
     def name(self) -> str:
-        """Of the pipeline."""
+        """The name of the pipeline."""
         return self.pipeline.name
 
     @property
     def result(self) -> str:
-        """The result table."""
+        """The name of the result table."""
         return self.logical.result.name
 
     def look(self) -> None:

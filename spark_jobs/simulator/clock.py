@@ -19,7 +19,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """This machine's clock."""
+    """The clock of this machine, by which events are emitted."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC."""

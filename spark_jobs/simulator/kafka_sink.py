@@ -22,7 +22,7 @@ class Message(Protocol):
         """Where it was stored."""
 
     def offset(self) -> int | None:
-        """Its place there."""
+        """The offset of the message in its partition."""
 
 
 class Producer(Protocol):

@@ -30,7 +30,7 @@ class Sink(Protocol):
         """Takes a row; it may wait for others."""
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Writes the rows that wait for a full file."""
 
 
 def simulate_files(

@@ -59,7 +59,7 @@ class Unique(TableExpectation):
 
     @property
     def read(self) -> tuple[str, ...]:
-        """The key."""
+        """The columns of the key."""
         return self.columns
 
 
@@ -98,7 +98,7 @@ class Referential(TableExpectation):
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Those that refer."""
+        """The columns that refer to the other table."""
         return self.columns
 
 

@@ -145,7 +145,7 @@ class OneOf(_Rule):
         return f"{in_spark(self.column)} IN ({', '.join(text_in_spark(value) for value in self.values)})"
 
     def refuses_type(self, sql_type: str) -> str | None:
-        """It compares texts."""
+        """Why a column's type does not fit: the rule compares texts."""
         return None if is_text(sql_type) else "compares texts"
 
 
@@ -175,7 +175,7 @@ class Matches(_Rule):
         return f"{in_spark(self.column)} RLIKE {text_in_spark(f'{chr(92)}A(?s:{self.regex}){chr(92)}z')}"
 
     def refuses_type(self, sql_type: str) -> str | None:
-        """It compares texts."""
+        """Why a column's type does not fit: the rule compares texts."""
         return None if is_text(sql_type) else "compares texts"
 
 

@@ -62,11 +62,11 @@ class ForeignChange:
 
     @property
     def name(self) -> str:
-        """In short."""
+        """The change in a few words: the operation and the version."""
         return f"{self.table} (version {self.version}, {self.operation})"
 
     def describe(self) -> str:
-        """In a line."""
+        """The change in a line: who, when, which rows."""
         if self.rows is None:
             return f"{self.name}: what it changed cannot be counted, because {self.uncounted}"
         added, taken = (self.rows.filter(pc.equal(self.rows["rows"], sign)) for sign in (1, -1))

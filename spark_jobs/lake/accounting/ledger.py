@@ -110,7 +110,7 @@ class Totals(BaseModel):
 
     @classmethod
     def of(cls, entries: Iterable[LedgerEntry]) -> Self:
-        """Adds up."""
+        """The sums of the terms of several ledger entries."""
         return cls().plus(entries)
 
     def plus(self, entries: Iterable[LedgerEntry]) -> Self:

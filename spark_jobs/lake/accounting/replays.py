@@ -131,7 +131,7 @@ class Account:
         return self.selected == self.replayed + self.kept and (self.replayed == self.released or at_work)
 
     def describe(self) -> str:
-        """In a line."""
+        """The replay in a line: which rows, asked for by whom."""
         end = f"{self.released:,} taken out of the quarantine"
         if self.replayed and not self.released:
             end = "still in the quarantine, too: `tidemark replay` carries it out to its end"

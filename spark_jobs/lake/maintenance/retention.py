@@ -148,7 +148,7 @@ def unnamed_files(lake: Lake, table: str, *, keep: timedelta, now: datetime) -> 
 
 
 def remove_files(lake: Lake, paths: Mapping[str, int]) -> None:
-    """Removes data files."""
+    """Removes data files of a table from the store."""
     names = list(paths)
     for start in range(0, len(names), _AT_ONCE):
         lake.store.delete(names[start : start + _AT_ONCE])

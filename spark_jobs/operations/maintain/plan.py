@@ -36,7 +36,7 @@ class Pace:
 
     @property
     def clock(self) -> datetime:
-        """The time."""
+        """The instant that counts as now."""
         return self.now or datetime.now(UTC)
 
 

@@ -37,7 +37,7 @@ class LookupPlan:
 
     @property
     def pipeline(self) -> str:
-        """The pipeline's name."""
+        """The name of the pipeline whose quarantine it is."""
         return self.target.name
 
     @property

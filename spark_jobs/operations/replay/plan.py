@@ -47,12 +47,12 @@ class ReplayPlan:
 
     @property
     def pipeline(self) -> str:
-        """The ingest's name."""
+        """The name of the ingest whose quarantine it is."""
         return self.ingest.name
 
     @property
     def notices(self) -> Sequence[str]:
-        """What comes first."""
+        """The replay that has begun before and is carried out first."""
         if self.unfinished is None:
             return ()
         return (f"{self.unfinished.run} has begun and not ended; it is carried out to its end first.",)

@@ -25,7 +25,7 @@ from spark_jobs.spec import Aggregate, Pipeline
 
 
 def grouped(pipeline: Pipeline) -> Operator:
-    """An `Aggregate`."""
+    """The operator of an `Aggregate`: groups by window and key."""
     step = step_of(pipeline, Aggregate)
     windows = windowing_of(step.window) if step.window is not None else None
     lateness: LatenessRule = WindowEnd(windows) if windows is not None else Never()

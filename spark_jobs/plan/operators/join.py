@@ -32,7 +32,7 @@ _OUTER: dict[str, tuple[str, ...]] = {"inner": (), "left": (LEFT,), "right": (RI
 
 
 def joined(pipeline: Pipeline) -> Operator:
-    """A `Join`."""
+    """The operator of a `Join`: pairs of events of two sides."""
     step = step_of(pipeline, Join)
     sides, lateness = _sides(pipeline, step), EventTime()
     # Either side looks for the other: the longer of both distances at which events match.

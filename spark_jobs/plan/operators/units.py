@@ -85,7 +85,7 @@ class FinalRows(Unit):
         return "true"
 
     def first_open_us(self, watermark_ms: int) -> int:
-        """None is open."""
+        """Beyond every instant: no row is open."""
         return 2**62
 
 
@@ -132,9 +132,9 @@ class Totals(Unit):
         return "a running total has no part that is ever closed"
 
     def closed(self, placed_by: Sequence[str], watermark_ms: int) -> str:
-        """None is."""
+        """False: no total is ever closed."""
         return "false"
 
     def first_open_us(self, watermark_ms: int) -> int:
-        """All are open."""
+        """Before every instant: all totals are open."""
         return -(2**62)

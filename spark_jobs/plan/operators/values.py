@@ -113,7 +113,7 @@ class Output:
 
     @property
     def result(self) -> TableRef:
-        """The result table."""
+        """The table that has the results, and the ledger in its history."""
         return TableRef(self.table, "result", self.keys, self.statistics)
 
     @property

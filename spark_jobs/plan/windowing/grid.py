@@ -51,12 +51,12 @@ class Grid(Windowing):
 
     @property
     def size_us(self) -> str:
-        """Of each."""
+        """The size of each window, in microseconds."""
         return f"{self._size_us}L"
 
     @property
     def every_us(self) -> str:
-        """Of two starts."""
+        """The distance of two starts, in microseconds."""
         return f"{self._every_us}L"
 
     def missed_ends(self, first_end_us: str, time: str, watermark_ms: int) -> str:
@@ -66,7 +66,7 @@ class Grid(Windowing):
 
     @property
     def longest(self) -> timedelta:
-        """One size."""
+        """The size: a window that begins at the event ends so much later."""
         return self.window.size
 
     @property
@@ -90,7 +90,7 @@ class Grid(Windowing):
 
     @property
     def lateness(self) -> str:
-        """By its end."""
+        """An event is late for a window by the window's end."""
         return "late for each window that ends at or before the watermark"
 
     @property

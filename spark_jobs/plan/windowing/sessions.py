@@ -31,17 +31,17 @@ class Sessions(Windowing):
         return self.first_end_us(time)
 
     def count(self, time: str) -> str:
-        """One."""
+        """One: an event by itself makes one session."""
         return "1L"
 
     @property
     def per_event(self) -> int | None:
-        """One."""
+        """One: an event by itself makes one session."""
         return 1
 
     @property
     def size_us(self) -> str:
-        """The gap."""
+        """The gap: so long is the session of one event."""
         return f"{self._gap_us}L" if self.window.gap_sql is None else GAP
 
     @property
@@ -50,7 +50,7 @@ class Sessions(Windowing):
         return "1L"
 
     def missed_ends(self, first_end_us: str, time: str, watermark_ms: int) -> str:
-        """Its one."""
+        """The end of the one session that the event would have made."""
         return f"array({first_end_us})"
 
     @property

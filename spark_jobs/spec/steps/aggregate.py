@@ -83,7 +83,7 @@ class Aggregate(StepSpec):
         }
 
     def gives_in_order(self) -> Iterable[str]:
-        """The measures."""
+        """The measures, as Spark's state keeps them."""
         return tuple(self.measures)
 
     def check(self, pipeline: "Pipeline") -> None:

@@ -40,7 +40,7 @@ class Deduplicate(StepSpec):
         super().__init__(keys=other.pop("keys", keys), within=within, **other)
 
     def reads(self) -> Iterator[tuple[str, Iterable[str]]]:
-        """The key."""
+        """The columns of the key."""
         yield "Deduplicate keys", self.keys
 
     def check(self, pipeline: "Pipeline") -> None:

@@ -42,15 +42,15 @@ class Enrich(StepSpec):
         return columns
 
     def lookups(self) -> Iterable[str]:
-        """The table."""
+        """The table in which it looks columns up."""
         return (self.table,)
 
     def reads(self) -> Iterator[tuple[str, Iterable[str]]]:
-        """The key."""
+        """The columns of the key."""
         yield "Enrich on", self.on
 
     def adds(self) -> Iterable[str]:
-        """The new columns."""
+        """The columns that it takes from the table."""
         return tuple(self.columns)
 
     def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:

@@ -63,11 +63,11 @@ class Join(StepSpec):
         return self
 
     def tables(self) -> Iterable[Table]:
-        """The right side."""
+        """The table of the right side."""
         return (self.other,)
 
     def reads(self) -> Iterator[tuple[str, Iterable[str]]]:
-        """The key."""
+        """The columns of the key, and the event times of both sides."""
         yield "Join on", self.on
 
     def gives(self, given: Columns) -> Columns:

@@ -53,7 +53,7 @@ class Select(StepSpec):
             yield f"Select {name!r}", columns(sql)
 
     def adds(self) -> Iterable[str]:
-        """Its columns."""
+        """The columns that it computes."""
         return tuple(self.columns)
 
     def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:

@@ -13,7 +13,7 @@ class StatelessTransform(Transform):
     one_branch = True
 
     def results(self, *sides: DataFrame) -> DataFrame:
-        """The events."""
+        """The events as they are: each is a row of the result."""
         (events,) = sides
         return events
 
