@@ -16,7 +16,6 @@ from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan.columns import (
     CLOSED,
     COUNTED_UPTO,
-    ERA,
     EVENT_COLUMNS,
     FATE,
     GAP,
@@ -29,6 +28,7 @@ from spark_jobs.plan.columns import (
     SIDE,
     SOURCE_TABLE,
     TIME,
+    VERSION_RANGE,
     WINDOW_END,
     WINDOW_START,
 )
@@ -36,18 +36,16 @@ from spark_jobs.plan.identity import OF_OLDER
 from spark_jobs.plan.lateness import MISSED
 from spark_jobs.plan.operators import Side
 from spark_jobs.recompute.differences import TableComparison, near
+from spark_jobs.recompute.lookup_frames import lookup_frames, with_range_of_batch, with_version_range
 from spark_jobs.recompute.lookup_versions import (
-    Era,
     Span,
-    era_of_batch,
-    eras,
-    lookup_frames,
+    VersionRange,
+    range_of_batch,
     refuse_lost_versions,
     refuse_made_anew,
     span_of,
     span_of_batches,
-    with_era,
-    with_era_of_batch,
+    version_ranges,
 )
 from spark_jobs.recompute.ranges import Range
 from spark_jobs.recompute.recorded_batches import NEVER_US, Batches, batches_of
@@ -89,9 +87,9 @@ class Recompute:
     _further: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @cached_property
-    def _eras(self) -> tuple[Era, ...]:
+    def _eras(self) -> tuple[VersionRange, ...]:
         """Which versions of lookup tables the stream has taken."""
-        return eras(self.target)
+        return version_ranges(self.target)
 
     @property
     def _lookups(self) -> dict[str, DataFrame]:
@@ -107,7 +105,7 @@ class Recompute:
 
     @property
     def _span(self) -> Span:
-        """The eras in which the stream has read all that was asked for."""
+        """The version ranges in which the stream has read all that was asked for."""
         return reduce(Span.with_, self._spans)
 
     def _span_of(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> Span:
@@ -172,7 +170,7 @@ class Recompute:
             inside = _in_ranges(column(side.event_time), times)
             events = events.where(inside if also is None else inside | also)
         if self._eras:
-            events = with_era(events, self.target, table.name, self._eras, self._span)
+            events = with_version_range(events, self.target, table.name, self._eras, self._span)
             if side.looks_up:
                 events = self._looked_up_again(events, side, table.name, times)
         if self.target.operator.recomputation.follows_result:
@@ -180,12 +178,12 @@ class Recompute:
         return events if self.late_version is None else self._as_streamed(events, side, table.name)
 
     def _looked_up_again(self, events: DataFrame, side: Side, table: str, times: Sequence[Range]) -> DataFrame:
-        """Events that were replayed, in the era of the batch as which they were looked up again."""
+        """Events that were replayed, in the version range of the batch as which they were looked up again."""
         replayed = self._replayed_within(times)
         if not replayed.num_rows:
             return events
         eras_of = {
-            batch: era_of_batch(self._eras, batch) for batch in pc.unique(replayed["replayed_batch"]).to_pylist()
+            batch: range_of_batch(self._eras, batch) for batch in pc.unique(replayed["replayed_batch"]).to_pylist()
         }
         self._further.update(eras_of.values())
         numbers = pa.array([eras_of[batch] for batch in replayed["replayed_batch"].to_pylist()], pa.int32())
@@ -194,7 +192,7 @@ class Recompute:
         found = matched(events, F.broadcast(marks), side, table)
         if self.target.operator.recomputation.follows_result:
             found = found.withColumn(REPLAYED, F.col("__that_era").isNotNull())
-        return found.withColumn(ERA, F.coalesce("__that_era", ERA)).drop("__that_era")
+        return found.withColumn(VERSION_RANGE, F.coalesce("__that_era", VERSION_RANGE)).drop("__that_era")
 
     def _replayed_within(self, times: Sequence[Range]) -> pa.Table:
         """Those that may lie in ranges of event time."""
@@ -312,7 +310,7 @@ class Recompute:
         if self._eras:
             first, last = late.agg(F.min(LOOKED_UP), F.max(LOOKED_UP)).collect()[0]
             self._spans.append(span_of_batches(self._eras, first or 0, last or 0))
-            late = with_era_of_batch(late, self._eras, self._span)
+            late = with_range_of_batch(late, self._eras, self._span)
         steps = with_row_steps(late, self.target.pipeline.row_steps, lookups=self._lookups)
         if not self.target.operator.lateness.in_windows:
             return steps

@@ -4,11 +4,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from math import inf
-
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from spark_jobs.lake.accounting.ledger_table import Actions
 from spark_jobs.lake.checkpoints.offsets import table_read
@@ -17,22 +13,20 @@ from spark_jobs.lake.commit_records.history import commits_between, latest_versi
 from spark_jobs.lake.maintenance.retention import first_version
 from spark_jobs.lake.tables.files import refuse_missing
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.plan.columns import ERA, INGEST_SEQ, LOOKED_UP
+from spark_jobs.plan.columns import INGEST_SEQ
 from spark_jobs.recompute.target import BackfillRefusedError, NotComparableError, Target
-from spark_jobs.spark.columns import columns_of
 from spark_jobs.spec import Enrich
-from spark_jobs.transforms.branches import union
 
 
 @dataclass(frozen=True)
-class Era:
+class VersionRange:
     """Batches in a row that looked columns up in the same versions.
 
     Attributes:
         versions: lookup table -> its version.
         ids: lookup table -> the id of the Delta table that had it, as far as the ledger says.
         last_batch: the number of the last of them.
-        ends: source table -> how far the batches of this era and of those before have read.
+        ends: source table -> how far the batches of this version range and of those before have read.
     """
 
     versions: Mapping[str, int]
@@ -41,10 +35,10 @@ class Era:
     ids: Mapping[str, str] = field(default_factory=dict)
 
 
-def eras(target: Target) -> tuple[Era, ...]:
-    """The eras of a pipeline's epoch, in order; none where it looks nothing up."""
+def version_ranges(target: Target) -> tuple[VersionRange, ...]:
+    """The version ranges of a pipeline's epoch, in order; none where it looks nothing up."""
     lookups = {step.table for step in target.logical.lookups}
-    found: list[Era] = []
+    found: list[VersionRange] = []
     unclear: str | None = None
     if not lookups:
         return ()
@@ -60,7 +54,7 @@ def eras(target: Target) -> tuple[Era, ...]:
         elif unclear:
             raise _refused(target, unclear, place(read[unclear])[0])
         unclear = next((table for table, offset in read.items() if table is not None and in_snapshot(offset)), None)
-        found.append(Era(versions, batch_id, ends, ids))
+        found.append(VersionRange(versions, batch_id, ends, ids))
     return tuple(found)
 
 
@@ -71,7 +65,7 @@ def _same_tables(some: Mapping[str, str], others: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class Span:
-    """Eras in a row, by their numbers.
+    """Version ranges in a row, by their numbers.
 
     Attributes:
         first: of them.
@@ -92,8 +86,8 @@ class Span:
 
 
 @dataclass(frozen=True)
-class _End:
-    """How far a stream had read a table when an era ended, in `_ingest_seq`.
+class End:
+    """How far a stream had read a table when an version range ended, in `_ingest_seq`.
 
     Attributes:
         below: all events before it were read.
@@ -109,13 +103,13 @@ class _End:
         return max(self.below - 1, *(high for _, high in self.further), -inf)
 
 
-def span_of(target: Target, table: str, known: Sequence[Era], low: int, high: int) -> Span:
-    """The eras in which a stream has read events of a table; each end costs a look at the table's log.
+def span_of(target: Target, table: str, known: Sequence[VersionRange], low: int, high: int) -> Span:
+    """The version ranges in which a stream has read events of a table; each end costs a look at the table's log.
 
     Args:
         target: the pipeline.
         table: the source.
-        known: the eras.
+        known: the version ranges.
         low: least `_ingest_seq` of the events.
         high: greatest.
 
@@ -123,22 +117,22 @@ def span_of(target: Target, table: str, known: Sequence[Era], low: int, high: in
         BackfillRefusedError: if the table's log does not tell any more.
     """
     before = known[:-1]
-    first = bisect_left(before, True, key=lambda era: _end_of(target, table, era).reached >= low)
-    last = bisect_left(before, True, key=lambda era: _end_of(target, table, era).below > high)
+    first = bisect_left(before, True, key=lambda version_range: end_of(target, table, version_range).reached >= low)
+    last = bisect_left(before, True, key=lambda version_range: end_of(target, table, version_range).below > high)
     return Span(first, max(first, last))
 
 
-def era_of_batch(known: Sequence[Era], batch: int) -> int:
-    """The number of the era that a batch belongs to."""
+def range_of_batch(known: Sequence[VersionRange], batch: int) -> int:
+    """The number of the version range that a batch belongs to."""
     return span_of_batches(known, batch, batch).first
 
 
-def refuse_lost_versions(target: Target, known: Sequence[Era], which: Iterable[int], remedy: str) -> None:
-    """Looks whether the lookup tables still have the versions of some eras.
+def refuse_lost_versions(target: Target, known: Sequence[VersionRange], which: Iterable[int], remedy: str) -> None:
+    """Looks whether the lookup tables still have the versions of some version ranges.
 
     Args:
         target: the pipeline.
-        known: the eras.
+        known: the version ranges.
         which: their numbers.
         remedy: what was not done, and what to do instead.
 
@@ -159,12 +153,12 @@ def refuse_lost_versions(target: Target, known: Sequence[Era], which: Iterable[i
         refuse_missing(target.lake, table, open_table(target.lake, table, version=version))
 
 
-def refuse_made_anew(target: Target, known: Sequence[Era], which: Iterable[int], remedy: str) -> None:
-    """Looks whether the lookup tables are those of some eras: one that was made anew begins at version 0 again.
+def refuse_made_anew(target: Target, known: Sequence[VersionRange], which: Iterable[int], remedy: str) -> None:
+    """Looks whether lookup tables are those of some version ranges: one made anew begins at version 0 again.
 
     Args:
         target: the pipeline.
-        known: the eras.
+        known: the version ranges.
         which: their numbers.
         remedy: what was not done, and what to do instead.
 
@@ -182,63 +176,26 @@ def refuse_made_anew(target: Target, known: Sequence[Era], which: Iterable[int],
             )
 
 
-def span_of_batches(known: Sequence[Era], low: int, high: int) -> Span:
-    """The eras of batches, by their numbers."""
-    first, last = (bisect_left(known[:-1], number, key=lambda era: era.last_batch) for number in (low, high))
+def span_of_batches(known: Sequence[VersionRange], low: int, high: int) -> Span:
+    """The version ranges of batches, by their numbers."""
+    first, last = (
+        bisect_left(known[:-1], number, key=lambda version_range: version_range.last_batch) for number in (low, high)
+    )
     return Span(first, last)
 
 
-def with_era(events: DataFrame, target: Target, table: str, known: Sequence[Era], span: Span) -> DataFrame:
-    """Adds `ERA`, the number of the era in which the stream has read an event; what it has not read is in the last.
-
-    `_ingest_seq` grows from commit to commit, so that it tells the commits, and the files of one, apart.
-
-    Args:
-        events: of a source table.
-        target: the pipeline.
-        table: the source.
-        known: the eras.
-        span: those in which it has read these events.
-
-    Raises:
-        BackfillRefusedError: if the table's log does not tell any more.
-    """
-    ends = (_end_of(target, table, era) for era in known[span.first : span.last])
-    return events.withColumn(ERA, _first([_is_read(end) for end in ends], span))
-
-
-def with_era_of_batch(late: DataFrame, known: Sequence[Era], span: Span) -> DataFrame:
-    """Adds `ERA` to events that say as of what batch they are looked up (`LOOKED_UP`), by the eras of a span."""
-    return late.withColumn(
-        ERA, _first([F.col(LOOKED_UP) <= era.last_batch for era in known[span.first : span.last]], span)
-    )
-
-
-def _first(conditions: Sequence[Column], span: Span) -> Column:
-    """The number of the first era whose condition is true; else the last."""
-    numbered = reversed(list(enumerate(conditions, start=span.first)))
-    return reduce(lambda rest, each: F.when(each[1], each[0]).otherwise(rest), numbered, F.lit(span.last))
-
-
-def _is_read(end: _End) -> Column:
-    seq = F.col(INGEST_SEQ)
-    if end.below == inf:
-        return F.lit(True)
-    read = F.lit(False) if end.below == -inf else seq < int(end.below)
-    return reduce(lambda found, each: found | seq.between(*each), end.further, read)
-
-
-def _end_of(target: Target, table: str, era: Era) -> _End:
-    end = era.ends.get(table)
+def end_of(target: Target, table: str, version_range: VersionRange) -> End:
+    """How far the stream had read a table when a version range ended."""
+    end = version_range.ends.get(table)
     if end is None:
-        return _End(-inf)
+        return End(-inf)
     version, index = end
     # Commits without events, such as those of a compaction, tell nothing: the next one does.
     for number, files in numbers_between(target, table, version, latest_version(target.lake, table)):
         if any(files):
             read = [(each[0], each[1]) for each in files[: index + 1] if each] if number == version else []
-            return _End(min(each[0] for each in files if each), tuple(read))
-    return _End(inf)
+            return End(min(each[0] for each in files if each), tuple(read))
+    return End(inf)
 
 
 def after_snapshot(target: Target, table: str, first: Place, offsets: Sequence[str]) -> Place:
@@ -282,7 +239,8 @@ def _numbers(target: Target, table: str, version: int, actions: Actions) -> list
     return found
 
 
-def _read_by(step: Enrich) -> set[str]:
+def read_by(step: Enrich) -> set[str]:
+    """The columns of its table that an `Enrich` reads."""
     return {*step.on, *step.columns.values()}
 
 
@@ -292,32 +250,3 @@ def _refused(target: Target, table: str, version: int) -> BackfillRefusedError:
         "so that it is not known in which batch the stream has read them. Nothing was written. "
         f"`tidemark reset {target.name} --empty-tables` computes everything again."
     )
-
-
-def lookup_frames(
-    spark: SparkSession, target: Target, known: Sequence[Era], which: Iterable[int]
-) -> dict[str, DataFrame]:
-    """Lookup table -> its rows in each of some eras, which are given by their numbers, with `ERA`.
-
-    Raises:
-        NotComparableError: if a table was removed and made anew since.
-    """
-    asked, frames = sorted(which), {}
-    refuse_made_anew(target, known, asked, "Nothing was written.")
-    for table in {table for era in known for table in era.versions}:
-        versions: dict[int, list[int]] = {}
-        for number in asked:
-            versions.setdefault(known[number].versions[table], []).append(number)
-        reader, address = spark.read.format("delta"), target.lake.table_path(table)
-        columns = sorted(
-            {column for step in target.logical.lookups if step.table == table for column in _read_by(step)}
-        )
-        frames[table] = union(
-            [
-                reader.option("versionAsOf", version)
-                .load(address)
-                .select(*columns_of(columns), F.explode(F.lit(numbers)).alias(ERA))
-                for version, numbers in versions.items()
-            ]
-        )
-    return frames

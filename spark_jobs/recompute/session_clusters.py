@@ -1,8 +1,8 @@
 """Rows that an event can join to one: sessions.
 
-No instant separates them for certain, so that rows are revised by chains: what lies together of the rows that a table
+No instant separates them for certain, so that rows are revised by clusters: what lies together of the rows that a table
 has and of those that it should have. Each session that the table has is part of one that it should have, or the other
-way round; a chain is replaced as a whole or not at all, and belongs where it begins.
+way round; a cluster is replaced as a whole or not at all, and belongs where it begins.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ Choice = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True)
-class Chains:
-    """Chains that are to be revised, and the rows that they should have.
+class SessionClusters:
+    """SessionClusters that are to be revised, and the rows that they should have.
 
     Attributes:
-        rows: a row for each chain: its key, `FROM` and `UPTO`; kept in memory until `release`.
-        groups: what the step gives for the events of these chains.
+        rows: a row for each cluster: its key, `FROM` and `UPTO`; kept in memory until `release`.
+        groups: what the step gives for the events of these clusters.
         where: which rows of the table may belong to them; SQL.
         times: where their events lie.
     """
@@ -46,7 +46,7 @@ class Chains:
         self.rows.unpersist()
 
     def events(self, late: DataFrame) -> pa.Table:
-        """Which of the late events belong to the chains, by their identity.
+        """Which of the late events belong to the clusters, by their identity.
 
         Args:
             late: as `Recompute.missed` gives them.
@@ -54,19 +54,19 @@ class Chains:
         return near(late, self.rows).select(*IDENTITY).distinct().toArrow()
 
 
-def starting_in(recompute: Recompute, part: Range, watermark_ms: int) -> Chains:
-    """The chains that begin in a range."""
+def starting_in(recompute: Recompute, part: Range, watermark_ms: int) -> SessionClusters:
+    """The clusters that begin in a range."""
     begins = F.unix_micros(FROM)
     return _found(
         recompute,
         [part],
         watermark_ms,
-        lambda chains: chains.where((begins >= part.begin_us) & (begins < part.end_us)),
+        lambda clusters: clusters.where((begins >= part.begin_us) & (begins < part.end_us)),
     )
 
 
-def holding(recompute: Recompute, late: DataFrame, times: Sequence[Range], watermark_ms: int) -> Chains:
-    """The chains that late events belong to.
+def holding(recompute: Recompute, late: DataFrame, times: Sequence[Range], watermark_ms: int) -> SessionClusters:
+    """The clusters that late events belong to.
 
     Args:
         recompute: of the pipeline.
@@ -82,15 +82,15 @@ def holding(recompute: Recompute, late: DataFrame, times: Sequence[Range], water
         recompute,
         times,
         watermark_ms,
-        lambda chains: chains.join(missed, [*same, *inside], "left_semi"),
+        lambda clusters: clusters.join(missed, [*same, *inside], "left_semi"),
         backwards=True,
     )
 
 
 def _found(
     recompute: Recompute, times: Sequence[Range], watermark_ms: int, choose: Choice, *, backwards: bool = False
-) -> Chains:
-    """Reads further, until the chains are known whole; those that the stream has not closed are left as they are."""
+) -> SessionClusters:
+    """Reads further, until the clusters are known whole; those that the stream has not closed are left as they are."""
     operator = recompute.target.operator
     before, after = (duration_ms(each) * 1000 for each in operator.recomputation.reach)
     # Events that reach into a range lie at most so far before it: what begins in it is known to begin there.
@@ -110,7 +110,7 @@ def _found(
         ]
     low, high = min(each.begin_us for each in read), max(each.end_us for each in read)
     where = f"{WINDOW_END} > timestamp_micros({low}L) AND {WINDOW_START} < timestamp_micros({high}L)"
-    return Chains(closed, near(groups, closed), where, tuple(read))
+    return SessionClusters(closed, near(groups, closed), where, tuple(read))
 
 
 def _whole(read: Sequence[Range], step: int, most_us: int) -> Column:
@@ -123,7 +123,7 @@ def _whole(read: Sequence[Range], step: int, most_us: int) -> Column:
 
 
 def _chains(recompute: Recompute, groups: DataFrame, read: Sequence[Range], watermark_ms: int) -> DataFrame:
-    """A row for each chain: its key, `FROM`, `UPTO`, and whether the stream still holds a part of it."""
+    """A row for each cluster: its key, `FROM`, `UPTO`, and whether the stream still holds a part of it."""
     target = recompute.target
     columns = [*target.operator.state.event_keys, WINDOW_START, WINDOW_END]
     reaches = [
@@ -140,8 +140,8 @@ def _chains(recompute: Recompute, groups: DataFrame, read: Sequence[Range], wate
     of_key = Window.partitionBy(*columns_of(target.operator.state.event_keys)).orderBy(WINDOW_START, WINDOW_END)
     reached = F.max(WINDOW_END).over(of_key.rowsBetween(Window.unboundedPreceding, -1))
     begins = F.when(reached.isNull() | (F.col(WINDOW_START) >= reached), 1).otherwise(0)
-    numbered = both.withColumn("__begins", begins).withColumn("__chain", F.sum("__begins").over(of_key))
-    chains = numbered.groupBy(*columns_of(target.operator.state.event_keys), "__chain").agg(
+    numbered = both.withColumn("__begins", begins).withColumn("__cluster", F.sum("__begins").over(of_key))
+    clusters = numbered.groupBy(*columns_of(target.operator.state.event_keys), "__cluster").agg(
         F.min(WINDOW_START).alias(FROM), F.max(WINDOW_END).alias(UPTO), F.max(_OPEN).alias(_OPEN)
     )
-    return chains.drop("__chain")
+    return clusters.drop("__cluster")

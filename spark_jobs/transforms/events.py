@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.plan.columns import ERA, FATE
+from spark_jobs.plan.columns import FATE, VERSION_RANGE
 from spark_jobs.spark.columns import column
 from spark_jobs.spec import Enrich, Select, Table, Where
 from spark_jobs.spec.names import in_spark
@@ -47,7 +47,7 @@ def with_row_steps(
         only: where nothing removes them afterwards: rows of which this is not true, and those that a `Where` before a
             `Select` removes, have null in its columns; an expression may raise an error on what was to be removed.
         removed: the fate of what a `Where` removes.
-        lookups: table -> its rows, for `Enrich`; each key once, with `ERA` once in each.
+        lookups: table -> its rows, for `Enrich`; each key once, with `VERSION_RANGE` once in each.
     """
     has_fate = False
     for step in steps:
@@ -69,12 +69,12 @@ def with_row_steps(
                     rows = rows.withColumn(FATE, F.coalesce(F.col(FATE), fate) if has_fate else fate)
                     has_fate = True
                 rows = rows.drop(_FOUND)
-    return rows.drop(ERA) if has_fate else rows.drop(ERA).withColumn(FATE, _byte(None))
+    return rows.drop(VERSION_RANGE) if has_fate else rows.drop(VERSION_RANGE).withColumn(FATE, _byte(None))
 
 
 def _enriched(rows: DataFrame, step: Enrich, table: DataFrame) -> DataFrame:
     """The rows with the columns of an `Enrich`, and `_FOUND`: null where the table does not have the key."""
-    on = (*step.on, *((ERA,) if ERA in table.columns else ()))
+    on = (*step.on, *((VERSION_RANGE,) if VERSION_RANGE in table.columns else ()))
     keys = [column(name).alias(f"{_LOOKUP}{name}") for name in on]
     new = [column(theirs).alias(name) for name, theirs in step.columns.items()]
     found = table.select(*keys, *new, F.lit(True).alias(_FOUND))

@@ -18,7 +18,7 @@ from spark_jobs.lake.tables.quarantine import Selection, counted, samples
 from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.operations.replay import asking as replaying
 from spark_jobs.pipelines import registry
-from spark_jobs.recompute.lookup_versions import eras, refuse_made_anew
+from spark_jobs.recompute.lookup_versions import refuse_made_anew, version_ranges
 from spark_jobs.recompute.target import NotComparableError, Target
 from spark_jobs.spec import Enrich, Pipeline
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
@@ -134,11 +134,13 @@ def test_a_quarantine_from_before_there_were_replays_has_none(lake: Lake) -> Non
 def test_airflow_sees_what_would_be_looked_up_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replaying, "registry", lambda: {**registry(), LOOKS_UP.name: LOOKS_UP})
     rows = [{"_batch_id": batch, "reason": "no such key"} for batch in (0, 0, 1)]
+    beside(lake, "late", {"missed_windows": WINDOWS} | LATER)
     beside(lake, "quarantine", {"reason": pa.string(), "detail": pa.string()} | REPLAYED | LATER, *rows)
     found = replaying.look(lake, LOOKS_UP.name, Selection())
     assert found.reasons == {"no such key": 2}
-    assert found.lines == (
-        "hourly_sales: 2 rows of gold.hourly_sales__quarantine, version 0, would be looked up again in silver.shops",
+    assert (
+        found.lines[0]
+        == "replay of hourly_sales: 2 rows of its quarantine, version 0, looked up in silver.shops version 0"
     )
     assert replaying.look(lake, LOOKS_UP.name, Selection(since_us=2**52)).reasons == {}
 
@@ -156,7 +158,7 @@ def test_versions_of_a_lookup_that_was_made_anew_are_other_ones(lake: Lake) -> N
     # An entry from before ids were noted is of the same table as the next one.
     looked_up_in(lake, 1, 0, first)
     target = Target(lake, LOOKS_UP)
-    (before,) = eras(target)
+    (before,) = version_ranges(target)
     assert (before.versions, before.ids, before.last_batch) == ({"silver.shops": 0}, {"silver.shops": first}, 1)
     refuse_made_anew(target, [before], [0], "Nothing was written.")
 
@@ -167,8 +169,11 @@ def test_versions_of_a_lookup_that_was_made_anew_are_other_ones(lake: Lake) -> N
     second = str(open_table(lake, "silver.shops").metadata().id)
     looked_up_in(lake, 2, 0, second)
     target = Target(lake, LOOKS_UP)
-    known = eras(target)
-    assert [(era.versions["silver.shops"], era.ids["silver.shops"]) for era in known] == [(0, first), (0, second)]
+    known = version_ranges(target)
+    assert [(version_range.versions["silver.shops"], version_range.ids["silver.shops"]) for version_range in known] == [
+        (0, first),
+        (0, second),
+    ]
     refuse_made_anew(target, known, [1], "Nothing was written.")
     for asked in ([0], [0, 1]):
         with pytest.raises(NotComparableError) as refused:

@@ -288,7 +288,7 @@ def test_a_replay_can_be_looked_at_and_rejected_without_spark(lake: Lake, monkey
     asked = replaying.asked_for([], None, "2026-11-24T13:00:00+00:00")
     found = replaying.look(lake, "ingest_sales", asked)
     assert found.reasons == {"future": 1}
-    assert any("keeps    not UTF-8: 1; its bytes" in line for line in found.lines)
+    assert any("keeps    not UTF-8: 1 row; its bytes" in line for line in found.lines)
     replaying.reject(lake, "ingest_sales", found.reasons, by="ada", comment="no")
     (row,) = decisions.decisions_of(lake, "ingest_sales")
     assert (row["action"], row["decided_by"], row["subject"]) == ("reject", "ada", "replay of 1 rows (future 1)")

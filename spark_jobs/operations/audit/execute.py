@@ -112,13 +112,13 @@ def _compared(
     before, after = (duration_ms(each) * 1000 for each in operator.recomputation.reach)
     again = operator.recomputation
     where = f"{again.placed_in((part.begin_us, part.end_us))} AND {again.closed(plan.watermark_ms)}"
-    chains = starting_in(recompute, part, plan.watermark_ms) if operator.recomputation.unit.merging else None
-    if chains is not None:
-        groups, where = chains.groups, chains.where
+    clusters = starting_in(recompute, part, plan.watermark_ms) if operator.recomputation.unit.merging else None
+    if clusters is not None:
+        groups, where = clusters.groups, clusters.where
     else:
         events = recompute.sources([Range(part.begin_us - before, part.end_us + after)])
         groups = recompute.groups(events).where(where)
-    comparison, only = recompute.comparison, chains.rows if chains else None
+    comparison, only = recompute.comparison, clusters.rows if clusters else None
     believed = comparison.believing(groups.persist(), where, only=only).persist()
     rows = comparison.results(believed).persist()
     differing = [_differing(comparison, target.result, rows, where, only)]
@@ -163,7 +163,7 @@ def _differing(
     wrong = both.where(F.col("__kind").isNotNull()).select(
         row(text).alias("row"), row(seen).alias("shown"), what.alias("what")
     )
-    # A row may have a key that `only` does not name: those of chains say where their sessions start.
+    # A row may have a key that `only` does not name: those of clusters say where their sessions start.
     held = comparison.held(table, where, list(keys))
     held = held if only is None else near(held, only)
     twice = held.groupBy(*columns_of(keys)).count().where("count > 1")

@@ -22,7 +22,7 @@ from spark_jobs.plan.tables import TableRef
 from spark_jobs.recompute.frames import Recompute
 from spark_jobs.recompute.ranges import EPOCH, Range
 from spark_jobs.recompute.revising import Changed, Done, revise
-from spark_jobs.recompute.session_clusters import Chains, starting_in
+from spark_jobs.recompute.session_clusters import SessionClusters, starting_in
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec.durations import duration_ms
 
@@ -113,10 +113,10 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
     # As streamed, an event that was replayed has no key yet.
     replayed = late.replayed if late is not None and counts_late else None
     recompute = Recompute(spark, target, plan.reads, clock_ms, left_out, replayed=replayed)
-    chains = None
+    clusters = None
     if operator.recomputation.unit.merging:
-        chains = starting_in(recompute, Range(part.begin_us, part.end_us), plan.watermark_ms)
-        groups, where = chains.groups, chains.where
+        clusters = starting_in(recompute, Range(part.begin_us, part.end_us), plan.watermark_ms)
+        groups, where = clusters.groups, clusters.where
     else:
         before, after = operator.recomputation.reach
         times = Range(part.begin_us - duration_ms(before) * 1000, part.end_us + duration_ms(after) * 1000)
@@ -144,17 +144,17 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
     try:
         if late is not None and late.events.num_rows and not counts_late:
             late = target.take_out()  # others may have marked some since the plan was made
-        marked = None if late is None else _marked(recompute, plan, part, late, chains)
+        marked = None if late is None else _marked(recompute, plan, part, late, clusters)
         target.basis.refuse_outdated(target.lake)
         if marked is not None and not counts_late:
             # Before the result: what dies in between leaves events that are open and counted, which the next run of
             # either kind puts right. Events that are settled and not counted would be lost to it.
             target.settle(marked, None)
-        only, whole = chains.rows if chains else None, Range(part.begin_us, part.end_us)
+        only, whole = clusters.rows if clusters else None, Range(part.begin_us, part.end_us)
         changed = revise_tables(recompute, groups, where, revision, entry, only=only, whole=whole)
     finally:
-        if chains is not None:
-            chains.release()
+        if clusters is not None:
+            clusters.release()
     if marked is None:
         return Done(changed, seconds=time.time() - began)
     if counts_late:
@@ -169,13 +169,15 @@ def replayed_of(events: pa.Table) -> int:
     return int(events.num_rows - events["replayed_batch"].null_count)
 
 
-def _marked(recompute: Recompute, plan: BackfillPlan, part: Slice, late: LateEvents, chains: Chains | None) -> pa.Table:
+def _marked(
+    recompute: Recompute, plan: BackfillPlan, part: Slice, late: LateEvents, clusters: SessionClusters | None
+) -> pa.Table:
     """The late events that are counted from now on, or not any more."""
     if not late.events.num_rows:
         return late.events
-    if chains is not None:
+    if clusters is not None:
         rows = recompute.late(late, settled=plan.mode == "as-streamed")
-        return those_of(late.events, chains.events(recompute.missed(rows)))
+        return those_of(late.events, clusters.events(recompute.missed(rows)))
     within = late.within(part.begin_us, part.end_us)
     if plan.mode != "corrected":
         return within.filter(within["settled"])

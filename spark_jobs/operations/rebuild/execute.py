@@ -35,7 +35,7 @@ from spark_jobs.plan.personal import personal_with
 from spark_jobs.plan.tables import TableRef, aside
 from spark_jobs.recompute.differences import TableComparison, differs
 from spark_jobs.recompute.frames import Recompute
-from spark_jobs.recompute.lookup_versions import Era
+from spark_jobs.recompute.lookup_versions import VersionRange
 from spark_jobs.recompute.ranges import FIRST_US, Range
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spec import Pipeline
@@ -49,7 +49,7 @@ class _Anew(Recompute):
     """Results of a definition that has not run: it looks columns up in tables as they are now."""
 
     @cached_property
-    def _eras(self) -> tuple[Era, ...]:
+    def _eras(self) -> tuple[VersionRange, ...]:
         return ()
 
     @cached_property

@@ -53,9 +53,9 @@ def _execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
     times = [Range(begin, end) for begin, end in plan.times]
     if operator.recomputation.unit.merging:
         missed = recompute.missed(late)
-        chains = holding(recompute, missed, times, plan.watermark_ms)
-        near, groups, where = chains.rows, chains.groups, chains.where
-        ready = those_of(known.unsettled, chains.events(missed))
+        clusters = holding(recompute, missed, times, plan.watermark_ms)
+        near, groups, where = clusters.rows, clusters.groups, clusters.where
+        ready = those_of(known.unsettled, clusters.events(missed))
     else:
         near = recompute.changed_by(late, keyed=operator.recomputation.by_key).persist()
         ready = ready_of(target, known)

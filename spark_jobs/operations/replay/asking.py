@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints.epochs import current_epoch
-from spark_jobs.lake.commit_records.history import newest_batch
-from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables import decisions
-from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, described, selected, table_of, waiting
+from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, described, table_of
+from spark_jobs.operations.replay.lookup_plan import plan_lookup
+from spark_jobs.operations.replay.plan import plan_replay
+from spark_jobs.operations.replay.text import lookup_text, replay_text
 from spark_jobs.pipelines import registry
-from spark_jobs.plan import logical
-from spark_jobs.plan.quarantine import NO_SUCH_KEY, NOT_AGAIN
-from spark_jobs.spec import Ingest, Pipeline, definition_from_json
+from spark_jobs.plan.quarantine import NO_SUCH_KEY
+from spark_jobs.spec import Ingest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -49,31 +48,16 @@ def look(lake: Lake, pipeline: str, selection: Selection) -> Found:
         QuarantineError: if it sets nothing aside, or a reason is named of which no row can be replayed.
         MissingTableError: if it has not run here.
     """
-    definition, epoch = registry().get(pipeline), current_epoch(lake, pipeline)
+    definition = registry().get(pipeline)
     if definition is None:
         raise QuarantineError(f"pipeline `{pipeline}`: expected a registered one. Nothing was replayed.")
     table_of(definition)
-    if epoch is None:
-        raise MissingTableError(f"pipeline `{pipeline}` has not run on {lake.uri} yet: there is nothing to replay.")
-    if not isinstance(definition, Ingest):
-        return _look_at_lookups(lake, definition, epoch.number, selection)
-    ingest = definition.model_copy(update={"source": definition_from_json(epoch.definition).source})
-    found = selected(lake, ingest, epoch.number, selection)
-    lines = [f"{pipeline}: {found.rows:,} rows of {table_of(ingest)}, version {found.version}, would be read again"]
-    lines += [f"reads    {reason}: {rows:,}" for reason, rows in found.reasons.items()]
-    lines += [f"keeps    {reason}: {rows:,}; {NOT_AGAIN[why]}" for (reason, why), rows in found.left.items()]
-    return Found(found.reasons, tuple(lines))
-
-
-def _look_at_lookups(lake: Lake, definition: Pipeline, epoch: int, selection: Selection) -> Found:
-    newest = newest_batch(lake, definition.sink.table, definition.name, epoch)
-    if newest is None:
-        raise MissingTableError(f"pipeline `{definition.name}`: no batch of it has ended: there is nothing to replay.")
-    found = waiting(lake, definition, epoch, newest[0], selection)
-    tables = ", ".join(dict.fromkeys(step.table for step in logical.build(definition).lookups))
-    reasons = {NO_SUCH_KEY: found.rows} if found.rows else {}
-    said = f"{definition.name}: {found.rows:,} rows of {table_of(definition)}, version {found.version}"
-    return Found(reasons, (f"{said}, would be looked up again in {tables}",))
+    if isinstance(definition, Ingest):
+        plan = plan_replay(lake, definition, selection)
+        return Found(plan.found.reasons, tuple(replay_text(plan).split("\n")))
+    looked = plan_lookup(lake, definition, selection)
+    reasons = {NO_SUCH_KEY: looked.found.rows} if looked.found.rows else {}
+    return Found(reasons, tuple(lookup_text(looked).split("\n")))
 
 
 def reject(lake: Lake, pipeline: str, reasons: Mapping[str, int], *, by: str, comment: str) -> None:

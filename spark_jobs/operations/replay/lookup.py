@@ -21,10 +21,11 @@ from spark_jobs.operations.replay.outcome import LookedUp
 from spark_jobs.operations.replay.text import looked_up_text
 from spark_jobs.operations.reports import BatchReport
 from spark_jobs.operations.shape import Say
-from spark_jobs.plan.columns import ERA, FATE
+from spark_jobs.plan.columns import FATE, VERSION_RANGE
 from spark_jobs.plan.identity import IDENTITY
 from spark_jobs.recompute.frames import Recompute
-from spark_jobs.recompute.lookup_versions import era_of_batch, lookup_frames, refuse_lost_versions
+from spark_jobs.recompute.lookup_frames import lookup_frames
+from spark_jobs.recompute.lookup_versions import range_of_batch, refuse_lost_versions
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import first_of, in_spark
@@ -67,8 +68,8 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
     ready = found.filter(is_closed)
     # The results that they change are computed again, with events beside them that were looked up at the same time.
     beside = pc.unique(ready.filter(ready[_CHANGES])["_batch_id"]).to_pylist()
-    older = (era_of_batch(plan.eras, batch) for batch in beside)
-    refuse_lost_versions(target, plan.eras, older, "Nothing was replayed. Leave out what is older: --since.")
+    older = (range_of_batch(plan.version_ranges, batch) for batch in beside)
+    refuse_lost_versions(target, plan.version_ranges, older, "Nothing was replayed. Leave out what is older: --since.")
     target.basis.refuse_outdated(target.lake)  # each mark names its epoch, beyond which it says nothing
     replayed = mark_replayed(target.lake, quarantine, _marks(target, ready))
     still_open = found.num_rows - (pc.sum(is_closed).as_py() or 0)
@@ -86,8 +87,10 @@ def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
     if plan.selection.reasons:
         rows = rows.where(F.col("reason").isin(list(plan.selection.reasons)))
     rows = rows.drop(*WHY_SET_ASIDE)  # a step may add columns of these names
-    looked_up = lookup_frames(spark, target, plan.eras, [plan.era])
-    steps = with_row_steps(rows.withColumn(ERA, F.lit(plan.era)), target.pipeline.row_steps, lookups=looked_up)
+    looked_up = lookup_frames(spark, target, plan.version_ranges, [plan.version_range])
+    steps = with_row_steps(
+        rows.withColumn(VERSION_RANGE, F.lit(plan.version_range)), target.pipeline.row_steps, lookups=looked_up
+    )
     # Also one that another lookup drops has no key yet.
     found = steps.where(F.col(FATE).isNull() | (F.col(FATE) == FILTERED))
     first, upto, closed = _changes(target)

@@ -10,7 +10,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
-from spark_jobs.recompute.lookup_versions import Era, era_of_batch, eras
+from spark_jobs.recompute.lookup_versions import VersionRange, range_of_batch, version_ranges
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec import Definition
 
@@ -53,21 +53,23 @@ class LookupPlan:
         return found
 
     @cached_property
-    def eras(self) -> tuple[Era, ...]:
+    def version_ranges(self) -> tuple[VersionRange, ...]:
         """In which versions the stream has looked events up."""
-        return eras(self.target)
+        return version_ranges(self.target)
 
     @property
-    def era(self) -> int:
+    def version_range(self) -> int:
         """The number of the one that the events are looked up in; further batches may have ended meanwhile."""
-        return era_of_batch(self.eras, self.target.newest_batch)
+        return range_of_batch(self.version_ranges, self.target.newest_batch)
 
     @cached_property
     def nothing_to_do(self) -> str | None:
         """Why no event has to be looked up; None: some have."""
         if not self.found.rows:
             return "no event of this kind is in the quarantine"
-        if self.found.first_batch is not None and self.era > era_of_batch(self.eras, self.found.first_batch):
+        if self.found.first_batch is not None and self.version_range > range_of_batch(
+            self.version_ranges, self.found.first_batch
+        ):
             return None
         names = " and ".join(self.versions)
         return f"no batch has taken a newer version of {names} since these events were set aside"
