@@ -57,6 +57,8 @@ _SETTINGS = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # The page is off on which each plan would stand, formatted anew for each job of each batch.
+    "spark.sql.ui.explainMode": "simple",
     "spark.sql.adaptive.enabled": "false",
     # Hadoop's own choice, but with profiles and web identities too, and instance and container roles as the SDK does
     # them. The first two take what Spark hands to executors from the driver's environment.
