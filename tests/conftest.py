@@ -28,7 +28,6 @@ _FIRST = (
     "tests/dags/test_streams_under_airflow.py",
     "tests/spark/test_shop_pipelines.py",
     "tests/control/test_supervised.py",
-    "tests/chaos/test_kills.py",
     "tests/control/test_zombies.py",
     "tests/control/test_cluster.py",
     "tests/control/test_alerts.py",

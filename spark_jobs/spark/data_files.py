@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.commit_records.history import actions_at
+from spark_jobs.spark.java import java_class
 
 
 class DataFiles:
@@ -39,14 +40,13 @@ class DataFiles:
             Of each file what a commit says of it: the content of its `add` action.
         """
         session = rows.sparkSession
-        gateway: Any = session._jvm
         path = self._lake.table_path(self._table)
-        log = gateway.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
+        log = java_class(session, "org.apache.spark.sql.delta.DeltaLog").forTable(session._jsparkSession, path)
         if self._snapshot is None or self._has_changed():
             started = log.startTransaction()
             self._snapshot = started.snapshot()
             self._version = int(self._snapshot.version())
-        some = gateway.scala.Option.apply
+        some = java_class(session, "scala.Option").apply
         written = log.startTransaction(some(None), some(self._snapshot)).writeFiles(rows._jdf).iterator()
         actions = []
         while written.hasNext():

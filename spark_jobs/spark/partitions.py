@@ -5,6 +5,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.spark.java import java_class
 from spark_jobs.spark.progress import stateful_partitions
 
 
@@ -29,12 +30,11 @@ def around_state(batch: DataFrame, query: StreamingQuery) -> tuple[DataFrame, Da
 
 
 def _of(batch: DataFrame, rdd: Any, numbers: range) -> DataFrame:
-    gateway: Any = batch.sparkSession._jvm
-    wanted = gateway.java.util.HashSet()
+    session = batch.sparkSession
+    wanted = java_class(session, "java.util.HashSet")()
     for number in numbers:
         wanted.add(number)
     # A set of Scala's is a function that tells whether something is in it.
-    is_wanted = gateway.scala.jdk.javaapi.CollectionConverters.asScala(wanted)
-    pruned = gateway.org.apache.spark.rdd.PartitionPruningRDD.create(rdd, is_wanted)
-    session = batch.sparkSession
+    is_wanted = java_class(session, "scala.jdk.javaapi.CollectionConverters").asScala(wanted)
+    pruned = java_class(session, "org.apache.spark.rdd.PartitionPruningRDD").create(rdd, is_wanted)
     return DataFrame(session._jsparkSession.internalCreateDataFrame(pruned, batch._jdf.schema(), False), session)

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
+from spark_jobs.spark.java import java_class, name_classes
 from spark_jobs.spark.settings import secret_environment, spark_settings
 
 _LAST_BREATH_S = 2.0
@@ -73,6 +74,7 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
             f"TIDEMARK_MASTER is {settings.master}, that master, with the "
             "secret that it asks for (TIDEMARK_SPARK_SECRET); its log says more."
         ) from error
+    name_classes(spark)
     _probe_store(spark, lake)
     return spark
 
@@ -90,7 +92,7 @@ def lenient_session(spark: SparkSession) -> SparkSession:
 def _probe_store(spark: SparkSession, lake: Lake) -> None:
     """Refuses a lake that cannot be written, or whose store lets one writer overwrite another's commit."""
     try:
-        excludes = spark._jvm.io.tidemark.storage.StoreProbe.conditionalCreate(  # type: ignore[union-attr]
+        excludes = java_class(spark, "io.tidemark.storage.StoreProbe").conditionalCreate(
             lake.path("_control", "probe"), spark.sparkContext._jsc.hadoopConfiguration()
         )
     except (Py4JJavaError, PySparkException) as error:

@@ -1,13 +1,12 @@
 """What Spark's state holds, read with Spark's own state reader."""
 
-from typing import Any
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.spark.java import java_class
 from spark_jobs.spec import Pipeline
 from spark_jobs.spec.names import in_spark
 
@@ -50,8 +49,7 @@ def rows_by_store(spark: SparkSession, run: str) -> dict[str, int]:
         spark: the session.
         run: of the query: its `runId`.
     """
-    gateway: Any = spark._jvm
-    return dict(gateway.io.tidemark.storage.StateRows.byStore(run))
+    return dict(java_class(spark, "io.tidemark.storage.StateRows").byStore(run))
 
 
 def _state(spark: SparkSession, lake: Lake, pipeline: Pipeline, **options: str) -> DataFrame:

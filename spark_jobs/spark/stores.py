@@ -5,6 +5,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.spark.java import java_class
 from spark_jobs.spark.settings import LONGEST_LINE
 
 # Hadoop looks for a checksum beside each file of a folder, and has no name for that of a file with a colon in its own.
@@ -32,8 +33,7 @@ class Stores:
 
     def long_line(self, path: str) -> str:
         """What is wrong with a file of which a line is too long, in words; empty: none is."""
-        gateway: Any = self._spark._jvm
-        return str(gateway.io.tidemark.storage.LongLines.find(path, self._conf()))
+        return str(java_class(self._spark, "io.tidemark.storage.LongLines").find(path, self._conf()))
 
     def size(self, path: str) -> int:
         """Of a file, in bytes."""
@@ -51,8 +51,7 @@ class Stores:
         return bool(files.globStatus(place))
 
     def _at(self, path: str) -> tuple[Any, Any]:
-        gateway: Any = self._spark._jvm
-        place = gateway.org.apache.hadoop.fs.Path(path)
+        place = java_class(self._spark, "org.apache.hadoop.fs.Path")(path)
         return place.getFileSystem(self._conf()), place
 
     def _conf(self) -> Any:

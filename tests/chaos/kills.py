@@ -109,7 +109,7 @@ def simulate(landing: Path, *, files: int, rows_per_file: int) -> None:
             rate=None,
             density=files * rows_per_file / (6 * 3600),
             disorder=Disorder(
-                late=0.05, late_after="30 minutes", late_by="2 hours", duplicates=0.02, malformed=0.02, future=0
+                late=0.1, late_after="30 minutes", late_by="4 hours", duplicates=0.02, malformed=0.02, future=0
             ),
         )
         each = rows_per_file // fewer

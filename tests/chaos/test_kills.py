@@ -1,4 +1,4 @@
-"""A real kill on each kind of lake, at a seeded moment; `make chaos` makes any number."""
+"""A real kill at a seeded moment, with the ingest in the same driver; `make chaos` makes any number."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +20,10 @@ WORK = {
 }
 
 
+# On a folder: tests/control/test_supervised.py::test_killed_drivers_and_a_killed_supervisor_have_changed_no_table, on
+# MinIO: tests/control/test_zombies.py::test_a_driver_that_is_killed_and_one_that_wakes_change_nothing. An ingest that
+# fails within a batch: tests/spark/test_failures.py::test_an_ingest_that_fails_goes_on_as_if_it_had_not
+@pytest.mark.long
 @pytest.mark.parametrize("kind", WORK)
 def test_tables_after_kills_equal_those_of_a_calm_run(
     kind: str, tmp_path: Path, calm: CalmRun, spark: SparkSession, request: pytest.FixtureRequest

@@ -1,8 +1,13 @@
-"""Deployed streams under their supervisor: drivers and supervisors that die, broken pipelines, drains."""
+"""Deployed streams under their supervisor: drivers and supervisors that die, broken pipelines; one after the other."""
 
 import os
+import random
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,16 +18,22 @@ from pyspark.sql import SparkSession
 from spark_jobs.control import health, orders, reconcile, terms
 from spark_jobs.control import supervisor as control_supervisor
 from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
-from spark_jobs.control.launchers import Launched, LocalProcess
+from spark_jobs.control.launchers import Launched, LocalProcess, Task
 from spark_jobs.control.monitor import Report, look, mark_reported
+from spark_jobs.control.pulse import Pulse
+from spark_jobs.control.supervisor import Supervisor
 from spark_jobs.lake import Lake
-from spark_jobs.spec import Sink
+from spark_jobs.spec import Definition, Sink
+from tests.chaos import pipelines
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, batches, beat, deploy, launching, supervisor, until
 from tests.support.calm import CalmRun
 
-TWO = READERS[:2]
+TWO = (pipelines.top_products_live, pipelines.first_sales)
+"""A live ranking and first events; the other kinds: tests/chaos/test_kills.py, on MinIO."""
+FIRST = TWO[0]
 NAMES = sorted(reader.name for reader in TWO)
+BROKEN = pipelines.shop_totals.model_copy(update={"name": "broken", "sink": Sink("gold.broken", mode="update")})
 
 
 def java_of(launched: Launched) -> psutil.Process:
@@ -30,124 +41,180 @@ def java_of(launched: Launched) -> psutil.Process:
     return java
 
 
-def test_a_killed_driver_and_a_killed_supervisor_change_no_table(
-    calm: CalmRun, spark: SparkSession, tmp_path: Path
-) -> None:
-    lake, logs = Lake(str(tmp_path / "lake")).ensure_exists(), tmp_path / "logs"
+@dataclass
+class Stage:
+    """One lake on which one driver after the other dies.
+
+    Attributes:
+        lake: with all of bronze; the readers read it file by file.
+        launcher: of all drivers.
+        supervisor: the active one.
+        clock: of the supervisors.
+    """
+
+    lake: Lake
+    logs: Path
+    launcher: WatchedLauncher
+    clock: streams.Clock = field(default_factory=streams.Clock)
+
+    def __post_init__(self) -> None:
+        self.supervisor = self.another_supervisor()
+
+    def another_supervisor(self) -> Supervisor:
+        return supervisor(self.lake, self.logs, self.launcher, clock=self.clock)
+
+    def await_running(self, *definitions: Definition) -> None:
+        """Deploys, and waits for the first progress."""
+        ordered = deploy(self.lake, definitions)
+        await_running(self.lake, ordered, timeout=streams.PATIENCE, sleep=lambda _: self.supervisor.look())
+
+    def pulse(self) -> Pulse:
+        """Of the driver that lives."""
+        found = beat(self.lake)
+        assert found is not None
+        return found
+
+    def report(self) -> Report:
+        """What the monitor says of the first reader."""
+        seen = look(self.lake, now=datetime.now(UTC))
+        return next(report for report in seen.reports if report.pipeline == FIRST.name)
+
+    def goes_on_in(self, term: int) -> bool:
+        """Whether the driver of a term runs all readers."""
+        found = beat(self.lake)
+        return found is not None and found.term == term and len(found.pipelines) == len(NAMES)
+
+
+@pytest.fixture(scope="module")
+def stage(calm: CalmRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("supervised")
+    lake = Lake(str(folder / "lake")).ensure_exists()
     streams.copy_bronze(calm.bronze, lake)
     with launching(WatchedLauncher()) as launcher:
-        first = supervisor(lake, logs, launcher)
-        deploy(lake, TWO)
-        until(lambda: batches(lake, READERS[0]) >= 2, first)
-
-        # A driver that is killed comes back, in the next term.
-        os.killpg(launcher.launched[0].process.pid, signal.SIGKILL)
-        # Where no supervisor sees that, the monitor tells of its silence.
-        silent = look(lake, now=datetime.now(UTC) + timedelta(minutes=1))
-        told_of = sorted((change.pipeline, change.kind, change.began) for change in silent.changes)
-        both = ("no-supervisor", "not-running")
-        assert told_of == [(name, kind, True) for name in NAMES for kind in both]
-        dead = [change.message for change in silent.changes if change.kind == "not-running"]
-        assert all("no sign of life" in message for message in dead)
-        mark_reported(lake, silent)
-        until(lambda: (found := beat(lake)) and found.term == 2 and len(found.pipelines) == len(NAMES), first)
-        heard = [change for change in look(lake, now=datetime.now(UTC)).changes if change.kind == "not-running"]
-        assert sorted((c.pipeline, c.began) for c in heard) == [(name, False) for name in NAMES]
-        assert len(job_now(lake, JOB).status.ends) == 1
-        # Before its first batch it tells how far the one before it had come, which it measures beside.
-        until(lambda: (beat(lake).pipelines[READERS[0].name].figures.batch_id or 0) >= 1, first)
-
-        # A supervisor that is killed leaves the driver as it is; the next one adopts it, once the lease is over.
-        clock = streams.Clock()
-        second = supervisor(lake, logs, launcher, clock=clock)
-        second.look()
-        assert not second.active
-        clock.passed += 60
-        until(lambda: second.active, second)
-        until(lambda: streams.read_all(lake, readers=TWO), second)
-        assert terms.records(lake, JOB).newest_number() == 2
-        assert [each.exit_code() is None for each in launcher.launched] == [False, True]
-
-        # The first one was only asleep: it sees that it is not the active one any more.
-        first.look()
-        assert not first.active
-
-        with pytest.raises(DeployError, match="tidemark stop top_products"):
-            refuse_deployed(lake, ["top_products"])
-
-        # What is ordered again as it runs changes nothing.
-        before = orders.records(lake, JOB).newest_number()
-        assert not any(ordered.changed for ordered in deploy(lake, TWO))
-        assert orders.records(lake, JOB).newest_number() == before
-
-        orders.stop(lake, NAMES, by="a test")
-        until(lambda: job_now(lake, JOB).status.state == "stopped", second)
-        assert launcher.launched[1].exit_code() == 0
-    streams.close(lake, spark, TWO)
-    assert streams.results(lake, TWO) == streams.results(calm.lake, TWO)
+        yield Stage(lake, folder / "logs", launcher)
 
 
-def reports(lake: Lake) -> dict[str, Report]:
-    return {report.pipeline: report for report in look(lake, now=datetime.now(UTC)).reports}
+def test_a_broken_pipeline_fails_with_its_error_and_stops_no_other(stage: Stage) -> None:
+    lake = stage.lake
+    measures = {**BROKEN.steps[0].measures, "newest_sale": "max(shipped_at)"}
+    broken = BROKEN.model_copy(update={"steps": (BROKEN.steps[0].model_copy(update={"measures": measures}),)})
+    with pytest.raises(DeployError, match=r"broken: failed: .*shipped_at"):
+        stage.await_running(broken)
+    assert failed_generations(lake) == {"broken": 1}
+
+    # Fixed under the same name, it runs in the same driver, as do others meanwhile.
+    stage.await_running(BROKEN)
+    orders.stop(lake, ["broken"], by="a test")
+    deploy(lake, TWO)
+    until(lambda: batches(lake, FIRST) >= 1, stage.supervisor)
+    assert terms.records(lake, JOB).newest_number() == 1
 
 
-def test_a_broken_pipeline_fails_with_its_error_and_stops_no_other(
-    calm: CalmRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_driver_that_is_killed_comes_back_and_its_silence_is_told(stage: Stage) -> None:
+    """Killed at a seeded moment within the batches of its pipelines."""
+    lake, first = stage.lake, stage.launcher.launched[0]
+    with suppress(subprocess.TimeoutExpired):
+        first.process.wait(random.Random(5).uniform(0.0, 1.0))
+    os.killpg(first.process.pid, signal.SIGKILL)
+    # Where no supervisor sees that, the monitor tells of its silence.
+    silent = look(lake, now=datetime.now(UTC) + timedelta(minutes=1))
+    told_of = sorted((change.pipeline, change.kind, change.began) for change in silent.changes)
+    both = ("no-supervisor", "not-running")
+    assert told_of == [(name, kind, True) for name in NAMES for kind in both]
+    dead = [change.message for change in silent.changes if change.kind == "not-running"]
+    assert all("no sign of life" in message for message in dead)
+    mark_reported(lake, silent)
+
+    until(lambda: stage.goes_on_in(2), stage.supervisor)
+    heard = [change for change in look(lake, now=datetime.now(UTC)).changes if change.kind == "not-running"]
+    assert sorted((c.pipeline, c.began) for c in heard) == [(name, False) for name in NAMES]
+    assert len(job_now(lake, JOB).status.ends) == 1
+    # Before its first batch it tells how far the one before it had come, which it measures beside.
+    until(lambda: stage.pulse().pipelines[FIRST.name].figures.batch_id is not None, stage.supervisor)
+
+
+def test_a_driver_whose_spark_hangs_is_told_of_and_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its Python lives on and gives signs of life."""
+    lake, hung = stage.lake, stage.launcher.launched[1]
+    assert "Spark has not" not in "".join(stage.report().breaches)
+    with monkeypatch.context() as patch:
+        patch.setattr(health, "STALE", timedelta(seconds=4))
+        patch.setattr(reconcile, "HUNG_S", 8.0)
+        patch.setattr(control_supervisor, "HUNG_S", 8.0)
+        java_of(hung).suspend()
+        until(lambda: "Spark has not" in "".join(stage.report().breaches))
+        assert stage.pulse().term == 2
+        assert "events/s" not in stage.report().summary
+        until(lambda: hung.exit_code() == -signal.SIGKILL, stage.supervisor)
+    until(lambda: stage.goes_on_in(3), stage.supervisor)
+    end = job_now(lake, JOB).status.last_end
+    assert (end.term, end.exit_code, end.log) == (2, -signal.SIGKILL, str(hung.log))
+    assert "its supervisor ended it: Spark has not answered" in end.cause
+
+
+def test_another_supervisor_adopts_the_driver_once_the_lease_is_over(stage: Stage) -> None:
+    lake, first = stage.lake, stage.supervisor
+    second = stage.another_supervisor()
+    second.look()
+    assert not second.active
+    stage.clock.passed += 60
+    until(lambda: second.active, second)
+    stage.supervisor = second
+    until(lambda: streams.read_all(lake, readers=TWO), second)
+    assert terms.records(lake, JOB).newest_number() == 3
+    assert [each.exit_code() is None for each in stage.launcher.launched] == [False, False, True]
+
+    # The first one was only asleep: it sees that it is not the active one any more.
+    first.look()
+    assert not first.active
+
+
+def test_what_is_ordered_again_as_it_runs_changes_nothing(stage: Stage) -> None:
+    lake = stage.lake
+    with pytest.raises(DeployError, match=f"tidemark stop {FIRST.name}"):
+        refuse_deployed(lake, [FIRST.name])
+    before = orders.records(lake, JOB).newest_number()
+    assert not any(ordered.changed for ordered in deploy(lake, TWO))
+    assert orders.records(lake, JOB).newest_number() == before
+
+
+def test_a_driver_does_not_outlive_its_jvm_and_its_end_has_a_cause(stage: Stage) -> None:
+    lake, last = stage.lake, stage.launcher.launched[2]
+    java_of(last).kill()
+    until(lambda: last.exit_code() == 1)
+    assert "Spark has ended in this driver" in last.log.read_text()
+    until(lambda: job_now(lake, JOB).status.last_end.term == 3, stage.supervisor)
+    end = job_now(lake, JOB).status.last_end
+    assert end.log == str(last.log)
+    assert "its JVM was ended by signal 9" in end.cause
+
+
+def test_killed_drivers_and_a_killed_supervisor_have_changed_no_table(
+    stage: Stage, calm: CalmRun, spark: SparkSession
 ) -> None:
-    lake = Lake(str(tmp_path / "lake")).ensure_exists()
-    streams.copy_bronze(calm.bronze, lake)
-    broken = READERS[0].model_copy(update={"name": "broken", "event_time": "shipped_at", "sink": Sink("gold.broken")})
-    totals = READERS[2]
-    with launching(WatchedLauncher()) as launcher:
-        watching = supervisor(lake, tmp_path / "logs", launcher)
-        once_more = lambda _: watching.look()  # noqa: E731
+    assert len(job_now(stage.lake, JOB).status.ends) == 3
+    stage.launcher.kill_all()
+    streams.close(stage.lake, spark, TWO)
+    assert streams.results(stage.lake, TWO) == streams.results(calm.lake, TWO)
 
-        with pytest.raises(DeployError, match=r"broken: failed: .*shipped_at"):
-            await_running(lake, deploy(lake, [broken]), timeout=streams.PATIENCE, sleep=once_more)
 
-        good = deploy(lake, [totals])
-        await_running(lake, good, timeout=streams.PATIENCE, sleep=once_more)
-        assert failed_generations(lake) == {"broken": 1}
-        until(lambda: (found := beat(lake)) and found.pipelines[totals.name].figures.read, watching)
+class FifthInEarnest(LocalProcess):
+    """Starts processes that fail at once, in place of drivers: all but the fifth, which is a driver."""
 
-        # Spark hangs while Python lives on: the monitor tells so, the supervisor ends both and starts them again.
-        assert reports(lake)[totals.name].healthy
-        with monkeypatch.context() as patch:
-            patch.setattr(health, "STALE", timedelta(seconds=4))
-            patch.setattr(reconcile, "HUNG_S", 8.0)
-            patch.setattr(control_supervisor, "HUNG_S", 8.0)
-            java_of(launcher.launched[0]).suspend()
-            until(lambda: not (report := reports(lake)[totals.name]).healthy and "Spark has not" in report.breaches[0])
-            assert beat(lake).term == 1
-            assert "events/s" not in reports(lake)[totals.name].summary
-            until(lambda: launcher.launched[0].exit_code() == -signal.SIGKILL, watching)
-        until(lambda: terms.records(lake, JOB).newest_number() == 2, watching)
-        end = job_now(lake, JOB).status.last_end
-        assert (end.term, end.exit_code, end.log) == (1, -signal.SIGKILL, str(launcher.launched[0].log))
-        assert "its supervisor ended it: Spark has not answered" in end.cause
+    def __init__(self) -> None:
+        super().__init__()
+        self._others, self._count = LocalProcess((sys.executable, "-c", "raise SystemExit(1)")), 0
 
-        # Fixed under the same name, it runs in the same driver.
-        fixed = broken.model_copy(update={"event_time": "sold_at"})
-        await_running(lake, deploy(lake, [fixed]), timeout=streams.PATIENCE, sleep=once_more)
-        assert terms.records(lake, JOB).newest_number() == 2
-        until(lambda: reports(lake)[totals.name].healthy, watching)
-
-        # Spark is gone: the driver does not live on without it, and the supervisor knows why.
-        second = launcher.launched[1]
-        java_of(second).kill()
-        until(lambda: second.exit_code() == 1)
-        assert "Spark has ended in this driver" in second.log.read_text()
-        until(lambda: job_now(lake, JOB).status.last_end.term == 2, watching)
-        end = job_now(lake, JOB).status.last_end
-        assert (end.exit_code, end.log) == (1, str(second.log))
-        assert "its JVM was ended by signal 9" in end.cause
+    def launch(self, task: Task) -> Launched:
+        self._count += 1
+        return super().launch(task) if self._count == 5 else self._others.launch(task)
 
 
 def test_a_driver_that_cannot_start_is_given_up_and_says_why(calm: CalmRun, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake")).ensure_exists()
     streams.copy_bronze(calm.bronze, lake)
     clock = streams.Clock()
-    with launching(WatchedLauncher(environment={"TIDEMARK_DRIVER_MEMORY": "2 parsecs"})) as launcher:
+    with launching(WatchedLauncher(FifthInEarnest(), {"TIDEMARK_DRIVER_MEMORY": "2 parsecs"})) as launcher:
         watching = supervisor(lake, tmp_path / "logs", launcher, now=clock.now)
         ordered = deploy(lake, [READERS[2]])
 

@@ -1,8 +1,11 @@
-"""A driver that sleeps through its own replacement, and wakes in the middle of a commit: nothing changes."""
+"""A driver that sleeps through its own replacement, and wakes in a commit; the other is killed: nothing changes."""
 
 import os
+import random
 import signal
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,12 +18,13 @@ from spark_jobs.control.launchers import LocalProcess
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.spec import Pipeline
+from tests.chaos import kills, pipelines
 from tests.control import streams
-from tests.control.streams import JOB, READERS, WatchedLauncher, beat, deploy, launching, supervisor, until
+from tests.control.streams import JOB, READERS, WatchedLauncher, batches, beat, deploy, launching, supervisor, until
 from tests.support.calm import CalmRun
 
 ZOMBIE = (sys.executable, str(Path(__file__).with_name("zombie_driver.py")))
-TABLE, VERSION = "gold.top_products", "4"
+TABLE, VERSION = "gold.top_products", "2"
 
 
 def a_lake(kind: str, request: pytest.FixtureRequest) -> Lake:
@@ -36,6 +40,7 @@ def is_asleep(pid: int) -> bool:
 
 
 ONE, ALL = READERS[:1], READERS
+TWO = (*ONE, pipelines.sales_by_category)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +49,13 @@ ONE, ALL = READERS[:1], READERS
         # A folder excludes a second writer of a commit as MinIO does: tests/services/test_conditional_create.py.
         pytest.param("folder", False, ONE, id="folder", marks=pytest.mark.long),
         # What the tables do of a reset: tests/spark/test_reset.py.
-        pytest.param("minio", False, ONE, id="minio"),
+        pytest.param("minio", False, TWO, id="minio"),
         pytest.param("minio", True, ONE, id="minio-reset", marks=pytest.mark.long),
         pytest.param("folder", True, ALL, id="folder-reset-all", marks=pytest.mark.long),
         pytest.param("minio", False, ALL, id="minio-all", marks=pytest.mark.long),
     ],
 )
-def test_a_replaced_driver_that_wakes_within_a_commit_changes_nothing(
+def test_a_driver_that_is_killed_and_one_that_wakes_change_nothing(
     kind: str,
     with_reset: bool,
     readers: tuple[Pipeline, ...],
@@ -64,11 +69,13 @@ def test_a_replaced_driver_that_wakes_within_a_commit_changes_nothing(
     asleep = WatchedLauncher(LocalProcess(ZOMBIE), {"ZOMBIE_TABLE": TABLE, "ZOMBIE_VERSION": VERSION})
     with launching(asleep), launching(WatchedLauncher()) as awake:
         streams.copy_bronze(calm.bronze, lake)
+        kills.put_input(lake, calm.landing, kills.Work(readers))
         deploy(lake, readers)
         here = supervisor(lake, tmp_path / "here", asleep, host="here")
         until(lambda: asleep.launched, here)
         zombie = asleep.launched[0]
         until(lambda: is_asleep(zombie.process.pid), here)
+        before = batches(lake, readers[0])
 
         # Its supervisor is gone as well; one on another host sees neither the process nor a sign of life.
         clock = streams.Clock()
@@ -78,6 +85,13 @@ def test_a_replaced_driver_that_wakes_within_a_commit_changes_nothing(
         there.look()
         clock.passed += 60
         until(lambda: (found := beat(lake)) and found.term == 2 and found.host == "there", there)
+        # That one is killed, at a seeded moment within its batches; another one comes.
+        until(lambda: batches(lake, readers[0]) > before, there)
+        second = awake.launched[0].process
+        with suppress(subprocess.TimeoutExpired):
+            second.wait(random.Random(5).uniform(0.0, 1.0))
+        os.killpg(second.pid, signal.SIGKILL)
+        until(lambda: (found := beat(lake)) and found.term == 3, there)
         if with_reset:
             orders.stop(lake, names, by="a test")
             until(lambda: job_now(lake, JOB).status.state == "stopped", there)
@@ -88,9 +102,10 @@ def test_a_replaced_driver_that_wakes_within_a_commit_changes_nothing(
 
         os.killpg(zombie.process.pid, signal.SIGCONT)
         assert until(lambda: zombie.exit_code()) == terms.FencedError.exit_code
-        assert terms.records(lake, JOB).newest_number() == (3 if with_reset else 2)
+        assert terms.records(lake, JOB).newest_number() == (4 if with_reset else 3)
 
         orders.stop(lake, names, by="a test")
         until(lambda: job_now(lake, JOB).status.state == "stopped", there)
+        assert awake.launched[-1].exit_code() == 0
         streams.close(lake, spark, readers)
         assert streams.results(lake, readers) == streams.results(calm.lake, readers)

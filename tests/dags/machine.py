@@ -82,6 +82,12 @@ class Machine:
         run_id = self.api.trigger(dag, conf)
         return self.ended(dag, run_id, within_s)
 
+    def look(self) -> Run:
+        """One run of the monitor, which then looks no more: each look costs as much as a batch of every stream."""
+        run = self.run_that_is_due("monitor_streams")
+        self.pause("monitor_streams", paused=True)
+        return run
+
     def run_that_is_due(self, dag: str, within_s: float = 240) -> Run:
         """The run that Airflow starts by the clock once the schedule is switched on; one by hand where none is due."""
         due = self.api.get(f"dags/{dag}")["next_dagrun_run_after"]
@@ -101,15 +107,20 @@ class Machine:
         assert answer.status_code == 200, answer.text
 
     def pause_what_comes_by_the_clock(self) -> None:
-        """Else a test would find other JVMs beside it at the turn of an hour or a day."""
+        """Else a test would find a look of the monitor beside it each minute, and JVMs at the turn of an hour."""
         for dag in self.api.get("dags?limit=100")["dags"]:
-            if str(dag["timetable_summary"])[0].isdigit():  # a cron expression, but not one of every minute
+            summary = str(dag["timetable_summary"])
+            if summary[0].isdigit() or summary[0] == "*":
                 self.pause(dag["dag_id"], paused=True)
 
     def finish_tasks(self) -> None:
         """Switches all schedules off and waits until no task runs any more."""
         for dag in self.api.get("dags?limit=100")["dags"]:
             self.pause(dag["dag_id"], paused=True)
+        self.await_tasks()
+
+    def await_tasks(self) -> None:
+        """Waits until no task runs."""
         at_work = "dags/~/dagRuns/~/taskInstances?state=running&state=queued"
         until(lambda: self.api.get(at_work)["total_entries"] == 0, 120, "the end of all tasks")
 

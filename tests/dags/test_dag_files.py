@@ -251,6 +251,25 @@ def test_a_scheduled_backfill_leaves_alone_the_days_before_its_stream(
             task.arguments(context)
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"from": "2026-11-02T00:00:00Z", "to": None}, "`to` is missing"),
+        ({"from": None, "to": "2026-11-02T00:00:00Z"}, "`from` is missing"),
+        ({"from": None, "to": None}, "give `from` and `to`"),
+    ],
+)
+def test_a_backfill_by_hand_says_which_end_of_its_range_is_missing(
+    given: dict[str, str | None], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a task is red with its message: tests/dags/test_streams_under_airflow.py."""
+    context = {"params": {**given, "mode": "corrected"}, "dag_run": SimpleNamespace(run_type="manual")}
+    with caplog.at_level("ERROR", logger="tidemark"), pytest.raises(SystemExit):
+        Backfill(task_id="backfill", pipeline="top_products").arguments(context)
+    said = " ".join(caplog.text.split())
+    assert why in said
+
+
 def test_the_pool_has_one_name_wherever_it_is_made() -> None:
     assert {POOL, airflow.POOL, setup_home._POOL[0]} == {"tidemark_batch"}
 

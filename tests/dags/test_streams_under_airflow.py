@@ -175,7 +175,7 @@ def test_quarantined_rows_are_replayed_in_the_name_of_whoever_approves(here: Mac
 
 
 def test_the_monitor_is_green_with_a_row_named_after_each_pipeline(here: Machine) -> None:
-    run = here.run("monitor_streams")
+    run = here.look()
     assert run.state == "success", run.log("look")
     assert run.rows("report") == dict.fromkeys(DEMO, "success")
     assert "running" in run.log("report", "top_products")
@@ -201,7 +201,7 @@ def test_a_killed_driver_comes_back_and_the_monitor_tells_of_the_restart(here: M
     assert before is not None
     os.killpg(os.getpgid(before.pid), signal.SIGKILL)
     until(lambda: _running_since(here, before.term), 240, "a new driver that makes progress")
-    run = here.run("monitor_streams")
+    run = here.look()
     assert run.state == "success"
     assert "restarted once" in run.log("report", "top_products")
 
@@ -209,8 +209,8 @@ def test_a_killed_driver_comes_back_and_the_monitor_tells_of_the_restart(here: M
 def test_streams_outlive_airflow(here: Machine) -> None:
     before = here.pulse()
     assert before is not None
-    # Between two looks: one that dies with Airflow holds up the next for a minute.
-    until(lambda: not _looking(here), 120, "the end of the monitor's run")
+    # A task that dies with Airflow holds up the next of its DAG for a minute.
+    here.await_tasks()
     assert "killed" in here.airflow.stop(within_s=0, everyone=True)
     read = _read(here, "shop_totals")
     here.sell("sales", rows=100, hours_ago=20)
@@ -220,19 +220,18 @@ def test_streams_outlive_airflow(here: Machine) -> None:
     assert (after.pid, after.sequence > before.sequence) == (before.pid, True)
     here.up()
     here.close_shop()
-    run = here.run("monitor_streams")
-    assert run.state == "success", run.log("look")
+    # That its DAGs run as before: test_a_broken_pipeline_is_red_with_its_real_error_and_the_others_go_on.
     assert here.pulse() is not None
     assert here.pulse().pid == before.pid  # type: ignore[union-attr]
 
 
 @pytest.mark.long  # test_streams_outlive_airflow brings Airflow back, with the database that it had.
 def test_a_database_of_airflow_that_is_gone_is_set_up_again(here: Machine) -> None:
-    until(lambda: not _looking(here), 120, "the end of the monitor's run")
+    here.await_tasks()
     here.airflow.stop(within_s=0, everyone=True)
     (here.folder / ".airflow/airflow.db").unlink()
     here.up()
-    run = here.run("monitor_streams")
+    run = here.look()
     assert run.state == "success", run.log("look")
 
 
@@ -242,7 +241,7 @@ def test_a_broken_pipeline_is_red_with_its_real_error_and_the_others_go_on(here:
     assert run.state == "failed"
     assert "landing/clicks, which does not exist" in run.log("await_progress")
 
-    run = here.run("monitor_streams")
+    run = here.look()
     assert run.state == "failed"
     assert run.rows("report") == {**dict.fromkeys(DEMO, "success"), "ingest_clicks": "failed"}
     told = run.log("report", "ingest_clicks")
@@ -256,12 +255,12 @@ def test_a_broken_pipeline_is_red_with_its_real_error_and_the_others_go_on(here:
 def test_receivers_are_told_once_when_a_breach_begins_and_when_it_clears(
     here: Machine, receiver: Receiver, mails: Mailbox
 ) -> None:
-    here.run("monitor_streams")
+    here.look()
     assert receiver.of("ingest_clicks") == [("/alerts", "not-running", "began")]
 
     here.sell("clicks", rows=100, hours_ago=1)
     assert here.run("deploy_streams", pipelines=["ingest_clicks"]).state == "success"
-    run = here.run("monitor_streams")
+    run = here.look()
     assert run.state == "success"
     assert receiver.of("ingest_clicks") == [
         ("/alerts", "not-running", "began"),
@@ -294,7 +293,7 @@ def test_an_unreachable_lake_is_told_once_and_streams_go_on_afterwards(here: Mac
     place.rename(away)
     place.mkdir()
     for _ in range(2):
-        run = here.run("monitor_streams")
+        run = here.look()
         assert run.state == "failed"
         assert "is its disk mounted?" in run.log("look")
     assert receiver.of("every pipeline") == [("/alerts", "lake-unreachable", "began")]
@@ -308,7 +307,7 @@ def test_an_unreachable_lake_is_told_once_and_streams_go_on_afterwards(here: Mac
     back = datetime.now(UTC)
     here.up()
     until(lambda: _running_since(here, driver.term - 1, at=back), 150, "progress of all streams")
-    run = here.run("monitor_streams")
+    run = here.look()
     assert run.rows("report").keys() == {*DEMO, "ingest_clicks"}
     assert receiver.of("every pipeline") == [
         ("/alerts", "lake-unreachable", "began"),
@@ -342,17 +341,11 @@ def test_a_backfill_corrects_closed_results_and_settles_late_events(here: Machin
 
 
 def test_a_backfill_that_cannot_be_is_red_with_its_message(here: Machine) -> None:
-    ends = {
-        "it is reversed": {"from": "2026-11-02T00:00:00Z", "to": "2026-11-01T00:00:00Z"},
-        "`to` is missing": {"from": "2026-11-02T00:00:00Z"},
-        "give `from` and `to`": {},
-    }
-    here.pause("backfill_top_products", paused=False)
-    asked = {why: here.api.trigger("backfill_top_products", conf) for why, conf in ends.items()}
-    for why, run_id in asked.items():
-        run = here.ended("backfill_top_products", run_id)
-        assert run.state == "failed"
-        assert why in run.log("backfill")
+    """An end of the range that is missing: tests/dags/test_dag_files.py."""
+    reversed_range = {"from": "2026-11-02T00:00:00Z", "to": "2026-11-01T00:00:00Z"}
+    run = here.run("backfill_top_products", **reversed_range)
+    assert run.state == "failed"
+    assert "it is reversed" in run.log("backfill")
 
 
 def test_a_repair_has_a_row_for_each_pipeline_that_has_run(here: Machine) -> None:
@@ -363,13 +356,10 @@ def test_a_repair_has_a_row_for_each_pipeline_that_has_run(here: Machine) -> Non
 
 
 def test_stop_drains_and_the_driver_ends_with_its_last_pipeline(here: Machine) -> None:
+    """One that is stopped stops no other: tests/control/test_supervised.py."""
     driver = here.pulse()
     assert driver is not None
-    run = here.run("stop_streams", pipelines=["ingest_clicks"])
-    assert run.state == "success"
-    assert is_running(driver.pid, driver.pid_born)
-
-    run = here.run("stop_streams", pipelines=sorted(DEMO))
+    run = here.run("stop_streams", pipelines=sorted({*DEMO, "ingest_clicks"}))
     assert run.state == "success"
     until(lambda: not is_running(driver.pid, driver.pid_born), 150, "the end of the driver")
     found = until(lambda: _status(here, "stopped"), 30, "the supervisor's word that it has stopped")
@@ -431,10 +421,6 @@ def _differing(here: Machine, before: datetime) -> list[tuple[object, ...]]:
 
 def _deploy_runs(here: Machine) -> set[str]:
     return {run["dag_run_id"] for run in here.api.get("dags/deploy_streams/dagRuns")["dag_runs"]}
-
-
-def _looking(here: Machine) -> bool:
-    return bool(here.api.get("dags/monitor_streams/dagRuns?state=running")["dag_runs"])
 
 
 def _read(here: Machine, pipeline: str) -> int:

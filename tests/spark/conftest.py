@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,17 @@ from tests.support.clicks import (
     events,
     feed,
 )
+
+
+@pytest.fixture(scope="module")
+def divided(spark: SparkSession) -> Iterator[None]:
+    """Streams, and what is grouped in batch, are divided into two partitions in the tests of this module."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    assert before is not None
+    spark.conf.set(name, "2")
+    yield
+    spark.conf.set(name, before)
 
 
 @pytest.fixture(scope="session")

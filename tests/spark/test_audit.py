@@ -200,6 +200,8 @@ def test_sessions_are_recounted_as_the_stream_or_a_repair_made_them(spark: Spark
     assert any(f"total is {changed['total'] + 5}, should be {changed['total']}" in each for each in said)
 
 
+# tests/spark/test_deduplicate.py::test_batches_and_their_watermarks_tell_what_was_a_duplicate
+@pytest.mark.long
 def test_of_deduplicate_missing_and_changed_rows_are_named(spark: SparkSession, lake: Lake) -> None:
     definition = lakes.one_file_a_batch(
         Pipeline(

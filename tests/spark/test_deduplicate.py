@@ -20,6 +20,8 @@ from spark_jobs.spec import Aggregate, Deduplicate, Hopping, Pipeline, Sink, Tab
 from tests.support import lakes, model
 from tests.support.clicks import audited, run_backfill, run_repair
 
+pytestmark = pytest.mark.usefixtures("divided")
+
 MINUTE = 60_000
 START = 1_700_000_040_000
 DELAY, WITHIN = 2, 10
@@ -185,9 +187,15 @@ def test_batches_and_their_watermarks_tell_what_was_a_duplicate(spark: SparkSess
     around = {"begin": lakes.at(START + 395 * MINUTE), "end": lakes.at(START + 405 * MINUTE)}
     run_backfill(spark, lake, definition, force=True, **around)
     assert first() == [("a", 20), *streamed]
-    # A row that is gone is missing, and comes back; as streamed, what was late goes.
+    # Rows that are gone are missing, and come back; as streamed, what was late goes.
     open_table(lake, "silver.firsts").delete("k = 'a' AND v = 1")
-    assert audited(spark, lake, definition).differing == 2
+    open_table(lake, "silver.firsts").update({"v": "v + 7"}, predicate="k = 'b'")
+    found = audited(spark, lake, definition)
+    said = "\n".join(f"{problem.row} {problem.what}" for problem in found.problems)
+    assert found.differing == 3, said
+    assert said.count("missing; it should have") == 2
+    assert "_event_id=e0" in said
+    assert "v is 8, should be 1" in said
     run_backfill(spark, lake, definition, mode="as-streamed", force=True, **day)
     assert first() == streamed
 
@@ -207,7 +215,8 @@ def test_a_running_total_counts_each_key_once_while_it_is_remembered(spark: Spar
     lakes.assert_balanced(lake, definition)
 
 
-# At random points real drivers die: tests/chaos/test_kills.py::test_tables_after_kills_equal_those_of_a_calm_run
+# At random points real drivers die:
+# tests/control/test_supervised.py::test_killed_drivers_and_a_killed_supervisor_have_changed_no_table
 @pytest.mark.parametrize(
     "point",
     [

@@ -440,7 +440,7 @@ def test_a_driver_killed_while_it_planned_its_first_batch_stops_no_other(spark: 
 
 # Each entry of the checkpoint's log goes to one of them, which is what decides:
 # tests/services/test_conditional_create.py::test_each_entry_of_a_checkpoint_log_goes_to_one_driver. Of two drivers as
-# processes: tests/control/test_zombies.py::test_a_replaced_driver_that_wakes_within_a_commit_changes_nothing
+# processes: tests/control/test_zombies.py::test_a_driver_that_is_killed_and_one_that_wakes_change_nothing
 @pytest.mark.long
 def test_of_two_drivers_on_one_checkpoint_one_goes_on(lake: Lake, tmp_path: Path) -> None:
     definitions = tmp_path / "two_drivers.py"

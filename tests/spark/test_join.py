@@ -19,6 +19,8 @@ from spark_jobs.spark.state import rows_in_state
 from spark_jobs.spec import Join, Pipeline, Sink, Table, Watermark, Where
 from tests.support import lakes, model
 
+pytestmark = pytest.mark.usefixtures("divided")
+
 MINUTE = 60_000
 START = 1_700_000_040_000
 DELAY, WITHIN, BEFORE = 3, 10, 2

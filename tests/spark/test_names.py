@@ -46,7 +46,18 @@ from spark_jobs.spec import (
 )
 from spark_jobs.spec.names import in_spark
 from tests.support import lakes
-from tests.support.clicks import COLUMNS, MINUTE, START, events, merged, run_backfill, run_repair, with_duplicates
+from tests.support.clicks import (
+    COLUMNS,
+    MINUTE,
+    START,
+    assert_same,
+    by_duckdb,
+    events,
+    merged,
+    run_backfill,
+    run_repair,
+    with_duplicates,
+)
 
 PLAIN = {name: name for name in ("k", "v", "d", "t", "w", "n", "total", "mean", "u", "paid", "label")}
 WORDS = {
@@ -180,13 +191,41 @@ RESULT, LATE, GROUPS = "gold.activity", "gold.activity__late", "gold.activity__g
 
 
 @GIVEN
+def test_a_live_ranking_under_such_names_is_what_duckdb_says(
+    spark: SparkSession, lake: Lake, other: Lake, names: Names
+) -> None:
+    batches, window = events(5, batches=3, size=12, minutes=20), Hopping("15 minutes", "10 minutes")
+    fed(lake, names, batches)
+    fed(other, PLAIN, batches)
+    definition = windowed(names, window=window, mode="update", top=True)
+    lakes.run(spark, lake, definition)
+    lakes.assert_balanced(lake, definition)
+    streamed = contents(lake, names, RESULT, LATE)
+    assert streamed[LATE]
+    assert run_repair(spark, lake, definition) is not None
+    lakes.assert_balanced(lake, definition)
+    columns = [names[name] for name in ("k", "n", "total", "mean")]
+    rows = lakes.rows(lake, RESULT)
+    found = [(lakes.ms(row["window_start"]), *(row[column] for column in columns)) for row in rows]
+    assert_same(found, by_duckdb(other, window, closed_ms=2**50, top=True))
+
+    recounted = audited(spark, lake, definition)
+    assert recounted.sound, audit_text(recounted)
+    assert recounted.rows
+    run_backfill(spark, lake, definition, mode="as-streamed", force=True)
+    lakes.assert_balanced(lake, definition)
+    assert contents(lake, names, RESULT)[RESULT] == streamed[RESULT]
+
+
+# test_a_live_ranking_under_such_names_is_what_duckdb_says has the same steps.
+@pytest.mark.long
+@GIVEN
 @pytest.mark.parametrize(
     "kind",
     [
         pytest.param({"window": Hopping("15 minutes", "10 minutes"), "mode": "update", "top": True}, id="top, updated"),
-        # [top, updated] has the same steps, and one more.
-        pytest.param({"window": Tumbling("10 minutes")}, id="tumbling", marks=pytest.mark.long),
-        pytest.param({"window": Session("4 minutes")}, id="session", marks=pytest.mark.long),
+        pytest.param({"window": Tumbling("10 minutes")}, id="tumbling"),
+        pytest.param({"window": Session("4 minutes")}, id="session"),
     ],
 )
 def test_windows_live_as_under_plain_names(
@@ -208,20 +247,20 @@ def test_windows_live_as_under_plain_names(
 
 
 @GIVEN
-def test_the_first_of_each_key_is_the_one_under_plain_names(
-    spark: SparkSession, lake: Lake, other: Lake, names: Names
-) -> None:
+def test_of_each_key_one_event_is_there_under_such_names(spark: SparkSession, lake: Lake, names: Names) -> None:
     batches = merged(with_duplicates(3), 2, 1, 4, 2)
     fed(lake, names, batches)
-    fed(other, PLAIN, batches)
+    definition = _pipeline(names, (Deduplicate(names["k"], within="1 hour"),))
+    lived(spark, lake, definition, names, RESULT, LATE)
+    given = {(row["k"], row["v"], row["t"]) for batch in batches for row in batch}
+    found = [tuple(row[names[name]] for name in ("k", "v", "t")) for row in lakes.rows(lake, RESULT)]
+    assert set(found) <= given
+    assert sorted(key for key, *_ in found) == sorted({key for key, *_ in given})
 
-    def first(by: Names) -> Pipeline:
-        return _pipeline(by, (Deduplicate(by["k"], within="1 hour"),))
 
-    expected = lived(spark, other, first(PLAIN), PLAIN, RESULT, LATE)
-    assert lived(spark, lake, first(names), names, RESULT, LATE) == expected
-
-
+# Rows of events, late ones and a repair under such names: test_of_each_key_one_event_is_there_under_such_names.
+# The SQL of a join: tests/unit/test_names.py::TestPlans::test_where_rows_lie_is_sql_over_the_column
+@pytest.mark.long
 @GIVEN
 def test_two_streams_meet_as_under_plain_names(spark: SparkSession, lake: Lake, other: Lake, names: Names) -> None:
     batches = events(9, batches=3, size=8)
@@ -276,6 +315,10 @@ def _landed(lake: Lake, names: Names, minutes: Iterable[int]) -> Ingest:
     )
 
 
+# Times of other columns: tests/spark/test_driver.py::test_readers_that_go_by_other_times_are_closed_by_those, computed
+# ones: test_a_reader_whose_time_is_computed_moves_no_other_one in there; such names, both as they are and computed:
+# test_silence_moves_the_watermark_of_such_a_time
+@pytest.mark.long
 @GIVEN
 def test_a_run_closes_what_it_has_read_under_such_names(spark: SparkSession, lake: Lake, names: Names) -> None:
     ingest = _landed(lake, names, (0, 7, 19))

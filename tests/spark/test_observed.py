@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 from spark_jobs.spark.observed import Observed
 from spark_jobs.spark.progress import StateFigures, state_figures
 
+pytestmark = pytest.mark.usefixtures("divided")
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +150,19 @@ FIVE_KINDS: dict[str, Callable[[int], str | dict[str, Any]]] = {
 }
 
 
+COMMITTED = (("result_committed", 1), ("quarantine_committed", 0))
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        COMMITTED,
+        # Before each of these nothing more is written than before: [deaths0]
+        pytest.param((("numbered", 0), ("releasing", 0)), marks=pytest.mark.long),
+    ],
+)
 def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
-    spark: SparkSession, lake: Lake, tmp_path: Path
+    spark: SparkSession, lake: Lake, tmp_path: Path, deaths: Sequence[tuple[str, int]]
 ) -> None:
     landing, good = tmp_path / "landing", 40
     wrong = [(reason, number) for number, reason in enumerate([*FIVE_KINDS] * 100, start=good)]
@@ -167,12 +178,7 @@ def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
     plan = plan_replay(lake, now, Selection())
     assert dict(plan.found.reasons) == dict(set_aside)
     noted = begin(lake, plan, by="ada", comment="the rules were wrong", slice_rows=300)
-    for point, number in (
-        ("numbered", 0),
-        ("result_committed", 1),
-        ("releasing", 0),
-        ("quarantine_committed", 0),
-    ):
+    for point, number in deaths:
         with pytest.raises(Died):
             ReplayRun(spark, lake, now, noted, dies_at(point, number)).execute()
         assert open_replay(lake, now.name) == noted

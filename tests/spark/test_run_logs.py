@@ -119,8 +119,8 @@ def end_java():
 
 
 # Each starts a JVM to kill it. What is said of Spark that has ended is asked here alone; of Spark that does not start:
-# test_a_run_whose_spark_does_not_start_says_why_it_may_not. A driver dies in
-# tests/control/test_supervised.py::test_a_killed_driver_and_a_killed_supervisor_change_no_table
+# test_a_run_whose_spark_does_not_start_says_why_it_may_not. The Spark of a driver dies in
+# tests/control/test_supervised.py::test_a_driver_does_not_outlive_its_jvm_and_its_end_has_a_cause
 @pytest.mark.parametrize(
     "dies",
     [

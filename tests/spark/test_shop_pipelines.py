@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
-from spark_jobs.plan.operators.base import Replay
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
@@ -23,12 +23,16 @@ from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.pipelines import registry
 from spark_jobs.pipelines._registry import with_sources
 from spark_jobs.plan.logical import build
+from spark_jobs.plan.operators import AsStreamed
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Files, Ingest, Pipeline
 from tests.support import lakes
 
+pytestmark = pytest.mark.usefixtures("divided")
+
 STREAMS = ("sales", "clicks", "orders", "order_payments", "products", "customers", "readings")
-DISORDER = Disorder(disorder=0.3, late=0.06, duplicates=0.05, malformed=0.01, future=0)
+# Late by up to all of the day: three batches of each table are enough for late events.
+DISORDER = Disorder(disorder=0.3, late=0.15, late_by="12 hours", duplicates=0.05, malformed=0.01, future=0)
 BEGIN, END = datetime(2026, 2, 28, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
 REVISED = {"revision", "revised_at", "final_after"}
 
@@ -103,9 +107,13 @@ SESSIONS = (
 COMPUTED_AGAIN = {**ANSWERS, "page_sessions": SESSIONS}
 
 
+BATCHES = {"bronze.sales": 3, "bronze.clicks": 3, "bronze.orders": 3, "bronze.order_payments": 3}
+"""So many of each table that is read with a watermark: an event can be late from the third one on."""
+
+
 @pytest.fixture(scope="module")
 def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake in which all of them have run, in several batches."""
+    """A lake in which all of them have run."""
     lake = Lake(str(tmp_path_factory.mktemp("shop"))).ensure_exists()
     start = datetime(2026, 3, 1, 12, tzinfo=UTC)
     simulate_files(
@@ -113,14 +121,14 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
             seed=5,
             start=start,
             rate=None,
-            density=0.15,
+            density=0.075,
             reading_every=timedelta(minutes=2),
             streams=STREAMS,
             disorder=DISORDER,
         ),
         out=f"{lake.uri}/landing",
-        rows=8_000,
-        rows_per_file=120,
+        rows=4_000,
+        rows_per_file=20,
     )
     # A day later, in order: all that is late can be counted by then, whatever it waits for.
     simulate_files(
@@ -137,16 +145,17 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
         rows_per_file=600,
     )
     definitions = with_sources(registry()[name] for name in COMPUTED_AGAIN)
-    lakes.run_all(spark, lake, [_in_batches(each) for each in definitions], close=True)
+    lakes.run_all(spark, lake, [_in_batches(each, lake) for each in definitions], close=True)
     return lake
 
 
-def _in_batches(definition: Any) -> Any:
-    """Few files a batch, so that a watermark judges what comes later: from the third batch on there are late events."""
+def _in_batches(definition: Any, lake: Lake) -> Any:
+    """Few batches, each of many files or of one commit of bronze."""
     if isinstance(definition, Ingest) and isinstance(definition.source, Files):
-        files = {"ingest_orders": 1, "ingest_order_payments": 1, "ingest_sales": 5}.get(definition.name, 6)
+        files = len(list(Path(lake.path(definition.source.path)).iterdir()))
+        each = -(-files // BATCHES.get(definition.sink.table, 1))
         return definition.model_copy(
-            update={"source": definition.source.model_copy(update={"max_files_per_trigger": files})}
+            update={"source": definition.source.model_copy(update={"max_files_per_trigger": each})}
         )
     return lakes.one_file_a_batch(definition) if isinstance(definition, Pipeline) else definition
 
@@ -171,7 +180,7 @@ def test_results_are_those_of_the_events_that_came_in_time(shop: Lake, name: str
     found, expected = (answers(shop, name, sql) for sql in ANSWERS[name])
     assert found
     assert found == expected
-    lakes.assert_balanced(shop, _in_batches(registry()[name]))
+    lakes.assert_balanced(shop, _in_batches(registry()[name], shop))
 
 
 def test_orders_and_payments_are_matched_and_alone(shop: Lake) -> None:
@@ -181,7 +190,9 @@ def test_orders_and_payments_are_matched_and_alone(shop: Lake) -> None:
 
 def test_every_pipeline_that_may_be_backfilled_is_here() -> None:
     definitions = (each for each in registry().values() if isinstance(each, Pipeline))
-    assert COMPUTED_AGAIN.keys() == {each.name for each in definitions if build(each).replay is not Replay.REFUSED}
+    assert COMPUTED_AGAIN.keys() == {
+        each.name for each in definitions if build(each).as_streamed is not AsStreamed.REFUSED
+    }
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +208,7 @@ LONG = [name for name in COMPUTED_AGAIN if name not in ("page_sessions", "valid_
 
 - windows: tests/spark/test_backfill.py::test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest
 - rankings: tests/spark/test_backfill.py::test_a_repair_that_is_cut_off_is_finished_by_the_next
-- first events: tests/spark/test_audit.py::test_of_deduplicate_missing_and_changed_rows_are_named
+- first events: tests/spark/test_deduplicate.py::test_batches_and_their_watermarks_tell_what_was_a_duplicate
 - lookups: tests/spark/test_backfill_steps.py::test_events_are_looked_up_in_the_versions_that_the_stream_has_taken
 - single events: tests/spark/test_backfill_steps.py::test_rows_of_single_events_come_back_and_the_stream_goes_on
 """
@@ -210,7 +221,7 @@ LONG = [name for name in COMPUTED_AGAIN if name not in ("page_sessions", "valid_
 def test_repairs_and_backfills_of_shop_pipelines_count_all_events(
     spark: SparkSession, computed_again: Lake, name: str
 ) -> None:
-    lake, definition = computed_again, _in_batches(registry()[name])
+    lake, definition = computed_again, _in_batches(registry()[name], computed_again)
 
     def result() -> list[str]:
         rows = lakes.rows(lake, definition.sink.table)

@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark_jobs.console import tasks
+from spark_jobs.console import operation
 from spark_jobs.console.operation import showing_tasks, tasks_at_work
 
 
 def test_a_terminal_shows_the_tasks_that_are_done_and_nothing_remains(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "_EVERY_S", 0.05)
+    monkeypatch.setattr(operation, "_EVERY_S", 0.05)
     gate = str(tmp_path / "open")
 
     def wait(number: int) -> None:

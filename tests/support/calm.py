@@ -13,7 +13,7 @@ from spark_jobs.lake import Lake
 from tests.chaos import kills, pipelines
 from tests.support import lakes
 
-FILES = 6
+FILES = 4
 WORK = kills.Work.of(
     "ingest_sales", "top_products", "top_products_live", "shop_totals", "first_sales", "sales_by_category"
 )

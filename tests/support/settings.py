@@ -2,7 +2,7 @@
 
 import os
 
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -Xms1g"
 _NO_CODEGEN = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 
 
@@ -10,11 +10,12 @@ def suit_short_lives() -> None:
     """Lets drivers that live for seconds start cheaply, unless the environment says otherwise.
 
     Java's second, thorough compiler costs a quarter of their time and pays back nothing. Without it Java keeps 48 MB of
-    compiled code, which Spark and Delta fill: it would throw away what it compiles again a moment later. To compile a
-    plan for batches of a few rows takes Spark longer than to interpret it. And each partition of a state costs its
-    files in every batch, of which two are enough to divide a stream.
+    compiled code, which Spark and Delta fill: it would throw away what it compiles again a moment later. A heap that
+    begins small is collected again and again until it has grown to what they take anyway. To compile a plan for batches
+    of a few rows takes Spark longer than to interpret it. And each partition costs its tasks, and the files of its
+    state, in every batch: tests that are to divide a stream say so (`divided` in tests/spark/conftest.py).
     """
     os.environ.setdefault("TIDEMARK_JAVA_OPTIONS", f"{_JAVA} {_NO_CODEGEN}")
-    os.environ.setdefault("TIDEMARK_SHUFFLE_PARTITIONS", "2")
+    os.environ.setdefault("TIDEMARK_SHUFFLE_PARTITIONS", "1")
     # A command that a test runs in its own process would lower the priority of all tests after it.
     os.environ.setdefault("TIDEMARK_BATCH_NICENESS", "0")

@@ -81,13 +81,13 @@ def test_what_does_not_agree_stays_known(lake):
 
 
 def test_rows_between_two_places_are_counted_where_the_log_is_cut(lake):
-    a_history(lake, 120)
+    a_history(lake, 40)
     offset = '{"reservoirVersion": %d, "index": -1}'
-    before = read_between(lake, TABLE, 0, "", offset % 120).rows
+    before = read_between(lake, TABLE, 0, "", offset % 40).rows
     compact_ledger(lake, TABLE)
-    cut_log(lake, 118)
-    assert read_between(lake, TABLE, 0, "", offset % 120).rows == before == 120
-    assert read_between(lake, TABLE, 0, offset % 7, offset % 119).rows == 112
+    cut_log(lake, 38)
+    assert read_between(lake, TABLE, 0, "", offset % 40).rows == before == 40
+    assert read_between(lake, TABLE, 0, offset % 7, offset % 39).rows == 32
 
 
 def test_of_two_that_keep_the_same_commits_one_does(lake):

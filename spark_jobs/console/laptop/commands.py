@@ -100,10 +100,11 @@ def _up(out: Console, err: Console, lake: Lake, times: _Times, home: Path) -> in
     api = Airflow(home, port)
     with times.measure(out, "Airflow answers"):
         _await(api.is_ready, processes[0], within_s=_READY_S)
-        api.ensure_pool()
     _refuse_ended(processes[1])
     with times.measure(out, "the pipelines make progress"):
         code = _deploy(out, err, lake, api)
+    # Until it is there the runs of the day wait that Airflow begins at its first start: the deploy has the processors.
+    api.ensure_pool()
     if code:
         _refuse_ended(processes[1])  # where Airflow ran before, the supervisor had not come to its port yet
     _tell(out, times, api, home, lake)
