@@ -16,7 +16,7 @@ from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.checkpoints.swapping import built_beside
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import Selection
-from spark_jobs.operations.rebuild import execute as rebuild
+from spark_jobs.operations.rebuild.plan import unfinished
 from spark_jobs.operations.replay.execute import begin
 from spark_jobs.operations.replay.plan import plan_replay
 from tests.chaos import kills
@@ -94,9 +94,9 @@ def test_a_rebuild_killed_in_its_swap_is_finished_by_the_next_one(
     # The groups have their new rows, the result that is picked out of them its old ones.
     dies_after("_overwrite")
     assert table(lake) == old
-    assert rebuild.unfinished(lake, changed) is None
+    assert unfinished(lake, changed) is None
     dies_after("begin_next_epoch")
-    assert rebuild.unfinished(lake, changed) is not None
+    assert unfinished(lake, changed) is not None
     swapped = table(lake)
     assert swapped != old
     assert built_beside(lake, "gold.activity")
@@ -109,7 +109,7 @@ def test_a_rebuild_killed_in_its_swap_is_finished_by_the_next_one(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert rebuild.unfinished(lake, changed) is None
+    assert unfinished(lake, changed) is None
     assert not built_beside(lake, "gold.activity")
     bronze.append(batches[3])
     bootstraps.run(spark, lake, changed)

@@ -23,8 +23,9 @@ from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.errors import ConflictError
 from spark_jobs.operations.backfill import execute as backfill
-from spark_jobs.operations.backfill.plan import plan_backfill
-from spark_jobs.recompute import target as planning
+from spark_jobs.operations.backfill import plan as backfill_plan
+from spark_jobs.operations.backfill.plan import Slice, plan_backfill
+from spark_jobs.recompute import target as recomputed
 from spark_jobs.recompute.differences import TableComparison
 from tests.support import lakes
 from tests.support.clicks import (
@@ -129,7 +130,7 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     if point == "before the result":
         monkeypatch.setattr(TableComparison, "results", cut)
     else:
-        monkeypatch.setattr(planning, "settle", cut)
+        monkeypatch.setattr(recomputed, "settle", cut)
     with pytest.raises(RuntimeError, match="cut off"):
         run_repair(spark, copy, RANKING)
     monkeypatch.undo()
@@ -287,7 +288,7 @@ def test_a_slow_repair_marks_nothing_that_a_backfill_took_out_since(
         settling.settle(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(planning, "settle", after_a_backfill)
+        patched.setattr(recomputed, "settle", after_a_backfill)
         with pytest.raises(OutdatedPlanError, match=r"--as-streamed has taken.*run the same command again"):
             run_repair(spark, lake, definition)
     assert sum(done.changed.rows for done in undone[0]) > 0
@@ -337,11 +338,11 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
 ) -> None:
     lake, definition = windows, pipeline()
     _, whole = plan_backfill(lake, definition, BEGIN, END)
-    monkeypatch.setattr(planning, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 8)
+    monkeypatch.setattr(backfill_plan, "_BYTES_A_SLICE", sum(read.bytes for read in whole.reads) // 8)
     target, plan = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))
     assert len(plan.slices) > 2
 
-    def stop(part: planning.Slice, done: backfill.Done | None) -> None:
+    def stop(part: Slice, done: backfill.Done | None) -> None:
         if done is not None and part.number == 0:
             raise KeyboardInterrupt
 

@@ -22,6 +22,7 @@ from spark_jobs.lake.maintenance.retention import cut_log
 from spark_jobs.lake.tables.files import MissingFilesError
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.audit import execute as audit
+from spark_jobs.operations.audit.plan import look, plan_recount
 from spark_jobs.recompute.target import BackfillRefusedError, NotComparableError
 from spark_jobs.spec import (
     Aggregate,
@@ -454,8 +455,8 @@ def test_events_are_looked_up_in_the_versions_that_the_stream_has_taken(
     assert found() == all_events
 
     def recounted() -> audit.Audit:
-        looked = audit.look(lake, definition)
-        planned = audit.plan_recount(lake, definition, None, looked)
+        looked = look(lake, definition)
+        planned = plan_recount(lake, definition, None, looked)
         assert not isinstance(planned, audit.Audit)
         return audit.recount(spark, *planned, looked)
 
@@ -486,6 +487,6 @@ def test_events_are_looked_up_in_the_versions_that_the_stream_has_taken(
     shutil.rmtree(categories_folder)
     with pytest.raises(BackfillRefusedError, match=r"silver\.categories, which it reads, is not in the lake"):
         run_backfill(spark, lake, definition, force=True)
-    refused = audit.plan_recount(lake, definition, None, audit.look(lake, definition))
+    refused = plan_recount(lake, definition, None, look(lake, definition))
     assert isinstance(refused, audit.Audit)
     assert not refused.sound

@@ -22,10 +22,11 @@ from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.commit_records.revisions import revisions
 from spark_jobs.lake.errors import CutNotReachedError
 from spark_jobs.operations.audit import execute as audit
+from spark_jobs.operations.audit.plan import look, plan_recount
 from spark_jobs.operations.bootstrap import execute as bootstrap
 from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError, plan_bootstrap
 from spark_jobs.operations.rebuild import execute as rebuild
-from spark_jobs.operations.rebuild.plan import plan_rebuild
+from spark_jobs.operations.rebuild.plan import plan_rebuild, unfinished
 from spark_jobs.spec import Hopping, Pipeline, Session, Tumbling
 from tests.support import lakes
 from tests.support.clicks import (
@@ -66,9 +67,9 @@ def expected(lake: Lake, definition: Pipeline) -> list[tuple[Any, ...]]:
 
 def assert_sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
     lakes.assert_balanced(lake, definition)
-    planned = audit.plan_recount(lake, definition, None, audit.look(lake, definition))
+    planned = plan_recount(lake, definition, None, look(lake, definition))
     assert not isinstance(planned, audit.Audit), planned
-    found = audit.recount(spark, *planned, audit.look(lake, definition))
+    found = audit.recount(spark, *planned, look(lake, definition))
     assert found.rows
     assert found.problems == ()
 
@@ -171,9 +172,9 @@ def test_a_rebuild_for_a_changed_measure_is_finished_by_a_second_attempt(spark: 
     bronze.append(batches[3])
     found = rebuilt(spark, lake, changed)
     assert (found.added, found.same > 0) == ((), True)
-    assert rebuild.unfinished(lake, changed) is not None
+    assert unfinished(lake, changed) is not None
     run(spark, lake, changed, only_history=True)
-    assert rebuild.unfinished(lake, changed) is None
+    assert unfinished(lake, changed) is None
     assert_same(table(lake), expected(lake, changed))
     lakes.assert_balanced(lake, changed)
     assert set(built_beside(lake, "gold.activity")) == {plan.aside, dry.aside}, "of runs that did not end"
@@ -243,7 +244,7 @@ def test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next(
             rebuild.swap(spark, target, plan)
         swapped |= (step, call) == ("_overwrite", 2)
         assert (table(lake) == old) != swapped, "the result has its old rows or its new ones, never a part"
-        assert (rebuild.unfinished(lake, changed) is None) == (step != "begin_next_epoch")
+        assert (unfinished(lake, changed) is None) == (step != "begin_next_epoch")
     remove_built(lake, changed, current_epoch(lake, changed.name).number, keep=timedelta(days=7))
     assert not built_beside(lake, "gold.activity")
     bronze.append(batches[2])

@@ -18,6 +18,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import decisions
 from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, counted
 from spark_jobs.operations.audit import execute as audit
+from spark_jobs.operations.audit.plan import look, plan_recount
 from spark_jobs.operations.backfill import execute as backfill
 from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.operations.repair import execute as repair
@@ -211,8 +212,8 @@ def everything() -> list[tuple[float, str | None, int]]:
 
 def sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> bool:
     """Whether an audit finds nothing: the ledger, and all rows recounted."""
-    found = audit.look(lake, definition)
-    planned = audit.plan_recount(lake, definition, None, found)
+    found = look(lake, definition)
+    planned = plan_recount(lake, definition, None, found)
     assert not isinstance(planned, audit.Audit)
     found = audit.recount(spark, *planned, found)
     assert found.rows
