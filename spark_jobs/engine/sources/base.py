@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -54,6 +54,23 @@ class Verdict(NamedTuple):
     detail: Column
 
 
+@dataclass(frozen=True)
+class Read:
+    """What has been read of one batch.
+
+    Attributes:
+        rows: judged, and kept in memory.
+        counted: the groups of the counting pass.
+        unreadable: (path, error) of each file that cannot be read; each stands for a row of the quarantine.
+        left_out: why something of it was not read -> how often; it is told as a warning.
+    """
+
+    rows: DataFrame
+    counted: Sequence[Row]
+    unreadable: Sequence[tuple[str, str]] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
 class Batch:
     """One batch that has been read: its rows are judged, counted, and kept in memory until it is closed.
 
@@ -62,21 +79,15 @@ class Batch:
 
     Args:
         definition: of the ingest.
-        rows: kept in memory.
-        counted: the groups of the counting pass.
-
-    Attributes:
-        unreadable: (path, error) of each file that cannot be read; each stands for a row of the quarantine.
-        left_out: why something of it was not read -> how often; it is told as a warning.
+        read: what has been read.
     """
 
-    unreadable: Sequence[tuple[str, str]] = ()
-    left_out: Mapping[str, int] = {}
-
-    def __init__(self, definition: Ingest, rows: DataFrame, counted: Sequence[Row]) -> None:
+    def __init__(self, definition: Ingest, read: Read) -> None:
         self.definition = definition
-        self.rows = rows
-        self._counted = counted
+        self.rows = read.rows
+        self.unreadable = read.unreadable
+        self.left_out = read.left_out
+        self._counted = read.counted
 
     @cached_property
     def census(self) -> Census:

@@ -8,11 +8,11 @@ from typing import cast
 
 import pyarrow as pa
 from obstore.exceptions import BaseError
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.engine.sources.base import Batch, Planned, Source, Verdict
+from spark_jobs.engine.sources.base import Batch, Planned, Read, Source, Verdict
 from spark_jobs.engine.sources.census import BLOCK, Census
 from spark_jobs.engine.sources.csv_files import by_own_headers, without_parts_of_values
 from spark_jobs.engine.sources.file_paths import is_folder, link_that_comes_back, links_to_others, local, plain
@@ -89,10 +89,8 @@ class FilesSource(Source):
         if self._files.is_csv:
             judge, rows, counted = by_own_headers(judge, rows, counted)
             rows, counted = without_parts_of_values(judge, rows, counted)
-        readable = [path for path in paths if path not in dict(unreadable)]
-        batch = FilesBatch(self.spark, self.lake, judge, rows, counted, readable)
-        batch.unreadable, batch.left_out = unreadable, {LINKED: len(linked)} if linked else {}
-        return batch
+        read = Read(rows, counted, unreadable, {LINKED: len(linked)} if linked else {})
+        return FilesBatch(self, read, judge.headers, paths)
 
     def _figures(self) -> list[Column]:
         """How many bytes of a file its rows make, with their line ends, and how many it has; of CSV, open quotes."""
@@ -113,26 +111,16 @@ class FilesBatch(Batch):
     """The files of one batch, as they were read.
 
     Args:
-        spark: the session of the query.
-        lake: where.
-        judge: of the batch.
-        rows: kept in memory.
-        counted: the groups of the counting pass.
-        paths: of the files that can be read.
+        source: of which they are.
+        read: what has been read of them.
+        headers: that they may have; None: they have none.
+        paths: of them, those that cannot be read included.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        lake: Lake,
-        judge: Judge,
-        rows: DataFrame,
-        counted: Sequence[Row],
-        paths: Sequence[str],
-    ) -> None:
-        super().__init__(judge.definition, rows, counted)
-        self._spark, self._lake = spark, lake
-        self._headers = judge.headers
+    def __init__(self, source: Source, read: Read, headers: Headers | None, paths: Sequence[str]) -> None:
+        super().__init__(source.definition, read)
+        self._source = source
+        self._headers = headers
         self._paths = paths
 
     @cached_property
@@ -183,7 +171,7 @@ class FilesBatch(Batch):
         # From Arrow: rows of Python objects would start Python workers in each batch.
         columns = zip(*self.census.block_starts(), strict=True)
         table = dict(zip((NAME, BLOCK, "first", "lines"), columns, strict=False))
-        starts = self._spark.createDataFrame(pa.table(table, schema=_STARTS) if table else _STARTS.empty_table())
+        starts = self._source.spark.createDataFrame(pa.table(table, schema=_STARTS) if table else _STARTS.empty_table())
         placed = rows.join(F.broadcast(starts), [NAME, BLOCK], "left")
         if _POSITION not in rows.columns:
             placed = placed.withColumn(_POSITION, F.col(ORDER) - F.col("first") + F.col("lines"))
@@ -192,7 +180,11 @@ class FilesBatch(Batch):
     def shape(self) -> Shape:
         """With the columns of a file of Parquet."""
         shape, source = super().shape(), self.definition.source
-        found = shape_of_parquet(self._lake, cast(Files, source), self._paths) if source.is_parquet else None
+        if not source.is_parquet:
+            return shape
+        unreadable = {path for path, _ in self.unreadable}
+        paths = [path for path in self._paths if path not in unreadable]
+        found = shape_of_parquet(self._source.lake, cast(Files, source), paths)
         return shape.with_file(*found, self.definition) if found is not None else shape
 
 
