@@ -1,5 +1,5 @@
-"""What an import linter cannot see: who may know of windows, steps, side tables, Spark's internals; who opens tables;
-who decides whether an operation may be executed.
+"""What an import linter cannot see: who may know of windows, steps, sources, side tables, Spark; who opens tables; who
+decides whether an operation may be executed.
 
 Run by `make lint`. Each rule names the folders that may do what it forbids elsewhere.
 """
@@ -8,8 +8,9 @@ import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
-from spark_jobs.spec import steps, windows
+from spark_jobs.spec import Ingest, steps, windows
 from spark_jobs.spec.base import Spec
 
 _ROOT = Path(__file__).parents[1]
@@ -24,10 +25,14 @@ def kinds_of(module: object) -> frozenset[str]:
 KINDS = kinds_of(windows) | kinds_of(steps)
 """Windows and steps: what one of them means is asked of the plan."""
 
+SOURCES = frozenset(each.__name__ for each in get_args(Ingest.model_fields["source"].annotation))
+"""Sources of an ingest: what differs between them is asked of the value, or of `engine.sources`."""
+
 SUFFIXES = ("__late", "__groups", "__quarantine", "__rebuilt")
 INTERNALS = frozenset({"_jdf", "_jsq", "_jvm", "_jsparkSession"})
 
 _KINDS_KNOWN_IN = ("spark_jobs/spec/", "spark_jobs/plan/", "spark_jobs/transforms/", "spark_jobs/pipelines/")
+_SOURCES_KNOWN_IN = ("spark_jobs/spec/", "spark_jobs/engine/sources/")
 _SUFFIXES_KNOWN_IN = ("spark_jobs/plan/tables.py",)
 _INTERNALS_KNOWN_IN = ("spark_jobs/spark/",)
 _DECIDES_NOTHING = ("spark_jobs/cli/", "spark_jobs/console/", "dags/")
@@ -46,8 +51,13 @@ def problems(path: str, source: str) -> Iterator[str]:
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         if not path.startswith(_KINDS_KNOWN_IN):
-            for kind in sorted(_kinds_asked_for(node)):
+            for kind in sorted(_classes_asked_for(node) & KINDS):
                 yield f"{path}:{line}: asks whether something is a {kind}: ask its plan (spark_jobs/plan)"
+        if not path.startswith(_SOURCES_KNOWN_IN):
+            for kind in sorted(_classes_asked_for(node) & SOURCES):
+                yield f"{path}:{line}: asks whether a source is {kind}: ask the source (spark_jobs/spec/sources.py)"
+            if _compares_a_source(node):
+                yield f"{path}:{line}: compares the kind of a source: ask the source (spark_jobs/spec/sources.py)"
         if not path.startswith(_SUFFIXES_KNOWN_IN) and isinstance(node, ast.Constant) and id(node) not in prose:
             for suffix in SUFFIXES:
                 if isinstance(node.value, str) and suffix in node.value:
@@ -60,14 +70,24 @@ def problems(path: str, source: str) -> Iterator[str]:
             yield f"{path}:{line}: opens a table unasked what it needs: use lake.tables.open_table"
 
 
-def _kinds_asked_for(node: ast.AST) -> set[str]:
+def _classes_asked_for(node: ast.AST) -> set[str]:
     if isinstance(node, ast.MatchClass):
         asked: list[ast.expr] = [node.cls]
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
         asked = node.args[1:]
     else:
         return set()
-    return {name.id for each in asked for name in ast.walk(each) if isinstance(name, ast.Name)} & KINDS
+    return {name.id for each in asked for name in ast.walk(each) if isinstance(name, ast.Name)}
+
+
+def _compares_a_source(node: ast.AST) -> bool:
+    """`source.kind == "kafka"` and the like."""
+    if not isinstance(node, ast.Compare):
+        return False
+    values = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    sides = (node.left, *node.comparators)
+    asks = any(isinstance(side, ast.Attribute) and side.attr == "kind" for side in sides)
+    return asks and not values.isdisjoint({source.lower() for source in SOURCES})
 
 
 def _imported_guard(node: ast.AST) -> str | None:

@@ -71,8 +71,6 @@ def _source(text: str, before: Files | Kafka) -> Files | Kafka:
         servers, _, topic = rest.partition("/")
         if not servers or not topic:
             raise DefinitionError(f"--from: expected kafka://host:port/topic, got {text!r}")
-        kept = before.model_dump(exclude={"kind", "topic", "bootstrap_servers"}) if isinstance(before, Kafka) else {}
-        return Kafka(topic, bootstrap_servers=servers, **kept)
+        return Kafka(topic, bootstrap_servers=servers, **before.options_for("kafka"))
     path = text if "://" in text else str(Path(text).absolute())
-    kept = before.model_dump(exclude={"kind", "path"}) if isinstance(before, Files) else {}
-    return Files(path, **kept)
+    return Files(path, **before.options_for("files"))

@@ -5,9 +5,9 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import obstore
 import pyarrow as pa
@@ -57,46 +57,48 @@ def differences(lake: Lake, ingest: Ingest) -> tuple[Difference, ...]:
         lake: where.
         ingest: that reads the source.
     """
-    source = ingest.source
-    if isinstance(source, Kafka):
-        sample: _Sample | None = _Sample(_messages(source), typed=True)
-    else:
-        try:
-            store = source_store(lake, source)
-            sample = _Sample.of(store, source, ingest) if store is not None else None
-        except (BaseError, OSError, ValueError, pa.ArrowException):
-            return ()
+    sample = SAMPLES[ingest.source.kind](lake, ingest)
     return tuple(_differences(ingest, sample)) if sample is not None and sample.rows else ()
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Rows of the newest files: of CSV only their headers, of Parquet only their schemas."""
+    """Rows of the newest messages or files: of CSV only their headers, of Parquet only their schemas."""
 
     rows: Sequence[Mapping[str, Any]]
     typed: bool
 
-    @classmethod
-    def of(cls, store: ObjectStore, source: Files, ingest: Ingest) -> "_Sample":
-        newest = sorted(
-            (item for items in store.list() for item in items if not is_hidden(item["path"]) and item["size"]),
-            key=lambda item: item["last_modified"],
-            reverse=True,
-        )[:_FILES]
-        paths = [str(item["path"]) for item in newest]
-        if source.format == "parquet":
-            return cls([dict.fromkeys(parquet_shape(store, path)[0]) for path in paths], typed=False)
-        if source.format == "csv":
-            heads = (next(_lines(store, path), "") for path in paths) if source.header else ()
-            return cls([dict.fromkeys(_told(head, source, ingest)) for head in heads if head], typed=False)
-        rows = [row for path in paths for row in map(_object, _lines(store, path)) if row is not None]
-        return cls(rows[:_ROWS], typed=True)
+
+def _of_folder(lake: Lake, ingest: Ingest) -> _Sample | None:
+    """The newest files; None where they cannot be read."""
+    try:
+        store = source_store(lake, cast(Files, ingest.source))
+        return _of_files(store, ingest) if store is not None else None
+    except (BaseError, OSError, ValueError, pa.ArrowException):
+        return None
 
 
-def _messages(source: Kafka) -> list[dict[str, Any]]:
-    """The newest messages of all topics that are JSON objects."""
+def _of_files(store: ObjectStore, ingest: Ingest) -> _Sample:
+    newest = sorted(
+        (item for items in store.list() for item in items if not is_hidden(item["path"]) and item["size"]),
+        key=lambda item: item["last_modified"],
+        reverse=True,
+    )[:_FILES]
+    paths, source = [str(item["path"]) for item in newest], ingest.source
+    if source.is_parquet:
+        return _Sample([dict.fromkeys(parquet_shape(store, path)[0]) for path in paths], typed=False)
+    if source.is_csv:
+        heads = (next(_lines(store, path), "") for path in paths) if source.has_header else ()
+        return _Sample([dict.fromkeys(_told(head, ingest)) for head in heads if head], typed=False)
+    rows = [row for path in paths for row in map(_object, _lines(store, path)) if row is not None]
+    return _Sample(rows[:_ROWS], typed=True)
+
+
+def _of_topics(_: Lake, ingest: Ingest) -> _Sample | None:
+    """The newest messages of all topics that are JSON objects; None where they cannot be read."""
     from confluent_kafka import KafkaException  # heavy: only where Kafka is used
 
+    source = cast(Kafka, ingest.source)
     servers, topics = source.bootstrap_servers or Settings().kafka, source.topic.split(",")
     try:
         values = [
@@ -105,8 +107,13 @@ def _messages(source: Kafka) -> list[dict[str, Any]]:
             for value in newest_messages(servers, topic.strip(), _ROWS // len(topics), within_s=_ANSWER_S)
         ]
     except (KafkaException, KafkaSettingsError):
-        return []
-    return [row for value in values if (row := _object(value.decode(errors="replace"))) is not None]
+        return None
+    rows = (_object(value.decode(errors="replace")) for value in values)
+    return _Sample([row for row in rows if row is not None], typed=True)
+
+
+SAMPLES: Mapping[str, Callable[[Lake, Ingest], _Sample | None]] = {"files": _of_folder, "kafka": _of_topics}
+"""Kind of a source -> what takes a sample of it."""
 
 
 def _lines(store: ObjectStore, path: str) -> Iterator[str]:
@@ -137,9 +144,9 @@ def _names(head: str, delimiter: str) -> list[str]:
     return [name.strip(' "\r') for name in head.split(delimiter)]
 
 
-def _told(head: str, source: Files, ingest: Ingest) -> list[str]:
+def _told(head: str, ingest: Ingest) -> list[str]:
     """The names of a header; of a line that may be an event, in a file without one, no value is a name."""
-    names = _names(head, source.delimiter)
+    names = _names(head, ingest.source.delimiter)
     if not ingest.personal or ingest.columns.keys() <= set(names):
         return names
     return [name if name in ingest.columns else f"field {at}" for at, name in enumerate(names, start=1)]
@@ -155,8 +162,7 @@ def _differences(ingest: Ingest, sample: _Sample) -> Iterator[Difference]:
     for name, sql_type in ingest.columns.items():
         if not seen[name]:
             stops = ingest.contract.missing == "fail"
-            csv = isinstance(ingest.source, Files) and ingest.source.format == "csv"
-            aside = "; such files are set aside" if csv else ""
+            aside = "; such files are set aside" if ingest.source.is_csv else ""
             yield Difference("missing", name, f"none {of} has it{aside}", stops=stops)
         elif sample.typed and (odd := sum(not fits(row.get(name), sql_type) for row in sample.rows)):
             stops = ingest.contract.retyped == "fail"

@@ -322,7 +322,7 @@ def _slow(seen: Seen, pipeline: PipelinePulse) -> Iterator[Breach]:
 def _lags(seen: Seen, figures: Figures) -> Iterator[Breach]:
     limits, now = seen.definition.alerts, seen.now
     rows, ms = figures.rows_behind, figures.behind_ms
-    unit = "events" if isinstance(seen.definition, Pipeline) else _UNITS[seen.definition.source.kind]
+    unit = "events" if isinstance(seen.definition, Pipeline) else seen.definition.source.unit
     remedy = "see whether it runs batch after batch; then give it more cores, or a job of its own"
     if limits.max_rows_behind is not None and rows is not None and rows > limits.max_rows_behind:
         told = f"Its source has {rows:,} {unit} that it has not read; the limit is {limits.max_rows_behind:,}."
@@ -461,8 +461,6 @@ _CHECKPOINT_MARKS = (
     "CANNOT_LOAD_STATE",
     "MISSING_STATE_DIRECTORY",
 )
-
-_UNITS = {"files": "files", "kafka": "messages"}
 
 
 def _ms(duration: timedelta) -> float:

@@ -133,8 +133,7 @@ def _passed_on(name: str, origins: Collection[str], known: Mapping[str, Definiti
 def _reads(definition: Definition) -> tuple[str, ...]:
     if isinstance(definition, Pipeline):
         return (*(table.name for table in definition.tables), *definition.lookups)
-    source = definition.source
-    return (f"topic {source.topic}" if source.kind == "kafka" else f"{source.format} files in {source.path}",)
+    return (definition.source.described,)
 
 
 def _read_by(table: str, known: Mapping[str, Definition]) -> tuple[str, ...]:

@@ -10,7 +10,9 @@ from typing import Any
 from spark_jobs.control.pulse import Figures
 from spark_jobs.engine.driver import AnyQuery
 from spark_jobs.engine.pipeline import PipelineQuery
-from spark_jobs.job.lag import Lag, LagMeter, commits_after, committed_at
+from spark_jobs.job.lag import LagMeter
+from spark_jobs.job.lag.base import Lag
+from spark_jobs.job.lag.tables import commits_after, committed_at
 from spark_jobs.job.meter import Counts, Meter, checkpoint_ms, state_bytes
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry

@@ -106,11 +106,7 @@ def _only_adds(before: Definition, after: Definition) -> bool:
     if not isinstance(before, Ingest) or not isinstance(after, Ingest):
         return False
     old, new = list(before.columns.items()), list(after.columns.items())
-    return new[: len(old)] == old if _is_csv(after) else set(old) <= set(new)
-
-
-def _is_csv(ingest: Ingest) -> bool:
-    return getattr(ingest.source, "format", None) == "csv"
+    return new[: len(old)] == old if after.source.is_csv else set(old) <= set(new)
 
 
 def _of_source(before: Definition, after: Definition) -> Iterator[Change]:
@@ -133,7 +129,7 @@ def _order_differs(before: Definition, after: Definition, field: str) -> bool:
     """Whether columns that are the same stand in another order, where that means something."""
     if field == "columns" and isinstance(before, Ingest) and isinstance(after, Ingest):
         # The order of a CSV file's columns.
-        return _is_csv(after) and list(before.columns) != list(after.columns)
+        return after.source.is_csv and list(before.columns) != list(after.columns)
     if field == "steps" and isinstance(before, Pipeline) and isinstance(after, Pipeline):
         # The order of the values in Spark's state.
         return [list(s.gives_in_order()) for s in before.steps] != [list(s.gives_in_order()) for s in after.steps]

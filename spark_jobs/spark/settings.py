@@ -109,7 +109,7 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
         "spark.driver.extraJavaOptions": _java_options(settings),
         # A line is put together in memory: one of a gigabyte, which a gzip file of a megabyte may hold, ends the JVM.
         # The first setting is for our codecs, which fail at it; the second for plain text, where Hadoop leaves the line
-        # out and `engine.files` notices.
+        # out and `engine.sources` notices.
         f"spark.hadoop.{LONGEST_LINE}": str(settings.max_line_bytes),
         # A little more, for line ends: whatever Hadoop leaves out is longer than what is noticed.
         "spark.hadoop.mapreduce.input.linerecordreader.line.maxlength": str(settings.max_line_bytes + 16),

@@ -159,7 +159,7 @@ class Ingest(_Definition):
     @property
     def reads_json(self) -> bool:
         """Whether an event is a JSON object."""
-        return isinstance(self.source, Kafka) or self.source.format == "json"
+        return self.source.format == "json"
 
     @property
     def all_rules(self) -> tuple[RowRule, ...]:
@@ -201,14 +201,14 @@ class Ingest(_Definition):
         return columns
 
     def _check_types(self) -> None:
-        if isinstance(self.source, Files) and self.source.format == "csv":
+        if self.source.is_csv:
             nested = {name: sql_type for name, sql_type in self.columns.items() if is_nested(sql_type)}
             if nested:
                 raise ValueError(
                     f"columns: CSV holds single values, got {nested}: use STRING, and from_json in a Select"
                 )
             unheaded = [name for name in self.columns if '"' in name or self.source.delimiter in name]
-            if unheaded and self.source.header:
+            if unheaded and self.source.has_header:
                 raise ValueError(
                     f"columns: quotes and the delimiter are no part of a name in the header of a CSV file, got "
                     f"{unheaded}: give other names, with header=False"
@@ -219,9 +219,7 @@ class Ingest(_Definition):
                 raise ValueError(f"columns: the keys of a JSON object are texts, got {keyed}: use MAP<STRING, ...>")
 
     def _check_contract(self) -> None:
-        named = self.reads_json or (
-            isinstance(self.source, Files) and self.source.format == "csv" and self.source.header
-        )
+        named = self.reads_json or self.source.has_header
         if not named and self.contract.new != "notice":
             raise ValueError(
                 f"contract: new={self.contract.new!r} is for JSON objects and for CSV with a header: leave it out. "
@@ -230,10 +228,10 @@ class Ingest(_Definition):
         if not self.reads_json and self.contract.missing != "null":
             raise ValueError(
                 f"contract: missing is for fields of JSON objects, got {self.contract.missing!r} for "
-                f"{self.source.format.upper()}: leave it out. A CSV file that lacks a column is set aside by itself; "  # type: ignore[union-attr]
+                f"{self.source.format.upper()}: leave it out. A CSV file that lacks a column is set aside by itself; "
                 "for Parquet, NotNull sets rows aside that lack a column"
             )
-        if isinstance(self.source, Files) and self.source.format == "parquet" and self.contract.retyped != "quarantine":
+        if self.source.is_parquet and self.contract.retyped != "quarantine":
             raise ValueError(
                 f"contract: retyped is for rows of JSON and CSV, got {self.contract.retyped!r} for PARQUET: leave it "
                 "out. A file whose columns have other types is set aside as a whole"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from itertools import chain
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -34,7 +34,54 @@ TableName = Annotated[str, AfterValidator(check_table_name)]
 PositiveInt = Annotated[int, Field(ge=1)]
 
 
-class Files(Spec):
+Format = Literal["json", "csv", "parquet"]
+"""How the events of a source are written."""
+
+
+class _Input(Spec):
+    """What an ingest reads: the questions that each kind of source answers, so that nobody asks which kind it is.
+
+    Each has a `format` and a `delimiter`, too, is `described` in words, and counts in a `unit`.
+    """
+
+    _place: ClassVar[frozenset[str]]
+    """The fields that say where it is."""
+
+    kind: str
+
+    def __init__(self, /, **fields: object) -> None:
+        super().__init__(**fields)
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether an event is a line of CSV."""
+        return False
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether an event is a row of a Parquet file."""
+        return False
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line of each of its files names the columns."""
+        return False
+
+    @property
+    def path_in_lake(self) -> str | None:
+        """The folder that it reads, relative to the lake, or a pattern of such; None: it knows nothing of the lake."""
+        return None
+
+    def options_for(self, kind: str) -> dict[str, object]:
+        """How it is read, for another place of the same kind; nothing where the other is of another kind.
+
+        Args:
+            kind: of the other source.
+        """
+        return self.model_dump(exclude={"kind", *self._place}) if self.kind == kind else {}
+
+
+class Files(_Input):
     """A folder that grows: every new file below it is read once.
 
     Attributes:
@@ -46,9 +93,11 @@ class Files(Spec):
         max_bytes_per_trigger: instead, about so many bytes a batch (soft; at least one file).
     """
 
+    _place: ClassVar[frozenset[str]] = frozenset({"path"})
+
     kind: Literal["files"] = "files"
     path: str
-    format: Literal["json", "csv", "parquet"] = "json"
+    format: Format = "json"
     header: bool = True
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     max_files_per_trigger: PositiveInt | None = _DEFAULT_FILES
@@ -58,6 +107,36 @@ class Files(Spec):
         if options.get("max_bytes_per_trigger") is not None:
             options.setdefault("max_files_per_trigger", None)
         super().__init__(path=path, **options)
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether an event is a line of CSV."""
+        return self.format == "csv"
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether an event is a row of a Parquet file."""
+        return self.format == "parquet"
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line of each of its files names the columns."""
+        return self.is_csv and self.header
+
+    @property
+    def path_in_lake(self) -> str | None:
+        """The folder, relative to the lake, or a pattern of such; None: it is given by its whole address."""
+        return None if "://" in self.path or self.path.startswith("/") else self.path
+
+    @property
+    def described(self) -> str:
+        """What it is and where, in words."""
+        return f"{self.format} files in {self.path}"
+
+    @property
+    def unit(self) -> str:
+        """What is counted of it that has not been read, in words."""
+        return "files"
 
     @field_validator("path")
     @classmethod
@@ -91,7 +170,7 @@ class Files(Spec):
         return self
 
 
-class Kafka(Spec):
+class Kafka(_Input):
     """Topics of a Kafka cluster; each message value is one JSON object.
 
     Attributes:
@@ -101,6 +180,8 @@ class Kafka(Spec):
         max_offsets_per_trigger: at most so many messages a batch.
     """
 
+    _place: ClassVar[frozenset[str]] = frozenset({"topic", "bootstrap_servers"})
+
     kind: Literal["kafka"] = "kafka"
     topic: str
     bootstrap_servers: str | None = None
@@ -109,6 +190,26 @@ class Kafka(Spec):
 
     def __init__(self, topic: str, **options: object) -> None:
         super().__init__(topic=topic, **options)
+
+    @property
+    def format(self) -> Format:
+        """How its events are written."""
+        return "json"
+
+    @property
+    def delimiter(self) -> str:
+        """Of CSV, which no message is."""
+        return ","
+
+    @property
+    def described(self) -> str:
+        """What it is and where, in words."""
+        return f"topic {self.topic}"
+
+    @property
+    def unit(self) -> str:
+        """What is counted of it that has not been read, in words."""
+        return "messages"
 
     @field_validator("topic")
     @classmethod

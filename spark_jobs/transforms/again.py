@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.plan.quarantine import header_told
 from spark_jobs.spark.columns import column, columns_of
-from spark_jobs.spec import Files, Ingest
+from spark_jobs.spec import Ingest
 from spark_jobs.transforms.rows import (
     HEADER,
     RAW,
@@ -54,8 +54,7 @@ def read_again(set_aside: DataFrame, definition: Ingest) -> DataFrame:
     refused = reduce(lambda left, right: left | right, strict, F.col(REASON).isNotNull())
     if (header := header_line(definition)) is not None:
         # Its file's header stands in the detail.
-        delimiter = definition.source.delimiter if isinstance(definition.source, Files) else ","
-        known = (header_told(header, delimiter, quoted=quoted) for quoted in (True, False))
+        known = (header_told(header, definition.source.delimiter, quoted=quoted) for quoted in (True, False))
         same = reduce(lambda left, right: left | right, (_ends(f", got {each}") for each in known))
         other = (F.col(WAS) == HEADER) & ~same
         refused = refused | F.coalesce(is_header_line(header), F.lit(False)) | F.coalesce(other, F.lit(True))
@@ -68,10 +67,8 @@ def _ends(text: str) -> Column:
 
 def header_line(definition: Ingest) -> str | None:
     """The header that a file of this ingest has, as its quarantine tells it; None: it needs none."""
-    source = definition.source
-    if isinstance(source, Files) and source.format == "csv" and source.header:
-        return expected_header(definition, source).replace(" ", "")
-    return None
+    header = expected_header(definition)
+    return None if header is None else header.replace(" ", "")
 
 
 def for_bronze(passed: DataFrame, definition: Ingest, clock: Column, seq: Column) -> DataFrame:

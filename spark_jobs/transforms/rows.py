@@ -12,7 +12,7 @@ from spark_jobs.plan.quarantine import REPEATED_HEADER as REPEATED_HEADER
 from spark_jobs.plan.quarantine import UNREADABLE as UNREADABLE
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spark.schemas import schema_ddl
-from spark_jobs.spec import Files, Ingest, RowRule
+from spark_jobs.spec import Ingest, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.durations import duration_ms, format_duration
 from spark_jobs.spec.expressions import columns
@@ -49,14 +49,14 @@ def parse(raw: DataFrame, definition: Ingest, wider: Wider = NO_WIDER) -> DataFr
         wider: files of CSV that have more columns.
     """
     source = definition.source
-    if isinstance(source, Files) and source.format == "csv":
+    if source.is_csv:
         row = csv_row(RAW, definition.columns, CORRUPT, source.delimiter, wider)
     else:
         schema = f"{schema_ddl(definition.columns)}, {CORRUPT} STRING"
         row = F.from_json(RAW, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
     corrupt = F.col(f"{_ROW}.{CORRUPT}").isNotNull() | F.col(_ROW).isNull() | F.col(RAW).isNull()
-    no_row = F.lit(f"no {_form(definition)} row")
-    if isinstance(source, Files) and source.format == "csv":
+    no_row = F.lit(f"no {source.format.upper()} row")
+    if source.is_csv:
         also = leaves_quote_open(F.col(RAW), source.delimiter)
         retyped = F.coalesce(wrong_types(definition, wider), no_row)
         kept = kept_values(RAW, definition.columns, source.delimiter, wider)
@@ -105,7 +105,7 @@ def wrong_types(definition: Ingest, wider: Wider = NO_WIDER) -> Column:
     A column of JSON is parsed alone, as the row was: `"12"` is no INT there, though its text is one in CSV.
     """
     source = definition.source
-    if isinstance(source, Files) and source.format == "csv":
+    if source.is_csv:
         row = csv_row(RAW, dict.fromkeys(definition.columns, "STRING"), CORRUPT, source.delimiter, wider)
         # More or fewer values than columns: which of them is which is anybody's guess.
         values = F.when(row[CORRUPT].isNull(), row)
@@ -187,9 +187,9 @@ def is_header_line(header: str) -> Column:
     return header_of(F.col(RAW)) == F.lit(header.replace(" ", ""))
 
 
-def expected_header(definition: Ingest, source: Files) -> str:
-    """The header that a CSV file of this definition has."""
-    return source.delimiter.join(definition.columns)
+def expected_header(definition: Ingest) -> str | None:
+    """The header that a file of this definition has; None: it needs none."""
+    return definition.source.delimiter.join(definition.columns) if definition.source.has_header else None
 
 
 def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] = ()) -> DataFrame:
@@ -270,10 +270,6 @@ def _before_year_one(name: str, personal: Collection[str]) -> Column:
     if is_personal(name, personal):
         return _values([name], personal)
     return F.concat(F.lit(f"{name} is "), F.unix_micros(column(name)).cast("string"), F.lit(" microseconds from 1970"))
-
-
-def _form(definition: Ingest) -> str:
-    return definition.source.format.upper() if isinstance(definition.source, Files) else "JSON"
 
 
 def _values(names: Sequence[str], personal: Collection[str]) -> Column:

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from spark_jobs.spark.columns import column
-from spark_jobs.spec import Files, Ingest
+from spark_jobs.spec import Ingest
 from spark_jobs.transforms.csv_columns import Wider, more_columns
 from spark_jobs.transforms.rows import RAW, REASON
 
@@ -31,9 +31,9 @@ def with_unknown_fields(rows: DataFrame, definition: Ingest, number: Column, wid
         wider: files of CSV with more columns.
     """
     source = definition.source
-    if isinstance(source, Files) and source.format == "csv" and source.header:
+    if source.has_header:
         return rows.withColumn(_UNKNOWN, F.when(F.col(REASON).isNull(), more_columns(definition.columns, wider)))
-    if isinstance(source, Files) and source.format != "json":
+    if source.format != "json":
         return rows.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
     known = F.array(*(F.lit(name) for name in definition.columns))
     searched = F.col(REASON).isNull() & ((number < _ALL_OF) | (number % _EACH == 0))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.control.contracts import differences
 from spark_jobs.engine.driver import Driver
-from spark_jobs.engine.ingest import TopicReplacedError
+from spark_jobs.engine.sources.kafka import TopicReplacedError
 from spark_jobs.job.lag import LagMeter
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit

@@ -20,8 +20,9 @@ from infra.kafka import setup_users
 from infra.setup_jars import find_java
 from spark_jobs.console.simulating import simulate_shop
 from spark_jobs.engine.driver import Driver
-from spark_jobs.engine.kafka import messages, security_options
+from spark_jobs.engine.sources.kafka import messages, security_options
 from spark_jobs.job.lag import LagMeter
+from spark_jobs.job.lag.kafka import KafkaLag
 from spark_jobs.lake import Lake
 from spark_jobs.lake.inputs.kafka import KafkaSettingsError, check_credentials, client_options, kafka_settings
 from spark_jobs.lake.settings import Settings
@@ -160,7 +161,7 @@ def test_who_may_not_tell_kafkas_tools_of_the_lag_knows_it_all_the_same(
     become(monkeypatch, broker, "streams", STREAMS_PASSWORD)
     definition = an_ingest().model_copy(update={"source": Kafka("clicks")})
     meter = LagMeter(Lake(str(tmp_path / "lake")).ensure_exists(), definition, "_checkpoints/ingest_sales/epoch-1")
-    monkeypatch.setattr(LagMeter, "_group", "somebody-else")
+    monkeypatch.setattr(KafkaLag, "_group", "somebody-else")
     begin = {str(partition): 0 for partition in range(setup_users.PARTITIONS)}
     lag = meter.measure({"KafkaV2[Subscribe[clicks]]": json.dumps({"clicks": begin})})
     meter.close()

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
-from spark_jobs.engine.ingest import BrokenRuleError
+from spark_jobs.engine.halting import BrokenRuleError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.errors import CheckpointError

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
-from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery
+from spark_jobs.engine.halting import BrokenRuleError
+from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.checkpoints import halts

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
-from spark_jobs.engine.pipeline import PipelineQuery
+from spark_jobs.engine.reading import BronzeReader
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import Selection
@@ -294,7 +294,7 @@ def test_a_join_over_two_tables_tells_their_events_apart(
     if begun_before:
         # Its state has no place for the table of an event.
         with monkeypatch.context() as patched:
-            patched.setattr(PipelineQuery, "_state_knows_no_sources", property(lambda _: True))
+            patched.setattr(BronzeReader, "state_knows_no_sources", property(lambda _: True))
             lakes.run(spark, lake, definition)
     else:
         lakes.run(spark, lake, definition)

@@ -19,7 +19,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.commits.tables import SchemaMismatchError
-from spark_jobs.engine.ingest import BrokenRuleError, IngestQuery, MissingInputError
+from spark_jobs.engine.halting import BrokenRuleError
+from spark_jobs.engine.ingest import IngestQuery
+from spark_jobs.engine.sources.files import MissingInputError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.accounting.ledger import Totals

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_jobs.engine.files import _is_unreadable
+from spark_jobs.engine.sources.file_reader import _is_unreadable
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.engine.kafka import security_options
+from spark_jobs.engine.sources.kafka import security_options
 from spark_jobs.lake.inputs.kafka import KafkaSettingsError, client_options, kafka_settings
 
 NAMES = ("SECURITY_PROTOCOL", "SASL_MECHANISM", "USERNAME", "PASSWORD", "SSL_CA_LOCATION")

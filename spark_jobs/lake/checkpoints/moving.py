@@ -20,7 +20,7 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import replace_object
 from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.plan.tables import beside
-from spark_jobs.spec import Definition, Files, Ingest, definition_from_json
+from spark_jobs.spec import Definition, Ingest, definition_from_json
 
 _WILD = frozenset("*?[{")
 # What Java leaves as it is in the path of a URI, beside letters and digits.
@@ -151,11 +151,11 @@ def adopt(lake: Lake, plan: Adoption) -> None:
 
 def _folder_in_lake(definition: Definition) -> str | None:
     """The folder of an ingest's input, relative to the lake, up to a pattern; None: it knows nothing of the lake."""
-    source = definition.source if isinstance(definition, Ingest) else None
-    if not isinstance(source, Files) or "://" in source.path or source.path.startswith("/"):
+    path = definition.source.path_in_lake if isinstance(definition, Ingest) else None
+    if path is None:
         return None
     fixed = []
-    for part in source.path.strip("/").split("/"):
+    for part in path.strip("/").split("/"):
         if _WILD & set(part):
             break
         fixed.append(part)

@@ -18,7 +18,7 @@ from spark_jobs.lake.tables.query import fetch_rows
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.personal import PersonalColumns
 from spark_jobs.plan.quarantine import HEADER, NO_SUCH_KEY, NOT_AGAIN, not_again_sql
-from spark_jobs.spec import Definition, Files, Ingest
+from spark_jobs.spec import Definition, Ingest
 from spark_jobs.spec.names import in_duckdb
 from spark_jobs.spec.personal import MASK, is_personal
 
@@ -264,8 +264,7 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, ma
 
 def why_not(ingest: Ingest, epoch: int | None) -> str:
     """Why a row of an ingest's quarantine cannot be read again, as a key of `NOT_AGAIN`; SQL, null where it can."""
-    form = ingest.source.format if isinstance(ingest.source, Files) else "json"
-    return not_again_sql(epoch, of_parquet=form == "parquet", of_csv=form == "csv")
+    return not_again_sql(epoch, of_parquet=ingest.source.is_parquet, of_csv=ingest.source.is_csv)
 
 
 def _columns(lake: Lake, definition: Definition) -> list[str]:
@@ -330,7 +329,7 @@ def masked(ingest: Ingest, raw: str, personal: Collection[str] | None = None) ->
     """
     hidden = {name.casefold() for name in (ingest.personal if personal is None else personal)}
     shown = {name.casefold() for name in ingest.columns} - hidden
-    if isinstance(ingest.source, Files) and ingest.source.format == "csv":
+    if ingest.source.is_csv:
         values = next(iter(csv.reader([raw], delimiter=ingest.source.delimiter)), [])
         if len(values) != len(ingest.columns):
             return MASK

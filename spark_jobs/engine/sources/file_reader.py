@@ -1,30 +1,18 @@
-"""Files of a folder that grows: the stream carries their names, each batch reads the files it is given.
+"""Reads the files of a batch: one that cannot be read is set aside with its error, and the others go on."""
 
-So a file that cannot be read is set aside with its error, and the others of its batch go on.
-"""
-
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from urllib.parse import unquote
 
-import pyarrow as pa
-from obstore.exceptions import BaseError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints.spark_log import file_entries, file_number
-from spark_jobs.lake.inputs.folders import parquet_shape, source_store
+from spark_jobs.engine.sources.file_paths import plain
 from spark_jobs.spark.columns import columns_of
-from spark_jobs.spark.progress import planned_offsets
 from spark_jobs.spark.schemas import schema_ddl
 from spark_jobs.spark.stores import WITHOUT_CHECKSUMS, Stores
-from spark_jobs.spec import Files, Ingest
+from spark_jobs.spec import Ingest
 
 _UNREADABLE = (
     "FAILED_READ_FILE",
@@ -66,154 +54,28 @@ _NOT_THE_FILES_FAULT = (
 # A task that fails reaches Python as the one, an error of the plan as the other.
 _ERRORS = (PySparkException, Py4JJavaError)
 
-# Spark passes over files and folders whose names begin so.
-_HIDDEN = ("_", ".")
-
 # Of these the size tells nothing about their lines; their codecs see to the longest one.
 _COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 
-_BINARY_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 
-
-def file_names(spark: SparkSession, source: Files, path: str) -> DataFrame:
-    """A stream of `path`, one row a new file, in order of modification time; their content is not read."""
-    # By default Spark ignores, in silence, files that are a week older than the newest one it has seen.
-    options = {"recursiveFileLookup": "true", "maxFileAge": "36500d"}
-    if source.max_bytes_per_trigger is not None:
-        options["maxBytesPerTrigger"] = str(source.max_bytes_per_trigger)
-    elif source.max_files_per_trigger is not None:
-        options["maxFilesPerTrigger"] = str(source.max_files_per_trigger)
-    return spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**options).load(path).select("path")
-
-
-def planned_files(query: StreamingQuery, lake: Lake, checkpoint: str) -> tuple[str, ...]:
-    """The files of the batch that runs, from the source's log in the checkpoint.
-
-    Not from the stream itself: Spark leaves out, in silence, a file that was removed after it was planned.
+class FileReader:
+    """Reads the files of one batch.
 
     Args:
-        query: it reads one folder.
-        lake: where its checkpoint lies.
-        checkpoint: relative to the lake.
-    """
-    before, upto = planned_offsets(query)
-    found = set()
-    for number in range(file_number(before) + 1, file_number(upto) + 1):
-        entries = file_entries(lake, checkpoint, number)
-        # A compacted one repeats the entries before.
-        found |= {_plain(entry["path"]) for entry in entries if entry["batchId"] == number}
-    return tuple(sorted(found))
-
-
-def _plain(path: str) -> str:
-    """A path of the log, which is written as a URL, as readers take it."""
-    return unquote(path).replace("file:///", "file:/", 1)
-
-
-def link_that_comes_back(root: str) -> tuple[str, str] | None:
-    """A symbolic link below a folder that leads back to a folder which it lies in, and that folder; None: none does.
-
-    Spark follows it round and round; with two of them its list of files never ends.
-
-    Args:
-        root: the folder that is read; a pattern, or a folder of another store, has no links that are known here.
+        spark: the session of the query.
+        definition: of the ingest.
+        paths: of the files.
+        at_ms: the batch's clock.
+        root: the folder in which they lie.
     """
 
-    def search(folder: str, above: tuple[str, ...]) -> tuple[str, str] | None:
-        real = os.path.realpath(folder)
-        if real in above:
-            return folder, real
-        with os.scandir(folder) as entries:
-            below = [entry.path for entry in entries if not entry.name.startswith(_HIDDEN) and entry.is_dir()]
-        return next((found for each in below if (found := search(each, (*above, real)))), None)
-
-    try:
-        return search(_local(root), ()) if _is_folder(root) else None
-    except OSError:
-        return None  # what cannot be listed is for Spark to tell
-
-
-def _is_folder(root: str) -> bool:
-    """Whether it is a folder of this machine, and no pattern."""
-    return not (("://" in root and not root.startswith("file:")) or any(sign in root for sign in "*?[{"))
-
-
-def links_to_others(paths: Sequence[str], root: str) -> frozenset[str]:
-    """The paths that lead to files of the same folder by another name, through a symbolic link.
-
-    Spark follows links. One that leads back to a folder above it, made while a stream runs, would bring each file forty
-    times.
-
-    Args:
-        paths: of a batch.
-        root: the folder that is read, as `link_that_comes_back` takes it.
-    """
-    if not _is_folder(root):
-        return frozenset()
-    top = Path(_local(root))
-    real_top = os.path.realpath(top)
-    found = set()
-    for path in paths:
-        # As it would be without a link below the folder itself.
-        plain = os.path.join(real_top, os.path.relpath(_local(path), top))
-        real = os.path.realpath(plain)
-        # By a name that is hidden from Spark the file is not read: then this one is its name.
-        parts = os.path.relpath(real, real_top).split(os.sep)
-        inside = real.startswith(real_top + os.sep) and not any(part.startswith(_HIDDEN) for part in parts)
-        if real != plain and (inside or _comes_back(plain, real_top)):
-            found.add(path)
-    return frozenset(found)
-
-
-def _comes_back(path: str, top: str) -> bool:
-    """Whether a path goes through a link to a folder that it has been in."""
-    seen, place = {top}, top
-    for part in os.path.relpath(os.path.dirname(path), top).split(os.sep):
-        place = os.path.realpath(os.path.join(place, part))
-        if place in seen and part != ".":
-            return True
-        seen.add(place)
-    return False
-
-
-def shape_of_parquet(lake: Lake, source: Files, paths: Sequence[str]) -> tuple[list[str], int] | None:
-    """The columns and the number of rows of one Parquet file, the last by name; None where that cannot be found out.
-
-    One of a batch is enough to notice that a source has another schema.
-
-    Args:
-        lake: where.
-        source: that is read.
-        paths: of a batch.
-    """
-    root = lake.source_path(source.path).rstrip("/")
-    try:
-        store = source_store(lake, source)
-        if store is None or not paths:
-            return None
-        of_folder = _is_folder(root)
-        path = os.path.relpath(_local(paths[-1]), _local(root)) if of_folder else paths[-1].removeprefix(f"{root}/")
-        return parquet_shape(store, path)
-    except (BaseError, OSError, ValueError, pa.ArrowException):
-        return None  # that a file cannot be read is reported where it is
-
-
-def _local(path: str) -> str:
-    return "/" + path.removeprefix("file:").lstrip("/")
-
-
-class FileBatch:
-    """The files of one batch."""
-
-    def __init__(
-        self, spark: SparkSession, definition: Ingest, source: Files, paths: Sequence[str], at_ms: int, root: str
-    ) -> None:
+    def __init__(self, spark: SparkSession, definition: Ingest, paths: Sequence[str], at_ms: int, root: str) -> None:
         self._spark = spark
         self._stores = Stores(spark)
         self._definition = definition
-        self._source = source
+        self._source = definition.source
         self._paths = paths
         self._at_ms = at_ms
         self._root = root
@@ -272,13 +134,13 @@ class FileBatch:
         read: dict[str, int] = {}
         sizes: dict[str, int] = {}
         for group in counted:
-            path = _plain(group["__name"])
+            path = plain(group["__name"])
             read[path] = read.get(path, 0) + int(group["bytes"] or 0)
             sizes[path] = int(group["size"])
         found = {}
         for path in paths:
             size = sizes[path] if path in sizes else self._stores.size(path)
-            if self._source.format == "parquet":
+            if self._source.is_parquet:
                 trouble = "the file has no bytes, hence is no Parquet file" if size == 0 else ""
             elif size - read.get(path, 0) > self._stores.longest_line and not path.endswith(_COMPRESSED):
                 trouble = self._stores.long_line(path)
@@ -313,7 +175,7 @@ class FileBatch:
             F.timestamp_millis(F.lit(self._at_ms)).alias("_ingest_time"),
         ]
         if not paths:
-            payload = f"{schema_ddl(self._definition.columns)}, " if self._source.format == "parquet" else ""
+            payload = f"{schema_ddl(self._definition.columns)}, " if self._source.is_parquet else ""
             return self._spark.createDataFrame(
                 [],
                 f"{payload}__raw STRING, __name STRING, __block BIGINT, __size BIGINT, __partition INT, "
@@ -322,7 +184,7 @@ class FileBatch:
         # The names are those of files: a bracket in one is no pattern.
         names = [_PATTERN.sub(r"\\\g<0>", path) for path in paths]
         reader = self._spark.read.options(**WITHOUT_CHECKSUMS)
-        if self._source.format == "parquet":
+        if self._source.is_parquet:
             columns = columns_of(self._definition.columns)
             return (
                 reader.schema(schema_ddl(self._definition.columns))

@@ -1,11 +1,91 @@
 """Kafka's messages as rows of text with their place."""
 
+from typing import cast
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.lake.inputs.kafka import check_credentials, kafka_settings
+from spark_jobs.engine.sources.base import Batch, Planned, Read, Source
+from spark_jobs.engine.sources.judging import Judge
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import Epoch, Starts, fix_starts, starts_of
+from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.inputs.kafka import Topics, check_credentials, kafka_settings
 from spark_jobs.lake.settings import KafkaSettings, Settings
-from spark_jobs.spec import Kafka
+from spark_jobs.spec import Ingest, Kafka
+
+
+class TopicReplacedError(TidemarkError):
+    """A Kafka topic was deleted and made again: the offsets of the checkpoint mean messages of the old one."""
+
+
+class KafkaSource(Source):
+    """Topics of a Kafka cluster.
+
+    Args:
+        spark: the session of its query.
+        lake: where.
+        definition: of the ingest.
+    """
+
+    def __init__(self, spark: SparkSession, lake: Lake, definition: Ingest) -> None:
+        super().__init__(spark, lake, definition)
+        self._kafka = cast(Kafka, definition.source)
+        self._topics = Topics(self._kafka.bootstrap_servers or Settings().kafka)
+        self._topic_id: str | None = None
+
+    def stream(self) -> DataFrame:
+        """New messages.
+
+        Raises:
+            KafkaSettingsError: as `messages`.
+        """
+        return messages(self.spark, self._kafka)
+
+    def begin(self, epoch: Epoch) -> None:
+        """Notes which topic a new checkpoint reads.
+
+        Args:
+            epoch: of the checkpoint.
+
+        Raises:
+            TopicReplacedError: if another one has its name by now.
+        """
+        noted = starts_of(self.lake, epoch)
+        self._topic_id = noted.topics.get(self._kafka.topic) if noted is not None else None
+        self.before_batch(epoch)
+
+    def before_batch(self, epoch: Epoch) -> None:
+        """Stops where the topic is not the one that the checkpoint began with; notes it where nobody has yet.
+
+        Args:
+            epoch: of the checkpoint.
+
+        Raises:
+            TopicReplacedError: if it was deleted and made again under its name.
+        """
+        name, topic = self.definition.name, self._kafka.topic
+        found = self._topics.id_of(topic)
+        if found is not None and self._topic_id is None:
+            noted = fix_starts(self.lake, epoch, Starts(topics={topic: found}))
+            self._topic_id = noted.topics.get(topic)
+        if found is not None and found != self._topic_id:
+            raise TopicReplacedError(
+                f"pipeline `{name}`: topic {topic} was deleted and made again (id {found} instead of "
+                f"{self._topic_id}): the checkpoint's offsets mean messages of the old one, and what the new one has "
+                "before them would be passed over. Nothing of this batch was written. Read the new one from its start, "
+                f"beside the events of the old one: tidemark reset {name} --keep-tables"
+            )
+
+    def read(self, planned: Planned) -> Batch:
+        """The messages: each brings its place with it.
+
+        Args:
+            planned: the batch.
+        """
+        judge = Judge(self.definition, planned.decision)
+        rows = judge.judged(planned.frame).persist()
+        return Batch(self.definition, Read(rows, judge.counted(rows)))
 
 
 def messages(spark: SparkSession, source: Kafka) -> DataFrame:

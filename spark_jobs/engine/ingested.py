@@ -1,0 +1,109 @@
+"""What a batch of an ingest becomes: rows of bronze, and rows of its quarantine."""
+
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from spark_jobs.engine.sources.base import Batch
+from spark_jobs.engine.sources.judging import number_in_partition, partition
+from spark_jobs.lake.commit_records.stamps import Role
+from spark_jobs.plan.quarantine import UNREADABLE
+from spark_jobs.spark.columns import column, columns_of
+from spark_jobs.spark.schemas import schema_ddl, schema_of
+from spark_jobs.spec import Ingest
+from spark_jobs.transforms.csv_columns import NAME
+from spark_jobs.transforms.rows import RAW, REASON
+
+_METADATA = (
+    "_event_id STRING, _ingest_seq BIGINT, _ingest_time TIMESTAMP, "
+    "_source STRUCT<name: STRING, partition: INT, position: BIGINT>, _heartbeat BOOLEAN"
+)
+_QUARANTINE = (
+    "reason STRING, detail STRING, raw STRING, _ingest_time TIMESTAMP, "
+    "_source STRUCT<name: STRING, partition: INT, position: BIGINT>, _epoch INT, _batch_id BIGINT"
+)
+_PARTITION, _POSITION = "__partition", "__position"
+
+
+def schemas(definition: Ingest) -> dict[Role, StructType]:
+    """The columns of the tables that an ingest writes, by their role.
+
+    Args:
+        definition: of the ingest.
+    """
+    columns = schema_of(f"{schema_ddl(definition.payload)}, {_METADATA}")
+    # Readers without a JVM are not given the statistics of columns that stand behind a struct.
+    bronze = StructType(sorted(columns, key=lambda field: isinstance(field.dataType, StructType)))
+    return {"result": bronze, "quarantine": schema_of(_QUARANTINE)}
+
+
+def for_bronze(batch: Batch, first_seq: int, kept_before: Collection[str]) -> DataFrame:
+    """The good rows of a batch, as bronze has them.
+
+    Args:
+        batch: that was read.
+        first_seq: the number that the first of them gets.
+        kept_before: columns of bronze for fields that are kept no more.
+    """
+    definition = batch.definition
+    starts = batch.census.partition_starts()
+    pairs = [F.lit(value) for pid, start in starts.items() for value in (pid, start)]
+    start = F.create_map(*pairs)[partition()] if pairs else F.lit(0)
+    placed = batch.placed(batch.rows.where(F.col(REASON).isNull()).where(batch.is_event))
+    place = F.concat_ws("/", F.col(NAME), F.col(_PARTITION).cast("string"), F.col(_POSITION).cast("string"))
+    event_id = column(definition.event_id).cast("string") if definition.event_id else F.md5(place)
+    return placed.select(
+        *columns_of(definition.payload),
+        *(F.lit(None).cast("map<string,string>").alias(name) for name in kept_before),
+        event_id.alias("_event_id"),
+        (F.lit(first_seq) + start + number_in_partition()).cast("bigint").alias("_ingest_seq"),
+        "_ingest_time",
+        _source(_PARTITION, _POSITION),
+        F.lit(False).alias("_heartbeat"),
+    )
+
+
+def for_quarantine(spark: SparkSession, batch: Batch, *, at_ms: int, epoch: int, batch_id: int) -> DataFrame:
+    """The rows of a batch that are set aside, as the quarantine has them; files that cannot be read included.
+
+    Args:
+        spark: the session of the query.
+        batch: that was read.
+        at_ms: the batch's clock.
+        epoch: of the checkpoint.
+        batch_id: of the batch.
+    """
+    bad, reason, detail = batch.verdict
+    place = [F.lit(epoch).alias("_epoch"), F.lit(batch_id).cast("bigint").alias("_batch_id")]
+    placed = batch.placed(batch.rows.withColumns({"__bad": bad, "__why": reason, "__how": detail}).where("__bad"))
+    found = placed.select(
+        F.col("__why").alias("reason"),
+        F.col("__how").alias("detail"),
+        # Readers of a table refuse text that is not UTF-8.
+        F.make_valid_utf8(RAW).alias("raw"),
+        "_ingest_time",
+        _source(_PARTITION, _POSITION),
+        *place,
+    )
+    if not batch.unreadable:
+        return found
+    files = spark.createDataFrame([*batch.unreadable], f"{NAME} STRING, error STRING").select(
+        F.lit(UNREADABLE).alias("reason"),
+        F.col("error").alias("detail"),
+        F.col(NAME).alias("raw"),
+        F.timestamp_millis(F.lit(at_ms)).alias("_ingest_time"),
+        _source(None, None),
+        *place,
+    )
+    return found.unionByName(files)
+
+
+def _source(part: str | None, position: str | None) -> Column:
+    """Where a row came from; of a whole file there is no more than its name."""
+    return F.struct(
+        F.col(NAME).alias("name"),
+        (F.lit(None) if part is None else F.col(part)).cast("int").alias("partition"),
+        (F.lit(None) if position is None else F.col(position)).cast("bigint").alias("position"),
+    ).alias("_source")

@@ -1,0 +1,173 @@
+"""What an ingest asks of its source, whatever its kind."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.engine.sources.census import Census
+from spark_jobs.engine.sources.judging import Decision
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import Epoch
+from spark_jobs.spec import Ingest
+from spark_jobs.transforms.rows import DETAIL, REASON
+from spark_jobs.transforms.shape import Shape, shape_of
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One batch as Spark has planned it.
+
+    Attributes:
+        frame: as Spark hands it over.
+        query: that runs it.
+        epoch: of its checkpoint.
+        at_ms: the batch's clock, which a replay repeats.
+        decision: what a person has decided about it.
+        known_unreadable: finds out which files an interrupted attempt at this batch has set aside, and why.
+    """
+
+    frame: DataFrame
+    query: StreamingQuery
+    epoch: Epoch
+    at_ms: int
+    decision: Decision
+    known_unreadable: Callable[[], Mapping[str, str]]
+
+
+class Verdict(NamedTuple):
+    """Which rows of a batch go to the quarantine.
+
+    Attributes:
+        bad: whether a row does.
+        reason: why.
+        detail: more of it.
+    """
+
+    bad: Column
+    reason: Column
+    detail: Column
+
+
+@dataclass(frozen=True)
+class Read:
+    """What has been read of one batch.
+
+    Attributes:
+        rows: judged, and kept in memory.
+        counted: the groups of the counting pass.
+        unreadable: (path, error) of each file that cannot be read; each stands for a row of the quarantine.
+        left_out: why something of it was not read -> how often; it is told as a warning.
+    """
+
+    rows: DataFrame
+    counted: Sequence[Row]
+    unreadable: Sequence[tuple[str, str]] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+class Batch:
+    """One batch that has been read: its rows are judged, counted, and kept in memory until it is closed.
+
+    A row has `__raw` (its text), `__name` and `__block` (in which file or topic it came, and which piece of it),
+    `__order`, `_ingest_time`, the payload, and `__reason` with `__detail`.
+
+    Args:
+        definition: of the ingest.
+        read: what has been read.
+    """
+
+    def __init__(self, definition: Ingest, read: Read) -> None:
+        self.definition = definition
+        self.rows = read.rows
+        self.unreadable = read.unreadable
+        self.left_out = read.left_out
+        self._counted = read.counted
+
+    @cached_property
+    def census(self) -> Census:
+        """What was counted."""
+        return Census(self._counted, None)
+
+    @property
+    def is_event(self) -> Column:
+        """Whether a row may be an event at all, and is no header."""
+        return F.lit(True)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Which rows go to the quarantine."""
+        return Verdict(F.col(REASON).isNotNull(), F.col(REASON), F.col(DETAIL))
+
+    def placed(self, rows: DataFrame) -> DataFrame:
+        """Adds `__partition` and `__position`, a row's place in what `__name` names.
+
+        Args:
+            rows: of this batch.
+        """
+        return rows
+
+    def shape(self) -> Shape:
+        """What it tells of the shape of its source."""
+        return shape_of(self.census.good_groups, self.definition)
+
+    def close(self) -> None:
+        """Lets go of the rows."""
+        self.rows.unpersist()
+
+
+class Source(ABC):
+    """Where an ingest reads.
+
+    Args:
+        spark: the session of its query.
+        lake: where.
+        definition: of the ingest.
+    """
+
+    def __init__(self, spark: SparkSession, lake: Lake, definition: Ingest) -> None:
+        self.spark = spark
+        self.lake = lake
+        self.definition = definition
+
+    @abstractmethod
+    def stream(self) -> DataFrame:
+        """A stream of what is new.
+
+        Raises:
+            TidemarkError: if it cannot be read.
+        """
+
+    # Not abstract: most sources have nothing to ask.
+    def begin(self, epoch: Epoch) -> None:  # noqa: B027
+        """Called when the query begins on a checkpoint: notes what must hold as long as it lives.
+
+        Args:
+            epoch: of the checkpoint.
+
+        Raises:
+            TidemarkError: if it does not hold any more.
+        """
+
+    def before_batch(self, epoch: Epoch) -> None:  # noqa: B027
+        """Called before anything of a batch is done: what must hold for its offsets to mean what they meant.
+
+        Args:
+            epoch: of the checkpoint.
+
+        Raises:
+            TidemarkError: if it does not; nothing of the batch was written.
+        """
+
+    @abstractmethod
+    def read(self, planned: Planned) -> Batch:
+        """Reads, judges and counts one batch.
+
+        Args:
+            planned: the batch.
+        """

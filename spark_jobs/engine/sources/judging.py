@@ -1,0 +1,112 @@
+"""The verdict on each row of a batch, and the one pass that counts them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from spark_jobs.engine.sources.census import BLOCK
+from spark_jobs.engine.sources.headers import Headers
+from spark_jobs.lake.checkpoints.halts import Choice
+from spark_jobs.spec import Ingest, RowRule
+from spark_jobs.transforms.content import digest_sql
+from spark_jobs.transforms.csv_columns import NAME, NO_WIDER, Wider
+from spark_jobs.transforms.rows import RAW, REASON, broken, judge, parse, rules_with, skipped, typed
+from spark_jobs.transforms.shape import shape_counts, with_unknown_fields
+
+ORDER = "__order"
+"""The column with the number of a row in its batch; its upper bits are the partition's."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a person has decided about a batch.
+
+    Attributes:
+        choice: None: nothing.
+        set_aside: rules that must not be broken; rows that do are set aside this time.
+    """
+
+    choice: Choice | None = None
+    set_aside: tuple[RowRule, ...] = ()
+
+    @property
+    def skips(self) -> bool:
+        """Whether all rows are set aside."""
+        return self.choice == "skip"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges and counts the rows of one batch.
+
+    Attributes:
+        definition: of the ingest.
+        decision: about the batch.
+        headers: of its files; None: they have none.
+        figures: what its source counts beside.
+    """
+
+    definition: Ingest
+    decision: Decision
+    headers: Headers | None = None
+    figures: Sequence[Column] = ()
+
+    @property
+    def wider(self) -> Wider:
+        """The files that have more columns."""
+        return self.headers.wider if self.headers is not None else NO_WIDER
+
+    def judged(self, raw: DataFrame) -> DataFrame:
+        """Typed rows with their verdict and their order, ready to be kept in memory.
+
+        Args:
+            raw: as its source gives them; they keep an order that they have.
+        """
+        is_typed = self.definition.source.is_parquet
+        rows = typed(raw, self.definition) if is_typed else parse(raw, self.definition, self.wider)
+        found = judge(rows, self.definition, set_aside=self.decision.set_aside)
+        found = skipped(found) if self.decision.skips else found
+        return found if ORDER in raw.columns else found.withColumn(ORDER, F.monotonically_increasing_id())
+
+    def counted(self, rows: DataFrame) -> list[Row]:
+        """The one action that materialises the batch; its figures are the ledger's.
+
+        Args:
+            rows: judged.
+        """
+        watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
+        return (
+            with_unknown_fields(rows, self.definition, number_in_partition(), self.wider)
+            .groupBy(
+                partition().alias("pid"),
+                NAME,
+                BLOCK,
+                REASON,
+                (self.headers.is_header if self.headers is not None else F.lit(False)).alias("is_header"),
+            )
+            .agg(
+                F.count(F.lit(1)).alias("rows"),
+                F.min(ORDER).alias("first"),
+                *self.figures,
+                *(F.expr(sql) for sql in digest_sql(f"xxhash64({NAME}, {RAW})")),
+                *([F.min_by(self.headers.line, ORDER).alias("first_line")] if self.headers is not None else []),
+                *(
+                    F.count(F.when(F.col(REASON).isNull() & broken(rule), 1)).alias(f"broken_{index}")
+                    for index, rule in enumerate(watched)
+                ),
+                *shape_counts(self.definition),
+            )
+            .collect()
+        )
+
+
+def partition() -> Column:
+    """The number of a row's partition in the batch."""
+    return F.shiftright(ORDER, 33).cast("int")
+
+
+def number_in_partition() -> Column:
+    """The number of a row in its partition."""
+    return F.col(ORDER).bitwiseAND(F.lit((1 << 33) - 1))

@@ -1,0 +1,197 @@
+"""Writes one batch of a pipeline: what is set aside and what is late first, the result with the ledger row last."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from spark_jobs.commits.changes import Append, Change, ReplaceWindows, Upsert
+from spark_jobs.commits.merging import FEW_WINDOWS
+from spark_jobs.engine.balancing import disagreement
+from spark_jobs.engine.passes import KeepingPass, WritingPass
+from spark_jobs.engine.query import Query
+from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.commit_records.stamps import Role
+from spark_jobs.lake.errors import LedgerError
+from spark_jobs.lake.tables import opening as tables
+from spark_jobs.plan.columns import FATE, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
+from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.plan.quarantine import NO_SUCH_KEY
+from spark_jobs.plan.tables import TableRef
+from spark_jobs.spark.columns import columns_of
+from spark_jobs.spark.frames import size_of
+from spark_jobs.spark.progress import BatchBounds
+from spark_jobs.spec import Pipeline
+from spark_jobs.spec.names import text_in_spark
+from spark_jobs.transforms.aggregation import top_n
+from spark_jobs.transforms.branches import Branches
+from spark_jobs.transforms.events import with_row_steps
+from spark_jobs.transforms.late import FEW, Bronze, LateRows, source_table
+from spark_jobs.transforms.results import REVISED, with_revision
+
+
+@dataclass(frozen=True)
+class BatchWriter:
+    """The writer of one batch.
+
+    Attributes:
+        query: that runs it.
+        plan: of the pipeline.
+        branches: of it.
+        schemas: columns of its tables, by role.
+        bronze: its source tables.
+        bounds: of the batch.
+        batch_id: of it.
+    """
+
+    query: Query[Pipeline]
+    plan: LogicalPlan
+    branches: Branches
+    schemas: Mapping[Role, StructType]
+    bronze: Bronze
+    bounds: BatchBounds
+    batch_id: int
+
+    def late(self, late: DataFrame, entry: LedgerEntry, dropped: int, content: str | None) -> None:
+        """Keeps the late events.
+
+        Args:
+            late: a narrow row of each.
+            entry: of the batch.
+            dropped: groups that Spark has dropped.
+            content: a digest of the narrow rows.
+
+        Raises:
+            LedgerError: if bronze has others.
+        """
+        operator, name = self.branches.operator, self.query.name
+        events, pairs = entry.late_events, entry.terms.get("pairs_late", entry.late_events)
+        fetched = LateRows(self.plan, self.branches.lateness, self.bronze, self.bounds, self.schemas["late"].names)
+        rows, found = fetched.rows(late, events, self.batch_id, self.query.epoch.number)
+        try:
+            if (found.events, found.pairs) != (events, pairs):
+                raise LedgerError(
+                    f"pipeline `{name}`: batch {self.batch_id} has {events} late events in {pairs} pairs, "
+                    f"but bronze gives {found.events} in {found.pairs}. Nothing of it was written; the stream has "
+                    "stopped."
+                )
+            if not found.fewest_groups <= dropped <= found.most_groups:
+                raise disagreement(name, dropped, f"{found.fewest_groups} late")
+            self._commit("late", operator.output.late.name, Append(rows, events, size_of(rows)), events, content)
+        finally:
+            if isinstance(rows, DataFrame):
+                rows.unpersist()
+        self.query.reached("late_committed", self.batch_id)
+
+    def quarantine(self, rows: DataFrame, events: int, content: str | None) -> None:
+        """Keeps the events whose key a table does not have.
+
+        Args:
+            rows: a narrow row of each.
+            events: how many they are.
+            content: a digest of the narrow rows.
+        """
+        bronze = self.bronze
+        names = ", ".join(step.table for step in self.plan.lookups if step.missing == "quarantine")
+        why = rows.selectExpr(
+            SOURCE,
+            f"{SEQ} AS {INGEST_SEQ}",
+            *source_table(self.plan),
+            f"{text_in_spark(NO_SUCH_KEY)} AS reason",
+            f"{text_in_spark(f'{names} has no row with its key')} AS detail",
+            f"{self.query.epoch.number} AS _epoch",
+            f"{self.batch_id}L AS _batch_id",
+        )
+        columns = self.schemas["quarantine"].names
+        found = bronze.beside(why.toArrow(), columns) if events <= FEW else bronze.beside_many(why, columns).persist()
+        table = self.branches.operator.output.quarantine.name
+        try:
+            change = Append(found, events, size_of(found))
+            self._commit("quarantine", table, change, events, content, reasons={NO_SUCH_KEY: events})
+        finally:
+            if isinstance(found, DataFrame):
+                found.unpersist()
+        self.query.reached("quarantine_committed", self.batch_id)
+
+    def result(self, computed: KeepingPass | WritingPass, entry: LedgerEntry, content: str | None) -> LedgerEntry:
+        """Commits the result with the ledger row.
+
+        Args:
+            computed: the batch.
+            entry: of it.
+            content: a digest of its result rows.
+
+        Returns:
+            The ledger row that was committed.
+        """
+        changed, withheld = computed.figures["rows"] or 0, computed.figures["withheld"] or 0
+        if isinstance(computed, KeepingPass) and self.branches.operator.output.updates:
+            entry = self._upsert(computed.results, computed.size, entry, changed, content)
+        elif isinstance(computed, KeepingPass) and self.query.definition.top_n and changed > withheld:
+            entry = self._append_chosen(computed.results, computed.size, entry, content)
+        else:
+            count = changed - withheld
+            entry = entry.with_terms(rows=count)
+            self._commit("result", self.plan.result.name, computed.append(count), count, content, ledger=entry)
+        self.query.reached("result_committed", self.batch_id)
+        return entry
+
+    def _append_chosen(self, rows: DataFrame, size: int, entry: LedgerEntry, content: str | None) -> LedgerEntry:
+        top = self.query.definition.top_n
+        assert top is not None
+        results = self.branches.transform.written(rows.where(F.col(FATE).isNull()))
+        results = top_n(results, top, self.branches.operator.state.event_keys).persist()
+        count = results.count()
+        entry = entry.with_terms(rows=count)
+        revised = with_revision(results, self.plan, entry.started_ms)
+        self._commit("result", self.plan.result.name, Append(revised, count, size), count, content, ledger=entry)
+        results.unpersist()
+        return entry
+
+    def _upsert(self, rows: DataFrame, size: int, entry: LedgerEntry, count: int, content: str | None) -> LedgerEntry:
+        groups, keys = self.plan.table("groups"), self.branches.operator.output.keys
+        results = self.branches.transform.written(rows)
+        revised = with_revision(results, self.plan, entry.started_ms)
+        chosen = groups is not None and count > 0
+        if groups is not None and count:
+            self._commit("groups", groups.name, Upsert(revised, count, size, keys), count, content)
+            self.query.reached("groups_committed", self.batch_id)
+            # Not only what has changed: the whole choice of each window that was touched.
+            revised = with_revision(self._chosen(groups, results), self.plan, entry.started_ms).persist()
+            count, size = revised.count(), size_of(revised)
+        entry = entry.with_terms(rows=count)
+        change = (ReplaceWindows if chosen else Upsert)(revised, count, size, keys)
+        self._commit("result", self.plan.result.name, change, count, content, ledger=entry)
+        revised.unpersist()
+        return entry
+
+    def _commit(self, role: Role, table: str, change: Change, rows: int, content: str | None, **more: object) -> None:
+        stamp = self.query.stamp(role, self.batch_id, rows, content=content, **more)
+        self.query.writer(role, table).commit(change, stamp)
+
+    def _groups(self, table: TableRef, ends_us: Sequence[int]) -> DataFrame:
+        """The groups in the files that may hold windows with these ends."""
+        lake = self.query.lake
+        ends = [datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=end) for end in sorted(ends_us)]
+        held = tables.files_holding(tables.open_table(lake, table.name), WINDOW_END, ends)
+        files = [f"{lake.table_path(table.name)}/{path}" for path in held]
+        return self.query.spark.read.schema(self.schemas["groups"]).parquet(*files)
+
+    def _chosen(self, groups_table: TableRef, changed: DataFrame) -> DataFrame:
+        """The new result of every window that this batch touched, chosen from all of its groups."""
+        windows = changed.select(WINDOW_END).distinct()
+        ends = windows.select(F.unix_micros(WINDOW_END)).toArrow().column(0).to_pylist()
+        groups = self._groups(groups_table, ends)
+        if len(ends) <= FEW_WINDOWS:
+            touched = groups.where(F.col(WINDOW_END).isin([F.timestamp_micros(F.lit(end)) for end in ends]))
+        else:
+            touched = groups.join(windows, WINDOW_END, "left_semi")
+        definition = self.query.definition
+        columns = [name for name in groups.columns if name not in REVISED]
+        filters = [step for step in definition.result_steps if not step.adds()]
+        chosen = with_row_steps(touched.select(*columns_of(columns)), filters).where(F.col(FATE).isNull()).drop(FATE)
+        top = definition.top_n
+        return top_n(chosen, top, self.branches.operator.state.event_keys) if top else chosen
