@@ -99,11 +99,11 @@ def deploy_streams() -> None:
     def await_progress(ordered: list[dict[str, Any]]) -> None:
         """Waits until every pipeline has made its first progress."""
         from spark_jobs.control.awaiting import await_running
-        from spark_jobs.control.orders import Ordered
+        from spark_jobs.control.orders import OrderOutcome
 
         with reporting_errors():
             timeout = timedelta(minutes=get_current_context()["params"]["wait_minutes"])
-            await_running(this_lake(), [Ordered(**each) for each in ordered], timeout=timeout, tell=log)
+            await_running(this_lake(), [OrderOutcome(**each) for each in ordered], timeout=timeout, tell=log)
 
     await_progress(deploy(plan()))  # type: ignore[arg-type]  # tasks give references to their results
 

@@ -63,11 +63,11 @@ def stop_streams() -> None:
     def await_stopped(ordered: list[dict[str, Any]]) -> None:
         """Waits until no driver runs any of them."""
         from spark_jobs.control import awaiting
-        from spark_jobs.control.orders import Ordered
+        from spark_jobs.control.orders import OrderOutcome
 
         with reporting_errors():
             timeout = timedelta(minutes=get_current_context()["params"]["wait_minutes"])
-            awaiting.await_stopped(this_lake(), [Ordered(**each) for each in ordered], timeout=timeout)
+            awaiting.await_stopped(this_lake(), [OrderOutcome(**each) for each in ordered], timeout=timeout)
         log("Stopped: " + ", ".join(each["pipeline"] for each in ordered))
 
     await_stopped(stop())  # type: ignore[arg-type]  # tasks give references to their results

@@ -16,7 +16,7 @@ from tidemark_dags.pages import PageLink, pages_url
 from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
 
 if TYPE_CHECKING:
-    from spark_jobs.control.launchers import Launched
+    from spark_jobs.control.launchers import StartedTask
     from spark_jobs.lake import Lake
     from spark_jobs.operations.reports import BatchReport
 
@@ -80,7 +80,7 @@ class BatchCommand(BaseOperator):
     def __init__(self, *, pipeline: str, **options: Any) -> None:
         super().__init__(**options)
         self.pipeline = pipeline
-        self._launched: Launched | None = None
+        self._launched: StartedTask | None = None
         self._ended = False
 
     @abstractmethod
@@ -128,7 +128,7 @@ class BatchCommand(BaseOperator):
         if self._launched is not None:
             kill_tree(self._launched.process.pid)
 
-    def _follow(self, launched: "Launched") -> str:
+    def _follow(self, launched: "StartedTask") -> str:
         """Tells what the process says; its errors, which are to stand last, are given back."""
         errors: list[str] = []
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tidemark_dags.tasks import log
 
 if TYPE_CHECKING:
-    from spark_jobs.control.monitor import Look
+    from spark_jobs.control.monitor import Observation
     from spark_jobs.lake import Lake
 
 VARIABLE = "tidemark_notifiers"
@@ -34,7 +34,7 @@ class _Notifier(Protocol):
     def notify(self, context: Any) -> None: ...
 
 
-def notify_of(lake: "Lake", seen: "Look", context: Any) -> None:
+def notify_of(lake: "Lake", seen: "Observation", context: Any) -> None:
     """Notifies of what a look has found, and marks it as reported; what nobody accepted is in the next look again.
 
     So is what was not delivered because this ended in between.

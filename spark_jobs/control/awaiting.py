@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from spark_jobs.control import orders, pulse, status, terms
 from spark_jobs.control.lease import GONE, LEASE_S, active_supervisor
-from spark_jobs.control.orders import Ordered
+from spark_jobs.control.orders import OrderOutcome
 from spark_jobs.control.pulse import PipelinePulse, Pulse
 from spark_jobs.control.status import Status
 from spark_jobs.lake import Lake
@@ -67,7 +67,7 @@ def given_up(lake: Lake) -> tuple[str, ...]:
 
 def await_running(
     lake: Lake,
-    ordered: Sequence[Ordered],
+    ordered: Sequence[OrderOutcome],
     *,
     timeout: timedelta,
     tell: Callable[[str], None] = print,
@@ -110,7 +110,7 @@ def await_running(
 
 
 def await_stopped(
-    lake: Lake, ordered: Sequence[Ordered], *, timeout: timedelta, sleep: Callable[[float], None] = time.sleep
+    lake: Lake, ordered: Sequence[OrderOutcome], *, timeout: timedelta, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Waits until no driver runs any of the pipelines.
 
@@ -128,7 +128,7 @@ def await_stopped(
         sleep(_LOOK_EVERY_S)
 
 
-def _still_runs(lake: Lake, ordered: Ordered) -> bool:
+def _still_runs(lake: Lake, ordered: OrderOutcome) -> bool:
     now = job_now(lake, ordered.job)
     if now.status is None or now.status.state in ("stopped", "failed") or now.pulse is None or now.pulse.ending:
         return False
@@ -136,12 +136,12 @@ def _still_runs(lake: Lake, ordered: Ordered) -> bool:
     return seen is not None and seen.state not in ("stopped", "failed", "halted")
 
 
-def _refuse_failed(each: Ordered, seen: PipelinePulse) -> None:
+def _refuse_failed(each: OrderOutcome, seen: PipelinePulse) -> None:
     if seen.state in ("failed", "halted"):
         raise DeployError(f"{each.pipeline}: {seen.state}: {seen.error}")
 
 
-def _refuse_failed_driver(lake: Lake, job: str, now: JobNow, ordered: Iterable[Ordered]) -> None:
+def _refuse_failed_driver(lake: Lake, job: str, now: JobNow, ordered: Iterable[OrderOutcome]) -> None:
     found = now.status
     order = orders.records(lake, job).newest_number()
     if found is not None and found.state == "failed" and found.order == order:
@@ -166,7 +166,7 @@ def _refuse_absent_supervisor(lake: Lake, since: datetime) -> None:
         )
 
 
-def _overdue(lake: Lake, waiting: Iterable[Ordered], timeout: timedelta) -> str:
+def _overdue(lake: Lake, waiting: Iterable[OrderOutcome], timeout: timedelta) -> str:
     lines = []
     for each in waiting:
         now = job_now(lake, each.job)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.control.health import FEWEST_EVENTS, Taken
+from spark_jobs.control.health import FEWEST_EVENTS, ColumnUsage
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry
@@ -44,7 +44,7 @@ class Columns:
         self._before = before or _Known()
         self._now: dict[str, _Held] = {}
 
-    def taken(self, definition: Ingest, epoch: int, rows: Iterable[LedgerEntry], *, now: datetime) -> Taken:
+    def taken(self, definition: Ingest, epoch: int, rows: Iterable[LedgerEntry], *, now: datetime) -> ColumnUsage:
         """What the columns took in the batches of the last ten minutes.
 
         Args:
@@ -62,7 +62,7 @@ class Columns:
         self._now[definition.name] = _Held(epoch=epoch, columns=tuple(sorted(held)))
         recent = [row for row in rows if now.timestamp() - row.started_ms / 1000 <= _WINDOW.total_seconds()]
         events, nulls = _sums(recent)
-        return Taken(
+        return ColumnUsage(
             events=events,
             searched=sum(row["searched"] for row in recent),
             unknown=sum(row["unknown"] for row in recent),

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import failed_generations
 from spark_jobs.control.contracts import Difference, differences
-from spark_jobs.control.orders import Desired, Order, Ordered
+from spark_jobs.control.orders import Desired, Order, OrderOutcome
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
@@ -100,7 +100,7 @@ class Plan(BaseModel):
 
 
 @dataclass(frozen=True)
-class Found:
+class DeploymentContext:
     """What a lake knows of the pipelines that are to be deployed.
 
     Attributes:
@@ -150,7 +150,7 @@ def plan(
     )
 
 
-def look(lake: Lake, definitions: Iterable[Definition]) -> Found:
+def look(lake: Lake, definitions: Iterable[Definition]) -> DeploymentContext:
     """Reads what a plan is made from."""
     epochs, taken, sources = {}, {}, {}
     for definition in definitions:
@@ -164,12 +164,12 @@ def look(lake: Lake, definitions: Iterable[Definition]) -> Found:
             refuse_tables_of_others(lake, definition)
         except CheckpointError as error:
             taken[definition.name] = str(error)
-    return Found(
+    return DeploymentContext(
         orders.all_desired(lake), epochs, failed_generations(lake), taken, sources, tuple(halts.all_standing(lake))
     )
 
 
-def decide(definition: Definition, found: Found) -> Step:
+def decide(definition: Definition, found: DeploymentContext) -> Step:
     """What becomes of one pipeline: a function of its definition and of what the lake knows."""
     name, job = definition.name, definition.job
     known = {each: desired.pipelines[name] for each, desired in found.desired.items() if name in desired.pipelines}
@@ -255,7 +255,7 @@ def _action(
 
 
 def _with_commands(
-    step: Step, definition: Definition, found: Found, argument: str | None, options: Sequence[str]
+    step: Step, definition: Definition, found: DeploymentContext, argument: str | None, options: Sequence[str]
 ) -> Step:
     if step.action is not Action.NEW_EPOCH:
         return step
@@ -282,7 +282,7 @@ def _rebuilds(definition: Definition) -> bool:
     return operator is not None and operator.recomputation.unit.why_no_cut is None
 
 
-def execute(lake: Lake, plan: Plan, *, by: str) -> tuple[Ordered, ...]:
+def execute(lake: Lake, plan: Plan, *, by: str) -> tuple[OrderOutcome, ...]:
     """Writes the orders of a plan. Executed twice, it changes nothing the second time.
 
     Args:
@@ -308,14 +308,14 @@ def execute(lake: Lake, plan: Plan, *, by: str) -> tuple[Ordered, ...]:
     for job, seen in found.desired.items():
         if gone := [step.pipeline for step in now if job in step.leaves]:
             _stop(lake, job, gone, seen, by=by, done=done)
-    ordered: list[Ordered] = []
+    ordered: list[OrderOutcome] = []
     for job in dict.fromkeys(step.job for step in now):
         mine = [step for step in now if step.job == job]
         ordered += _order(lake, job, mine, found.desired.get(job), definitions, by=by, done=done)
     return tuple(ordered)
 
 
-def deploy_again(lake: Lake, *, by: str) -> tuple[Ordered, ...]:
+def deploy_again(lake: Lake, *, by: str) -> tuple[OrderOutcome, ...]:
     """Orders again what has failed for good, with the definitions with which it was deployed.
 
     Raises:
@@ -393,7 +393,7 @@ def _order(
     *,
     by: str,
     done: list[str],
-) -> list[Ordered]:
+) -> list[OrderOutcome]:
     def after(newest: Desired) -> Desired:
         pipelines = dict(newest.pipelines)
         for step in steps:

@@ -58,7 +58,7 @@ class Breach:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ColumnUsage:
     """What the columns of an ingest took in the batches of the last ten minutes.
 
     Attributes:
@@ -77,7 +77,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Seen:
+class PipelineState:
     """All that is known of one deployed pipeline.
 
     Attributes:
@@ -108,7 +108,7 @@ class Seen:
     supervised_at: datetime | None = None
     acknowledged_at: datetime | None = None
     files_gone: tuple[str, ...] = ()
-    taken_by_columns: Taken = Taken()
+    taken_by_columns: ColumnUsage = ColumnUsage()
     halt: Halt | None = None
     broken: Broken | None = None
 
@@ -149,7 +149,7 @@ def lost(pulse: Pulse, *, now: datetime) -> tuple[str, datetime] | None:
     return None
 
 
-def examine(seen: Seen) -> tuple[Breach, ...]:
+def examine(seen: PipelineState) -> tuple[Breach, ...]:
     """What is wrong with a pipeline; empty where nothing is, or where it is not to run."""
     if seen.order.state != "running":
         return ()
@@ -184,7 +184,7 @@ def examine(seen: Seen) -> tuple[Breach, ...]:
     return (*found, *_expectations(seen), *_restarts(seen))
 
 
-def summary(seen: Seen) -> str:
+def summary(seen: PipelineState) -> str:
     """One line about a pipeline that is well, or what it does instead."""
     if seen.order.state == "stopped":
         return "stopped, as ordered"
@@ -212,7 +212,7 @@ def summary(seen: Seen) -> str:
 # --- kinds ---
 
 
-def _unsupervised(seen: Seen) -> Iterator[Breach]:
+def _unsupervised(seen: PipelineState) -> Iterator[Breach]:
     start, ordered = "start one: `make up`, or `tidemark supervise`", seen.order.ordered_at
     if seen.supervised_at is not None and not seen.supervised:
         what = (
@@ -224,7 +224,7 @@ def _unsupervised(seen: Seen) -> Iterator[Breach]:
         yield Breach("no-supervisor", "No supervisor has taken the order.", ordered, start)
 
 
-def _halted(seen: Seen) -> Iterator[Breach]:
+def _halted(seen: PipelineState) -> Iterator[Breach]:
     if seen.halt is not None:
         name = seen.definition.name
         remedy = (
@@ -234,7 +234,7 @@ def _halted(seen: Seen) -> Iterator[Breach]:
         yield Breach("halted", f"It is halted: {seen.halt.what}.", seen.halt.since, remedy)
 
 
-def _expectations(seen: Seen) -> Iterator[Breach]:
+def _expectations(seen: PipelineState) -> Iterator[Breach]:
     # One without expectations any more is not checked again.
     if seen.broken is not None and seen.definition.is_checked:
         said = "; ".join(f"{name}: {observed}" for name, observed in seen.broken.expectations.items())
@@ -248,7 +248,7 @@ def _expectations(seen: Seen) -> Iterator[Breach]:
         )
 
 
-def _not_running(seen: Seen) -> Iterator[Breach]:
+def _not_running(seen: PipelineState) -> Iterator[Breach]:
     status, pipeline, name = seen.status, seen.pipeline, seen.definition.name
     ordered = seen.order.ordered_at
     see = f"see the driver's log{f' ({seen.pulse.log})' if seen.pulse and seen.pulse.log else ''}"
@@ -291,7 +291,7 @@ def _not_running(seen: Seen) -> Iterator[Breach]:
             yield Breach("no-progress", "It has not made any progress since it was started.", began, see)
 
 
-def _slow(seen: Seen, pipeline: PipelinePulse) -> Iterator[Breach]:
+def _slow(seen: PipelineState, pipeline: PipelinePulse) -> Iterator[Breach]:
     figures, limits, now = pipeline.figures, seen.definition.alerts, seen.now
     progressed = pipeline.progressed_at
     if limits.max_silence is not None and progressed is not None and now - progressed > limits.max_silence:
@@ -319,7 +319,7 @@ def _slow(seen: Seen, pipeline: PipelinePulse) -> Iterator[Breach]:
             yield Breach(kind, told, now, "see which keys grow, and whether the watermark moves on")
 
 
-def _lags(seen: Seen, figures: Figures) -> Iterator[Breach]:
+def _lags(seen: PipelineState, figures: Figures) -> Iterator[Breach]:
     limits, now = seen.definition.alerts, seen.now
     rows, ms = figures.rows_behind, figures.behind_ms
     unit = "events" if isinstance(seen.definition, Pipeline) else seen.definition.source.unit
@@ -335,7 +335,7 @@ def _lags(seen: Seen, figures: Figures) -> Iterator[Breach]:
         yield Breach("source-lag", told, now - timedelta(milliseconds=ms) + limits.max_time_behind, remedy)
 
 
-def _durations(seen: Seen, figures: Figures) -> Iterator[Breach]:
+def _durations(seen: PipelineState, figures: Figures) -> Iterator[Breach]:
     limits, now = seen.definition.alerts, seen.now
     measured = (
         ("processing-latency", "From bronze to the result it takes", figures.latency_ms, limits.max_processing_latency),
@@ -357,7 +357,7 @@ def _durations(seen: Seen, figures: Figures) -> Iterator[Breach]:
         yield Breach("backpressure", told, since, "give it more cores, larger batches or a job of its own")
 
 
-def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
+def _shares(seen: PipelineState, figures: Figures) -> Iterator[Breach]:
     limits, name = seen.definition.alerts, seen.definition.name
     read = figures.recent_read
     shares = (
@@ -379,7 +379,7 @@ def _shares(seen: Seen, figures: Figures) -> Iterator[Breach]:
             yield Breach(kind, told, seen.now, remedy)
 
 
-def _shape(seen: Seen) -> Iterator[Breach]:
+def _shape(seen: PipelineState) -> Iterator[Breach]:
     limits, taken = seen.definition.alerts, seen.taken_by_columns
     limit, enough = limits.max_unknown_share, taken.searched >= FEWEST_EVENTS
     if limit is not None and enough and taken.unknown > limit * taken.searched:
@@ -400,7 +400,7 @@ def _shape(seen: Seen) -> Iterator[Breach]:
         yield Breach("null-share", told, seen.now, "see whether the source has renamed or dropped them")
 
 
-def _restarts(seen: Seen) -> Iterator[Breach]:
+def _restarts(seen: PipelineState) -> Iterator[Breach]:
     limit, times = seen.definition.alerts.max_restarts, _recent_restarts(seen)
     if limit is not None and len(times) > limit:
         cause, log = _last_cause(seen)
@@ -414,7 +414,7 @@ def _times(restarts: tuple[datetime, ...]) -> str:
     return "once" if len(restarts) == 1 else f"{len(restarts)} times"
 
 
-def _last_cause(seen: Seen) -> tuple[str, str]:
+def _last_cause(seen: PipelineState) -> tuple[str, str]:
     """What the pipeline failed with last, or its driver where that was what ended; and whose log has all of it."""
     failed = seen.pipeline.failures if seen.pipeline else ()
     end = seen.status.last_end if seen.status else None
@@ -429,7 +429,7 @@ def _last_cause(seen: Seen) -> tuple[str, str]:
     return "", ""
 
 
-def _recent_restarts(seen: Seen) -> tuple[datetime, ...]:
+def _recent_restarts(seen: PipelineState) -> tuple[datetime, ...]:
     """Those of what is deployed now, of which nobody has taken note."""
     ends = seen.status.ends if seen.status else ()
     failures = seen.pipeline.failures if seen.pipeline else ()

@@ -39,13 +39,13 @@ class Task:
 class Launcher(Protocol):
     """Starts tasks; they outlive whoever started them."""
 
-    def launch(self, task: Task) -> "Launched":
+    def launch(self, task: Task) -> "StartedTask":
         """Starts a task and returns at once."""
         ...
 
 
 @dataclass(frozen=True)
-class Launched:
+class StartedTask:
     """A task that was started by this process.
 
     Attributes:
@@ -97,7 +97,7 @@ class LocalProcess:
     def __init__(self, program: Sequence[str] = (sys.executable, "-m", "spark_jobs")) -> None:
         self._program = tuple(program)
 
-    def launch(self, task: Task) -> Launched:
+    def launch(self, task: Task) -> StartedTask:
         """Starts a task and returns at once."""
         return _start([*self._program, *task.arguments], task)
 
@@ -116,7 +116,7 @@ class SparkSubmit:
         self._settings = dict(settings)
         self._secrets = dict(secrets or {})
 
-    def launch(self, task: Task) -> Launched:
+    def launch(self, task: Task) -> StartedTask:
         """Starts a task and returns at once."""
         program = Path(__file__).parents[1] / "__main__.py"
         submit = Path(sys.executable).with_name("spark-submit")
@@ -127,7 +127,7 @@ class SparkSubmit:
         return _start([str(submit), *options, str(program), *task.arguments], task, environment)
 
 
-def _start(command: Sequence[str], task: Task, environment: Mapping[str, str] | None = None) -> Launched:
+def _start(command: Sequence[str], task: Task, environment: Mapping[str, str] | None = None) -> StartedTask:
     task.log.parent.mkdir(parents=True, exist_ok=True)
     # Appending, so that the file can be cut by whoever rotates it.
     with task.log.open("ab") as log:
@@ -141,7 +141,7 @@ def _start(command: Sequence[str], task: Task, environment: Mapping[str, str] | 
             # Its own session: what signals the starter's process group does not reach it.
             start_new_session=True,
         )
-    return Launched(process, task.log, log_start)
+    return StartedTask(process, task.log, log_start)
 
 
 def birth(process: psutil.Process) -> str:

@@ -15,7 +15,7 @@ from spark_jobs.control.acknowledgements import acknowledged
 from spark_jobs.control.alert_log import Change, Open
 from spark_jobs.control.awaiting import job_now
 from spark_jobs.control.columns import Columns
-from spark_jobs.control.health import Breach, Seen, Taken, examine, summary
+from spark_jobs.control.health import Breach, ColumnUsage, PipelineState, examine, summary
 from spark_jobs.control.lease import GONE, last_holder, last_renewal
 from spark_jobs.control.orders import CONTROL
 from spark_jobs.lake import Lake
@@ -86,7 +86,7 @@ class Move(BaseModel):
     watermark: datetime | None = None
 
 
-class Look(BaseModel):
+class Observation(BaseModel):
     """What one look has found.
 
     Attributes:
@@ -110,7 +110,7 @@ class _Versions(Persisted):
     seen: Mapping[str, int] = {}
 
 
-def look(lake: Lake, *, now: datetime) -> Look:
+def look(lake: Lake, *, now: datetime) -> Observation:
     """Looks at every deployed pipeline and records breaches that began or cleared; see `mark_reported`.
 
     Args:
@@ -140,7 +140,7 @@ def _refuse_bare(lake: Lake) -> None:
         )
 
 
-def mark_reported(lake: Lake, seen: Look) -> None:
+def mark_reported(lake: Lake, seen: Observation) -> None:
     """Marks what a look has found as reported, and notes that the monitor lives.
 
     Until then each further look gives the same changes and moves again.
@@ -162,7 +162,7 @@ def mark_reported(lake: Lake, seen: Look) -> None:
     marks.mark_look(lake, at=seen.at)
 
 
-def _look(lake: Lake, *, now: datetime) -> Look:
+def _look(lake: Lake, *, now: datetime) -> Observation:
     quiet, noted = mutes.muted(lake, now=now), acknowledged(lake)
     known = alert_log.records(lake)
     number, before = known.newest()
@@ -187,7 +187,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
             else:
                 definitions.append(definition)
                 books = _books(lake, definition, columns, now=now) if order.state == "running" else _Books()
-                seen = Seen(
+                seen = PipelineState(
                     now,
                     definition,
                     order,
@@ -229,7 +229,7 @@ def _look(lake: Lake, *, now: datetime) -> Look:
         known.append(number + 1, after)
     # Where not even this can be written, the lake is unreachable, and nothing can be marked as reported.
     marks.mark_begin(lake, at=now)
-    return Look(
+    return Observation(
         at=now,
         reports=tuple(sorted(reports, key=lambda report: report.pipeline)),
         moves=_moves(lake, definitions),
@@ -286,7 +286,7 @@ class _Books:
     """
 
     problems: tuple[str, ...] = ()
-    taken: Taken = field(default_factory=Taken)
+    taken: ColumnUsage = field(default_factory=ColumnUsage)
     unreadable: str | None = None
 
 

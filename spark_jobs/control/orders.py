@@ -71,7 +71,7 @@ class Desired(Persisted):
         return {name: order for name, order in self.pipelines.items() if order.state == "running"}
 
 
-class Ordered(BaseModel):
+class OrderOutcome(BaseModel):
     """What an order came to.
 
     Attributes:
@@ -107,7 +107,7 @@ def all_desired(lake: Lake) -> dict[str, Desired]:
     return {job: desired for job, desired in found.items() if desired is not None}
 
 
-def stop(lake: Lake, names: Iterable[str], *, by: str) -> tuple[Ordered, ...]:
+def stop(lake: Lake, names: Iterable[str], *, by: str) -> tuple[OrderOutcome, ...]:
     """Orders that pipelines finish their batch and end.
 
     Raises:
@@ -122,7 +122,7 @@ def stop(lake: Lake, names: Iterable[str], *, by: str) -> tuple[Ordered, ...]:
             f"pipeline `{unknown[0]}` has not been deployed to {lake.uri}: there is nothing to stop. Nothing was "
             f"changed. Deployed: {', '.join(known) or 'none'}."
         )
-    ordered: list[Ordered] = []
+    ordered: list[OrderOutcome] = []
     for job, now in desired.items():
         mine = [name for name in wanted if name in now.pipelines]
         if mine:
@@ -168,10 +168,12 @@ def stopped(now: Desired, names: Iterable[str], by: str) -> Desired:
     return now.model_copy(update={"pipelines": orders})
 
 
-def outcome(before: Desired, after: Desired, names: set[str]) -> list[Ordered]:
+def outcome(before: Desired, after: Desired, names: set[str]) -> list[OrderOutcome]:
     """What orders for these pipelines came to."""
     return [
-        Ordered(job=after.job, pipeline=name, generation=order.generation, changed=before.pipelines.get(name) != order)
+        OrderOutcome(
+            job=after.job, pipeline=name, generation=order.generation, changed=before.pipelines.get(name) != order
+        )
         for name, order in after.pipelines.items()
         if name in names
     ]

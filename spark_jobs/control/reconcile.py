@@ -26,7 +26,7 @@ Action = Literal["start", "kill"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class JobState:
     """What a supervisor sees of a job.
 
     Attributes:
@@ -63,7 +63,7 @@ class Seen:
     supervisor: str = ""
 
 
-def decide(seen: Seen, before: Status) -> tuple[Action | None, Status]:
+def decide(seen: JobState, before: Status) -> tuple[Action | None, Status]:
     """What to do, and the job's status from then on.
 
     Args:
@@ -73,7 +73,7 @@ def decide(seen: Seen, before: Status) -> tuple[Action | None, Status]:
     return _about_a_driver(seen, before) if seen.alive else _without_a_driver(seen, before)
 
 
-def _about_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status]:
+def _about_a_driver(seen: JobState, before: Status) -> tuple[Action | None, Status]:
     if not seen.wanted:
         after = _become(before, "draining", seen)
         return ("kill" if seen.now - after.since > DRAIN else None), after
@@ -81,7 +81,7 @@ def _about_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status]:
     return ("kill" if seen.silent_s > HUNG_S else None), after
 
 
-def _without_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status]:
+def _without_a_driver(seen: JobState, before: Status) -> tuple[Action | None, Status]:
     before = _with_end(seen, before)
     if not seen.wanted:
         return None, _become(before, "stopped", seen)
@@ -103,7 +103,7 @@ def _without_a_driver(seen: Seen, before: Status) -> tuple[Action | None, Status
     return "start", _become(before, "starting", seen)
 
 
-def _with_end(seen: Seen, before: Status) -> Status:
+def _with_end(seen: JobState, before: Status) -> Status:
     """Remembers that a driver has ended, once: an unplanned end counts against the budget."""
     if before.state not in ("starting", "running", "draining"):
         return before
@@ -128,7 +128,7 @@ def _with_end(seen: Seen, before: Status) -> Status:
 def _become(
     before: Status,
     state: Literal["starting", "running", "draining", "backing_off", "failed", "stopped"],
-    seen: Seen,
+    seen: JobState,
     *,
     next_start_at: datetime | None = None,
 ) -> Status:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from spark_jobs.control import orders, pulse, status, terms
 from spark_jobs.control.causes import cause_of_end
-from spark_jobs.control.launchers import Launched, Launcher, Task, is_driver, kill_group, last_lines, terminate
+from spark_jobs.control.launchers import Launcher, StartedTask, Task, is_driver, kill_group, last_lines, terminate
 from spark_jobs.control.lease import Lease
 from spark_jobs.control.pulse import Pulse
-from spark_jobs.control.reconcile import HUNG_S, Seen, decide
+from spark_jobs.control.reconcile import HUNG_S, JobState, decide
 from spark_jobs.control.status import Status
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import first_line
@@ -41,7 +41,7 @@ _LOG_BYTES = 50 * 2**20
 class _Watched:
     """What the supervisor remembers of one job between two looks."""
 
-    launched: Launched | None = None
+    launched: StartedTask | None = None
     launched_term: int = 0
     term: int = 0
     sequence: int = -1
@@ -173,7 +173,9 @@ class Supervisor:
             self._kill(job, watched, beat, seen.silent_s)
         self._rotate(job, term)
 
-    def _seen(self, job: str, watched: _Watched, term: int, beat: Pulse | None, *, order: int, wanted: bool) -> Seen:
+    def _seen(
+        self, job: str, watched: _Watched, term: int, beat: Pulse | None, *, order: int, wanted: bool
+    ) -> JobState:
         now = self.clock()
         sequence = beat.sequence if beat else -1
         if (term, sequence) != (watched.term, watched.sequence):
@@ -187,7 +189,7 @@ class Supervisor:
         here = mine is not None or beat is None or beat.host == self.host
         log_file = self._log_file(job, term)
         lines = last_lines(log_file, _LINES_OF_CAUSE) if here and not alive and term else ()
-        return Seen(
+        return JobState(
             now=self.now(),
             order=order,
             wanted=wanted,

@@ -19,7 +19,7 @@ from pyarrow.fs import PyFileSystem
 from spark_jobs.lake import Lake
 from spark_jobs.lake.commit_records.history import commits_between
 from spark_jobs.lake.tables.opening import file_statistics
-from spark_jobs.lake.tables.quality import Mark
+from spark_jobs.lake.tables.quality import CheckPosition
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT
 
 
@@ -61,7 +61,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True)
-class Added:
+class NewRows:
     """What a check looks at.
 
     Attributes:
@@ -70,8 +70,8 @@ class Added:
         parts: the rows.
     """
 
-    since: Mark | None
-    upto: Mark
+    since: CheckPosition | None
+    upto: CheckPosition
     parts: tuple[Part, ...]
 
     @property
@@ -87,8 +87,14 @@ class Added:
 
 
 def added(
-    lake: Lake, table: str, opened: DeltaTable, since: Mark | None, *, revised: bool, watermark: datetime | None
-) -> Added:
+    lake: Lake,
+    table: str,
+    opened: DeltaTable,
+    since: CheckPosition | None,
+    *,
+    revised: bool,
+    watermark: datetime | None,
+) -> NewRows:
     """The rows that a table gained since a check; of rows that are revised, those that became final.
 
     What a compaction has written again is not new. Where the files of new rows are gone, or the log does not tell which
@@ -102,20 +108,20 @@ def added(
         revised: whether rows change until they are final.
         watermark: that the pipeline has published: it has passed the rows that are final.
     """
-    upto = Mark(opened.version(), watermark if revised else None)
+    upto = CheckPosition(opened.version(), watermark if revised else None)
     now = {unquote(str(file["path"])): file for file in _files(opened)}
     if revised and watermark is None:
-        return Added(since, upto, ())
+        return NewRows(since, upto, ())
     new = _new_files(lake, table, opened.version(), since, now) if since is not None else None
     final_by = watermark if revised else None
     if since is None or new is None:
-        return Added(None, upto, _parts(now, final_by=final_by))
+        return NewRows(None, upto, _parts(now, final_by=final_by))
     parts = _parts(new, final_by=final_by)
     if revised:
         # Written before, and final only now.
         others = {path: file for path, file in now.items() if path not in new}
         parts += _parts(others, final_after=since.final_before, final_by=final_by)
-    return Added(since, upto, parts)
+    return NewRows(since, upto, parts)
 
 
 def _files(opened: DeltaTable) -> list[dict[str, Any]]:
@@ -134,7 +140,7 @@ def _parts(
 
 
 def _new_files(
-    lake: Lake, table: str, version: int, since: Mark, now: dict[str, dict[str, Any]]
+    lake: Lake, table: str, version: int, since: CheckPosition, now: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]] | None:
     """Files with rows that commits since then have brought and none has taken away; None: nobody can tell."""
     if since.version > version:

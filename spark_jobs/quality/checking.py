@@ -16,11 +16,11 @@ from spark_jobs.lake.tables.quality import Check, Result, last_mark
 from spark_jobs.plan.columns import FINAL_AFTER, WINDOW_END
 from spark_jobs.plan.personal import PersonalColumns
 from spark_jobs.quality.added import added
-from spark_jobs.quality.frames import ROWS, Held, Rows, Streamed, held
+from spark_jobs.quality.frames import ROWS, DuckDbRows, Rows, SparkRows, held
 from spark_jobs.quality.masking import masked
 from spark_jobs.quality.suites import RowCheck, Suite, named, sql_type, suite_of
 from spark_jobs.quality.validating import QualityError, validate
-from spark_jobs.quality.whole_tables import Checked, look, needs_rows
+from spark_jobs.quality.whole_tables import TableUnderCheck, look, needs_rows
 from spark_jobs.spec import Definition
 from spark_jobs.spec.equivalence import why_unproven
 from spark_jobs.spec.names import in_duckdb
@@ -93,9 +93,9 @@ def check(
             found = _by_duckdb(suite, proven, rows, hidden) if proven else {}
             if left := [each for each in possible if each.name not in found]:
                 read_by = "spark"
-                found |= _by_spark(suite, left, Streamed(spark(), lake, suite.table, new), count, hidden)
+                found |= _by_spark(suite, left, SparkRows(spark(), lake, suite.table, new), count, hidden)
             results += [found[each.name] for each in possible]
-        checked = Checked(lake, suite, opened, rows, personal, now)
+        checked = TableUnderCheck(lake, suite, opened, rows, personal, now)
         results += [look(checked, each) for each in suite.tables if count or not needs_rows(each)]
     return Check(
         pipeline=suite.pipeline,
@@ -148,7 +148,7 @@ def _times(event_time: str | None, names: Collection[str]) -> set[str]:
     return {found} if found is not None and found in names else set()
 
 
-def _range(rows: Held, opened: DeltaTable) -> str:
+def _range(rows: DuckDbRows, opened: DeltaTable) -> str:
     """The times of the rows, in words."""
     known = {str(row[0]) for row in rows.connection.execute(f"DESCRIBE {ROWS}").fetchall() if "TIMESTAMP" in row[1]}
     names = [field.name for field in opened.schema().fields if field.name in known and field.name != FINAL_AFTER]
@@ -159,7 +159,7 @@ def _range(rows: Held, opened: DeltaTable) -> str:
     return f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC" if first is not None else ""
 
 
-def _by_duckdb(suite: Suite, rules: list[RowCheck], rows: Held, personal: Collection[str]) -> dict[str, Result]:
+def _by_duckdb(suite: Suite, rules: list[RowCheck], rows: DuckDbRows, personal: Collection[str]) -> dict[str, Result]:
     """By the name of the rule; of none where DuckDB meets a value that it cannot compute one of them for."""
     if rows.refuses(rules):
         return {}

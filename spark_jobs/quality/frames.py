@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.query import confine, fetch_rows
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT
-from spark_jobs.quality.added import Added, reader
+from spark_jobs.quality.added import NewRows, reader
 from spark_jobs.quality.suites import RowCheck, broken_column
 from spark_jobs.spec.expressions import known_to_duckdb
 from spark_jobs.spec.names import in_duckdb
@@ -41,7 +41,9 @@ class Rows(Protocol):
 
 
 @contextmanager
-def held(lake: Lake, table: str, opened: DeltaTable, added: Added, columns: Collection[str]) -> Iterator["Held"]:
+def held(
+    lake: Lake, table: str, opened: DeltaTable, added: NewRows, columns: Collection[str]
+) -> Iterator["DuckDbRows"]:
     """The rows for DuckDB: few in memory, as they were read; more in a table, on the disk where memory does not do."""
     with TemporaryDirectory(prefix="tidemark-check-") as scratch, duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -64,7 +66,7 @@ def held(lake: Lake, table: str, opened: DeltaTable, added: Added, columns: Coll
         else:
             connection.register("every", pa.RecordBatchReader.from_batches(shape, chain(few, batches)))
             connection.execute(f"CREATE TEMP TABLE {ROWS} AS SELECT {taken} FROM every")
-        yield Held(connection)
+        yield DuckDbRows(connection)
 
 
 def _first(batches: Iterator[pa.RecordBatch], most_bytes: int) -> tuple[list[pa.RecordBatch], bool]:
@@ -78,7 +80,7 @@ def _first(batches: Iterator[pa.RecordBatch], most_bytes: int) -> tuple[list[pa.
     return found, True
 
 
-class Held:
+class DuckDbRows:
     """Rows in DuckDB."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -114,7 +116,7 @@ def _holds(rule: RowCheck) -> str:
     return f"coalesce(({known_to_duckdb(rule.rule.condition)}), true)"
 
 
-class Streamed:
+class SparkRows:
     """Rows in Spark.
 
     Args:
@@ -124,7 +126,7 @@ class Streamed:
         added: which rows.
     """
 
-    def __init__(self, spark: "SparkSession", lake: Lake, table: str, added: Added) -> None:
+    def __init__(self, spark: "SparkSession", lake: Lake, table: str, added: NewRows) -> None:
         from pyspark.sql import DataFrame
 
         from spark_jobs.spark.session import lenient_session

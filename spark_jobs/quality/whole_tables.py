@@ -24,7 +24,7 @@ from spark_jobs.lake.tables.quality import Result
 from spark_jobs.plan import logical
 from spark_jobs.plan.columns import FINAL_AFTER, HEARTBEAT, INGEST_SEQ, WINDOW_END
 from spark_jobs.plan.personal import PersonalColumns
-from spark_jobs.quality.frames import ROWS, SAMPLES, Held
+from spark_jobs.quality.frames import ROWS, SAMPLES, DuckDbRows
 from spark_jobs.quality.masking import (
     TableColumns,
     makes_names_of_values,
@@ -56,7 +56,7 @@ _FEWEST_INTERVALS = 3
 
 
 @dataclass(frozen=True)
-class Checked:
+class TableUnderCheck:
     """A table that is checked.
 
     Attributes:
@@ -71,7 +71,7 @@ class Checked:
     lake: Lake
     suite: Suite
     opened: DeltaTable
-    held: Held
+    held: DuckDbRows
     personal: PersonalColumns
     now: datetime
 
@@ -108,9 +108,9 @@ def needs_rows(expectation: TableExpectation) -> bool:
     return isinstance(expectation, Unique | Referential)
 
 
-def look(checked: Checked, expectation: TableExpectation) -> Result:
+def look(checked: TableUnderCheck, expectation: TableExpectation) -> Result:
     """What a check finds of one expectation; what cannot be looked at is not as expected."""
-    ways: Mapping[type, Callable[[Checked, Any], Result]] = {
+    ways: Mapping[type, Callable[[TableUnderCheck, Any], Result]] = {
         Unique: _unique,
         Referential: _referential,
         Fresh: _fresh,
@@ -133,7 +133,7 @@ def look(checked: Checked, expectation: TableExpectation) -> Result:
         return Result(expectation.name, expectation.severity, False, f"cannot be checked: {error}")
 
 
-def _unique(checked: Checked, expectation: Unique) -> Result:
+def _unique(checked: TableUnderCheck, expectation: Unique) -> Result:
     keys = [in_duckdb(name) for name in expectation.columns]
     # A column of the key may be called so.
     times = "__times" if "times" in {name.casefold() for name in expectation.columns} else "times"
@@ -160,7 +160,7 @@ def _unique(checked: Checked, expectation: Unique) -> Result:
     )
 
 
-def _referential(checked: Checked, expectation: Referential) -> Result:
+def _referential(checked: TableUnderCheck, expectation: Referential) -> Result:
     other = open_table(checked.lake, expectation.table)
     others = expectation.other_columns or expectation.columns
     known = [field.name for field in other.schema().fields]
@@ -197,7 +197,7 @@ def _referential(checked: Checked, expectation: Referential) -> Result:
     )
 
 
-def _fresh(checked: Checked, expectation: Fresh) -> Result:
+def _fresh(checked: TableUnderCheck, expectation: Fresh) -> Result:
     column = checked.time_of(expectation)
     # Heartbeats are no events, and have no sequence number.
     beside = INGEST_SEQ if HEARTBEAT in checked.names else None
@@ -218,7 +218,7 @@ def _fresh(checked: Checked, expectation: Fresh) -> Result:
     )
 
 
-def _newest_scanned(checked: Checked, column: str) -> Any:
+def _newest_scanned(checked: TableUnderCheck, column: str) -> Any:
     rows = checked.opened.to_pyarrow_dataset().scanner(columns=[column], filter=_events(checked.names)).to_reader()
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -226,7 +226,7 @@ def _newest_scanned(checked: Checked, column: str) -> Any:
         return _row(connection, f"SELECT max({in_duckdb(column)}) FROM times")[0]
 
 
-def _volume(checked: Checked, expectation: Volume) -> Result:
+def _volume(checked: TableUnderCheck, expectation: Volume) -> Result:
     column = checked.time_of(expectation)
     per_us = expectation.per // timedelta(microseconds=1)
     last = _newest_scanned(checked, column)
@@ -256,7 +256,7 @@ def _volume(checked: Checked, expectation: Volume) -> Result:
     return Result(expectation.name, expectation.severity, holds, said)
 
 
-def _counts(checked: Checked, column: str, per_us: int, first: int, last: int) -> dict[int, int]:
+def _counts(checked: TableUnderCheck, column: str, per_us: int, first: int, last: int) -> dict[int, int]:
     """Interval -> rows in it, of a range of intervals."""
     begin, end = (_EPOCH + timedelta(microseconds=number * per_us) for number in (first, last + 1))
     kind = pa.timestamp("us", "UTC")
@@ -275,7 +275,7 @@ def _counts(checked: Checked, column: str, per_us: int, first: int, last: int) -
     return {int(number): int(count) for number, count in found}
 
 
-def _conservation(checked: Checked, expectation: Conservation) -> Result:
+def _conservation(checked: TableUnderCheck, expectation: Conservation) -> Result:
     definition = checked.suite.definition
     epoch = current_epoch(checked.lake, definition.name)
     if epoch is None:
@@ -288,7 +288,7 @@ def _conservation(checked: Checked, expectation: Conservation) -> Result:
     return Result(expectation.name, expectation.severity, not wrong, said)
 
 
-def _custom_sql(checked: Checked, expectation: CustomSql) -> Result:
+def _custom_sql(checked: TableUnderCheck, expectation: CustomSql) -> Result:
     sql = _without_end(expectation.sql)
     tables = _columns_of(checked, tables_read(sql))
     try:
@@ -312,7 +312,7 @@ def _custom_sql(checked: Checked, expectation: CustomSql) -> Result:
     return Result(expectation.name, expectation.severity, not count, said, int(str(count)), None, samples)
 
 
-def _columns_of(checked: Checked, names: Collection[str]) -> dict[str, TableColumns]:
+def _columns_of(checked: TableUnderCheck, names: Collection[str]) -> dict[str, TableColumns]:
     """The columns of the tables that a query names, as it sees them."""
     found = {}
     for table in table_folders(checked.lake):
@@ -343,7 +343,7 @@ def _without_end(sql: str) -> str:
 class _whole:
     """Columns of a whole table as a table of DuckDB, for a while."""
 
-    def __init__(self, checked: Checked, name: str, opened: DeltaTable, columns: Iterable[str]) -> None:
+    def __init__(self, checked: TableUnderCheck, name: str, opened: DeltaTable, columns: Iterable[str]) -> None:
         self._connection, self._name = checked.held.connection, name
         names = [field.name for field in opened.schema().fields]
         self._rows = opened.to_pyarrow_dataset().scanner(columns=list(columns), filter=_events(names)).to_reader()

@@ -31,7 +31,7 @@ _KINDS = ("inserted", "updated", "deleted")
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangeCount:
     """By how much a table has changed.
 
     Attributes:
@@ -62,7 +62,7 @@ def revise(
     entry: LedgerEntry,
     *,
     whole: Range | None = None,
-) -> Changed:
+) -> ChangeCount:
     """Commits a difference, in one version of a table; where there is none and nothing else is to be said, nothing.
 
     What other programs had changed in a range that was computed whole is booked with it, also where nothing differs.
@@ -102,7 +102,7 @@ def _commit(
     base: int,
     revision: Revision,
     entry: LedgerEntry,
-) -> Changed:
+) -> ChangeCount:
     operator = target.operator
     placed = first_of(operator.recomputation.placed_by, in_spark)
     counted = kept.agg(
@@ -112,7 +112,7 @@ def _commit(
         F.expr(f"max(unix_micros({placed}))").alias("high"),
     ).collect()[0]
     inserted, updated, deleted, grown = (int(counted[name]) for name in (*_KINDS, "grown"))
-    changed = Changed(inserted, updated, deleted, grown, base)
+    changed = ChangeCount(inserted, updated, deleted, grown, base)
     of_groups = table.name == operator.output.groups.name
     # Events are marked as counted only after a revision that comes behind the one which took them out; that may have
     # been interrupted.
@@ -151,7 +151,7 @@ def _commit(
         raise LedgerError(
             f"table {table.name}: {revision.run} of `{target.name}` was committed, but no version has it."
         )
-    return _noted(target, table.name, commit_id, Changed(inserted, updated, deleted, grown, version))
+    return _noted(target, table.name, commit_id, ChangeCount(inserted, updated, deleted, grown, version))
 
 
 def _revise(target: Target, table: TableRef, kept: DataFrame, count: int, between_us: tuple[int, int]) -> Revise:
@@ -167,12 +167,12 @@ def _revise(target: Target, table: TableRef, kept: DataFrame, count: int, betwee
     )
 
 
-def _noted(target: Target, table: str, commit_id: CommitId, changed: Changed) -> Changed:
+def _noted(target: Target, table: str, commit_id: CommitId, changed: ChangeCount) -> ChangeCount:
     target.basis = target.basis.after(table, commit_id.number)
     return changed
 
 
-def _completed(entry: LedgerEntry, changed: Changed) -> LedgerEntry:
+def _completed(entry: LedgerEntry, changed: ChangeCount) -> LedgerEntry:
     """The entry, with what this commit changes beside what others had changed in its range."""
     terms: Mapping[str, int] = {"rows": changed.inserted - changed.deleted, "pairs_revised": changed.grown}
     return entry.with_terms(**{name: entry[name] + count for name, count in terms.items()})
@@ -193,7 +193,7 @@ def _found(target: Target, table: str, revision: Revision, before: int) -> int |
 
 
 @dataclass(frozen=True)
-class Done:
+class RevisionOutcome:
     """What a slice, or a repair, has changed.
 
     Attributes:
@@ -204,7 +204,7 @@ class Done:
         seconds: that it took.
     """
 
-    changed: Changed
+    changed: ChangeCount
     settled: int = 0
     unsettled: int = 0
     replayed: int = 0

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting.foreign import Booked, ForeignChange, book, foreign_changes
+from spark_jobs.lake.accounting.foreign import Correction, ForeignChange, book, foreign_changes
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.ledger_table import takes_rows_away
 from spark_jobs.lake.accounting.settling import LateEvents, late_rows, replayed_rows, settle
@@ -219,7 +219,7 @@ class Target:
         """What other programs have changed, in words."""
         return tuple(each.describe() for changes in self.foreign.values() for each in changes)
 
-    def put_right(self, table: str, begin_us: int, end_us: int) -> Booked:
+    def put_right(self, table: str, begin_us: int, end_us: int) -> Correction:
         """Takes it that a range of a table has what the events give, whatever other programs had changed there.
 
         A table that has rows twice does not.

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.control import orders
 from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.launchers import Launched, Launcher, LocalProcess, Task, driver_arguments
+from spark_jobs.control.launchers import Launcher, LocalProcess, StartedTask, Task, driver_arguments
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.control.supervisor import Supervisor
 from spark_jobs.lake import Lake
@@ -41,9 +41,9 @@ class WatchedLauncher:
     def __init__(self, launcher: Launcher | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._launcher = launcher or LocalProcess()
         self._environment = dict(environment or {})
-        self.launched: list[Launched] = []
+        self.launched: list[StartedTask] = []
 
-    def launch(self, task: Task) -> Launched:
+    def launch(self, task: Task) -> StartedTask:
         merged = {**task.environment, **self._environment, "TIDEMARK_METRICS_PORT": "0"}
         found = self._launcher.launch(Task(task.name, task.arguments, task.log, merged))
         self.launched.append(found)
@@ -150,7 +150,7 @@ def results(lake: Lake, readers: Sequence[Pipeline] = READERS) -> dict[str, Any]
     }
 
 
-def deploy(lake: Lake, definitions: Sequence[Definition] = READERS) -> tuple[orders.Ordered, ...]:
+def deploy(lake: Lake, definitions: Sequence[Definition] = READERS) -> tuple[orders.OrderOutcome, ...]:
     """Orders that the readers run."""
     return deploying.deploy(lake, definitions)
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.control import health, orders, reconcile, terms
 from spark_jobs.control import supervisor as control_supervisor
 from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
-from spark_jobs.control.launchers import Launched, LocalProcess, Task
+from spark_jobs.control.launchers import LocalProcess, StartedTask, Task
 from spark_jobs.control.monitor import Report, look, mark_reported
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.control.supervisor import Supervisor
@@ -36,7 +36,7 @@ NAMES = sorted(reader.name for reader in TWO)
 BROKEN = pipelines.shop_totals.model_copy(update={"name": "broken", "sink": Sink("gold.broken", mode="update")})
 
 
-def java_of(launched: Launched) -> psutil.Process:
+def java_of(launched: StartedTask) -> psutil.Process:
     (java,) = [p for p in psutil.Process(launched.process.pid).children(recursive=True) if p.name() == "java"]
     return java
 
@@ -205,7 +205,7 @@ class FifthInEarnest(LocalProcess):
         super().__init__()
         self._others, self._count = LocalProcess((sys.executable, "-c", "raise SystemExit(1)")), 0
 
-    def launch(self, task: Task) -> Launched:
+    def launch(self, task: Task) -> StartedTask:
         self._count += 1
         return super().launch(task) if self._count == 5 else self._others.launch(task)
 

@@ -27,6 +27,7 @@ from spark_jobs.operations.backfill import plan as backfill_plan
 from spark_jobs.operations.backfill.plan import Slice, plan_backfill
 from spark_jobs.recompute import target as recomputed
 from spark_jobs.recompute.differences import TableComparison
+from spark_jobs.recompute.revising import RevisionOutcome
 from tests.support import lakes
 from tests.support.clicks import (
     BEGIN,
@@ -342,7 +343,7 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
     target, plan = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))
     assert len(plan.slices) > 2
 
-    def stop(part: Slice, done: backfill.Done | None) -> None:
+    def stop(part: Slice, done: RevisionOutcome | None) -> None:
         if done is not None and part.number == 0:
             raise KeyboardInterrupt
 

@@ -25,7 +25,7 @@ from spark_jobs.operations.repair import execute as repair
 from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.operations.replay.lookup import execute
 from spark_jobs.operations.replay.lookup_plan import plan_lookup
-from spark_jobs.operations.replay.outcome import LookedUp
+from spark_jobs.operations.replay.outcome import LookupOutcome
 from spark_jobs.recompute.ranges import EPOCH
 from spark_jobs.spec import (
     Aggregate,
@@ -157,7 +157,7 @@ def streamed(once: Callable[[str], Lake], tmp_path: Path) -> Streamed:
     return copied
 
 
-def replay(spark: SparkSession, lake: Lake, definition: Pipeline) -> LookedUp:
+def replay(spark: SparkSession, lake: Lake, definition: Pipeline) -> LookupOutcome:
     plan = plan_lookup(lake, definition, Selection())
     assert plan.nothing_to_do is None
     done = execute(spark, plan, by="ada", comment="x is milk")
@@ -224,7 +224,7 @@ def sound(spark: SparkSession, lake: Lake, definition: Pipeline) -> bool:
 @pytest.fixture(scope="module")
 def twice(
     spark: SparkSession, once: Callable[[str], Lake], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Lake, list[LookedUp]]:
+) -> tuple[Lake, list[LookupOutcome]]:
     """A lake in which two replays by one plan, and a repair, have followed the stateless stream; never changed."""
     definition, folder = pipeline("stateless"), tmp_path_factory.mktemp("twice") / "lake"
     shutil.copytree(once("stateless").uri, folder)
@@ -238,7 +238,7 @@ def twice(
 
 
 def test_without_windows_each_event_is_in_the_result_once(
-    spark: SparkSession, twice: tuple[Lake, list[LookedUp]]
+    spark: SparkSession, twice: tuple[Lake, list[LookupOutcome]]
 ) -> None:
     (lake, (done, _)), definition = twice, pipeline("stateless")
     assert (done.replayed, done.kept, done.open) == (6, 2, 0)
@@ -250,7 +250,7 @@ def test_without_windows_each_event_is_in_the_result_once(
     assert sound(spark, lake, definition)
 
 
-def test_two_replays_of_the_same_rows_mark_each_once(twice: tuple[Lake, list[LookedUp]]) -> None:
+def test_two_replays_of_the_same_rows_mark_each_once(twice: tuple[Lake, list[LookupOutcome]]) -> None:
     lake, replays = twice
     assert [done.replayed for done in replays] == [6, 0]
     assert len(lakes.rows(lake, "gold.by_category")) == 12
@@ -260,11 +260,11 @@ def test_two_replays_of_the_same_rows_mark_each_once(twice: tuple[Lake, list[Loo
 @pytest.fixture(scope="module")
 def replayed_once(
     spark: SparkSession, once: Callable[[str], Lake], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[Lake, LookedUp]]:
+) -> Callable[[str], tuple[Lake, LookupOutcome]]:
     """The lakes of `once`, in which a replay and a repair have followed; copied, never changed."""
 
     @cache
-    def made(kind: str) -> tuple[Lake, LookedUp]:
+    def made(kind: str) -> tuple[Lake, LookupOutcome]:
         folder = tmp_path_factory.mktemp(kind) / "replayed"
         shutil.copytree(once(kind).uri, folder)
         lake = Lake(str(folder))
@@ -273,14 +273,14 @@ def replayed_once(
     return made
 
 
-Replayed = Callable[[str], tuple[Lake, LookedUp]]
+Replayed = Callable[[str], tuple[Lake, LookupOutcome]]
 
 
 @pytest.fixture
 def replayed(replayed_once: Replayed, tmp_path: Path) -> Replayed:
     """Gives a lake of the test's own after a replay, and what the replay did."""
 
-    def copied(kind: str) -> tuple[Lake, LookedUp]:
+    def copied(kind: str) -> tuple[Lake, LookupOutcome]:
         lake, done = replayed_once(kind)
         shutil.copytree(lake.uri, tmp_path / "replayed")
         return Lake(str(tmp_path / "replayed")), done

@@ -19,7 +19,7 @@ from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.audit.execute import recount
 from spark_jobs.operations.audit.plan import Audit, look, plan_recount
 from spark_jobs.operations.maintain.execute import Maintenance
-from spark_jobs.operations.maintain.plan import Maintained, Pace
+from spark_jobs.operations.maintain.plan import MaintenanceOutcome, Pace
 from spark_jobs.spec import Pipeline
 from tests.support import lakes
 from tests.support.clicks import (
@@ -38,7 +38,7 @@ from tests.support.clicks import (
 )
 
 
-def maintain(lake: Lake) -> dict[str, Maintained]:
+def maintain(lake: Lake) -> dict[str, MaintenanceOutcome]:
     """As months later, and with less to keep."""
     hour = timedelta(hours=1)
     pace = Pace(now=datetime.now(UTC) + 48 * hour, quiet=timedelta(0), in_flight=hour, fewest_commits=2, fewest_files=2)

@@ -20,7 +20,7 @@ from spark_jobs.operations.audit.execute import recount
 from spark_jobs.operations.audit.plan import Audit, look, plan_recount
 from spark_jobs.operations.audit.text import audit_text
 from spark_jobs.quality.added import added
-from spark_jobs.quality.frames import Streamed
+from spark_jobs.quality.frames import SparkRows
 from spark_jobs.quality.suites import RowCheck
 from spark_jobs.spec import (
     Aggregate,
@@ -370,7 +370,7 @@ def test_spark_checks_rules_on_such_columns(spark: SparkSession, lake: Lake, nam
     opened = open_table(lake, "bronze.clicks")
     new = added(lake, "bronze.clicks", opened, None, revised=False, watermark=None)
     rules = [RowCheck(NotNull(names["k"]), "fail"), RowCheck(Between(names["v"], min=2), "fail")]
-    rows = Streamed(spark, lake, "bronze.clicks", new)
+    rows = SparkRows(spark, lake, "bronze.clicks", new)
     plain = lakes.rows(lake, "bronze.clicks")
     few = sum(row[names["v"]] < 2 for row in plain)
     assert rows.broken(rules) == [sum(row[names["k"]] is None for row in plain), few]

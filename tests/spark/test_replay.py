@@ -23,7 +23,7 @@ from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.tables.decisions import decisions_of
 from spark_jobs.lake.tables.quarantine import Selection
 from spark_jobs.operations.replay.execute import ReplayRun, begin
-from spark_jobs.operations.replay.outcome import Done
+from spark_jobs.operations.replay.outcome import ReplayOutcome
 from spark_jobs.operations.replay.plan import plan_replay
 from spark_jobs.spec import (
     Aggregate,
@@ -93,7 +93,7 @@ def ingest(
         raise
 
 
-def replay(spark: SparkSession, lake: Lake, definition: Ingest, **more: Any) -> Done:
+def replay(spark: SparkSession, lake: Lake, definition: Ingest, **more: Any) -> ReplayOutcome:
     plan = plan_replay(lake, definition, more.pop("selection", Selection()))
     noted = begin(lake, plan, by="ada", comment="the rule was wrong", slice_rows=more.pop("slice_rows", 300))
     return ReplayRun(spark, lake, plan.ingest, noted, **more).execute()
@@ -235,11 +235,11 @@ def test_a_batch_that_a_replay_overtakes_takes_other_numbers(
     now = an_ingest(landing, AS_MEANT)
     write(landing, "second", [event(4), event(5, units=-1), event(6)])
     write(landing, "third", [event(7)])
-    replayed: list[Done] = []
+    replayed: list[ReplayOutcome] = []
 
     def overtake() -> None:
         if not replayed:
-            replayed.append(Done("", 0, {}, {}, {}, None, 0))
+            replayed.append(ReplayOutcome("", 0, {}, {}, {}, None, 0))
             replayed[0] = replay(spark, lake, now)
 
     append = small.append

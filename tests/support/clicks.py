@@ -22,6 +22,7 @@ from spark_jobs.operations.audit.plan import Audit, look, plan_recount
 from spark_jobs.operations.backfill import execute as backfill
 from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.operations.repair import execute as repair
+from spark_jobs.recompute.revising import RevisionOutcome
 from spark_jobs.spec import (
     Aggregate,
     Hopping,
@@ -134,7 +135,7 @@ def closed_ms(lake: Lake, definition: Pipeline) -> int:
     return lakes.ledger(lake, definition)[-1][1].watermark_ms
 
 
-def run_backfill(spark: SparkSession, lake: Lake, definition: Pipeline, **options: Any) -> list[backfill.Done]:
+def run_backfill(spark: SparkSession, lake: Lake, definition: Pipeline, **options: Any) -> list[RevisionOutcome]:
     target, plan = plan_backfill(lake, definition, options.pop("begin", BEGIN), options.pop("end", END), **options)
     return backfill.execute(spark, target, plan)
 
@@ -156,7 +157,7 @@ def backfill_in_parts(
         run_backfill(spark, lake, definition, begin=begin, end=end)
 
 
-def run_repair(spark: SparkSession, lake: Lake, definition: Pipeline) -> backfill.Done | None:
+def run_repair(spark: SparkSession, lake: Lake, definition: Pipeline) -> RevisionOutcome | None:
     target, plan = repair.plan_repair(lake, definition)
     return None if plan.nothing_to_do else repair.execute(spark, target, plan)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_jobs.control.deployment import execute, plan
-from spark_jobs.control.orders import Ordered
+from spark_jobs.control.orders import OrderOutcome
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Definition
 
 
-def deploy(lake: Lake, definitions: Iterable[Definition], *, by: str = "a test") -> tuple[Ordered, ...]:
+def deploy(lake: Lake, definitions: Iterable[Definition], *, by: str = "a test") -> tuple[OrderOutcome, ...]:
     """Orders that pipelines run."""
     return execute(lake, plan(lake, definitions), by=by)

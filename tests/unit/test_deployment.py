@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli import app
 from spark_jobs.control import deployment, orders, status
-from spark_jobs.control.deployment import Action, Found, Plan, StalePlanError, Step, decide, execute, plan
+from spark_jobs.control.deployment import Action, DeploymentContext, Plan, StalePlanError, Step, decide, execute, plan
 from spark_jobs.control.deployment_text import as_text
 from spark_jobs.control.orders import Desired, Order
 from spark_jobs.lake import Lake
@@ -46,9 +46,9 @@ def epoch(definition: Definition = SALES, number: int = 2) -> Epoch:
     return Epoch(pipeline=definition.name, number=number, definition=definition.to_json(), begun_at=AT)
 
 
-def found(*known: tuple[str, Order], begun: Epoch | None = None, failed: int = 0, taken: str = "") -> Found:
+def found(*known: tuple[str, Order], begun: Epoch | None = None, failed: int = 0, taken: str = "") -> DeploymentContext:
     """What a lake knows of `hourly_sales`, by job."""
-    return Found(
+    return DeploymentContext(
         {job: Desired(job=job, pipelines={SALES.name: each}) for job, each in known},
         {SALES.name: begun} if begun else {},
         {SALES.name: failed} if failed else {},
@@ -62,7 +62,7 @@ def a_step(action: Action, why: str, **fields: Any) -> Step:
 
 class TestWhatBecomesOfAPipeline:
     def test_what_was_never_deployed_starts(self) -> None:
-        assert decide(SALES, Found()) == a_step(Action.START, "for the first time", generation=1)
+        assert decide(SALES, DeploymentContext()) == a_step(Action.START, "for the first time", generation=1)
 
     def test_what_runs_so_already_is_unchanged(self) -> None:
         expected = a_step(Action.UNCHANGED, "already runs this way", generation=3)
@@ -301,7 +301,7 @@ class TestAStalePlan:
         planned = plan(lake, [a_pipeline(trigger_interval="10 seconds")])
         look = deployment.look
 
-        def late(lake: Lake, definitions: Iterable[Definition]) -> Found:
+        def late(lake: Lake, definitions: Iterable[Definition]) -> DeploymentContext:
             seen = look(lake, definitions)
             stops(lake)
             return seen

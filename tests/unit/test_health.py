@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark_jobs.control.health import Seen, Taken, examine, summary
+from spark_jobs.control.health import ColumnUsage, PipelineState, examine, summary
 from spark_jobs.control.orders import Order
 from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.status import End, Status
@@ -49,7 +49,7 @@ def seen(*, alerts=None, pipeline=None, figures=None, status=None, pulse=None, o
         "ordered_at": EVER,
         "ordered_by": "a test",
     }
-    return Seen(
+    return PipelineState(
         now=NOW,
         definition=definition,
         order=Order(**(wanted | (order or {}))),
@@ -115,19 +115,21 @@ def test_a_share_of_a_handful_of_events_says_nothing():
 
 
 def test_fields_that_no_column_takes_are_told_by_name():
-    found = replace(seen(), taken_by_columns=Taken(events=900, searched=200, unknown=21, fields=("price", "note")))
+    found = replace(
+        seen(), taken_by_columns=ColumnUsage(events=900, searched=200, unknown=21, fields=("price", "note"))
+    )
     (breach,) = examine(found)
     assert breach.kind == "unknown-fields"
     assert "21 of 200 events" in breach.what
     assert "(price, note)" in breach.what
-    at_the_limit = Taken(events=900, searched=200, unknown=20, fields=("note",))
+    at_the_limit = ColumnUsage(events=900, searched=200, unknown=20, fields=("note",))
     assert kinds(replace(found, taken_by_columns=at_the_limit)) == []
     off = seen(alerts=Alerts(max_unknown_share=None))
     assert kinds(replace(off, taken_by_columns=found.taken_by_columns)) == []
 
 
 def test_columns_that_are_suddenly_null_are_told_by_name():
-    found = replace(seen(), taken_by_columns=Taken(events=100, nulls={"price": 100, "drink": 99, "note": 3}))
+    found = replace(seen(), taken_by_columns=ColumnUsage(events=100, nulls={"price": 100, "drink": 99, "note": 3}))
     (breach,) = examine(found)
     assert breach.kind == "null-share"
     assert "price in 100 of 100 events" in breach.what
@@ -137,7 +139,7 @@ def test_columns_that_are_suddenly_null_are_told_by_name():
 
 
 def test_a_handful_of_events_tells_nothing_of_fields_and_columns():
-    few = Taken(events=99, searched=99, unknown=99, fields=("a",), nulls={"price": 99})
+    few = ColumnUsage(events=99, searched=99, unknown=99, fields=("a",), nulls={"price": 99})
     assert kinds(replace(seen(), taken_by_columns=few)) == []
 
 

@@ -259,7 +259,7 @@ class TestWhatIsNew:
         assert (nothing.rows, nothing.results, nothing.left_out) == (0, (), (self.RULE.name,))
         write(lake, "gold.hourly_sales", sales(("c", 1)))
         found = looked(lake, definition)
-        assert (found.rows, found.broken, found.since, found.upto.version) == (1, (), quality.Mark(0), 1)
+        assert (found.rows, found.broken, found.since, found.upto.version) == (1, (), quality.CheckPosition(0), 1)
         assert looked(lake, definition, all_rows=True).results[0].unexpected_count == 1
 
     def test_what_a_compaction_wrote_again_is_not_new(self, lake):

@@ -2,14 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.control.reconcile import BUDGET, DRAIN, HUNG_S, Seen, decide
+from spark_jobs.control.reconcile import BUDGET, DRAIN, HUNG_S, JobState, decide
 from spark_jobs.control.status import Status
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def seen(**changes):
-    return Seen(**({"now": NOW, "order": 1, "wanted": True, "alive": False} | changes))
+    return JobState(**({"now": NOW, "order": 1, "wanted": True, "alive": False} | changes))
 
 
 def status(state, **changes):

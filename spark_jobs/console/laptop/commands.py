@@ -32,7 +32,7 @@ from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control import awaiting, orders, pulse, terms
 from spark_jobs.control.deployment import deploy_again
 from spark_jobs.control.launchers import driver_arguments, is_driver, kill_group, terminate
-from spark_jobs.control.orders import Ordered
+from spark_jobs.control.orders import OrderOutcome
 from spark_jobs.control.pulse import Pulse
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
@@ -321,7 +321,7 @@ def _deploy(out: Console, err: Console, lake: Lake, api: Airflow) -> int:
         out.print(f"Given up before, and ordered again: {', '.join(each.pipeline for each in again)}.", highlight=False)
         desired = orders.all_desired(lake)
     wanted = [
-        Ordered(job=job, pipeline=name, generation=order.generation, changed=False)
+        OrderOutcome(job=job, pipeline=name, generation=order.generation, changed=False)
         for job, now in desired.items()
         for name, order in now.running.items()
     ]

@@ -112,7 +112,7 @@ class ForeignChange:
 
 
 @dataclass(frozen=True)
-class Booked:
+class Correction:
     """What a backfill of a range has put right.
 
     Attributes:
@@ -124,7 +124,7 @@ class Booked:
     terms: Mapping[str, int]
 
 
-def book(changes: Iterable[ForeignChange], begin_us: int, end_us: int) -> tuple[Booked, list[ForeignChange]]:
+def book(changes: Iterable[ForeignChange], begin_us: int, end_us: int) -> tuple[Correction, list[ForeignChange]]:
     """What is put right of changes where a range has what the events give, and what is left of them.
 
     What cannot be counted is left, and so is what is there twice: a backfill does not take one of two rows away.
@@ -141,7 +141,7 @@ def book(changes: Iterable[ForeignChange], begin_us: int, end_us: int) -> tuple[
         for term, count in inside.terms.items():
             terms[term] += count
         left += [] if rest.is_settled else [rest]
-    return Booked(versions, dict(terms)), left
+    return Correction(versions, dict(terms)), left
 
 
 def foreign_changes(lake: Lake, table: str, operator: Operator, pipeline: str, epoch: int) -> Iterator[ForeignChange]:

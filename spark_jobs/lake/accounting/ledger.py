@@ -145,7 +145,7 @@ _SHOWN = 100
 """So many things that do not agree are kept in words; more are counted."""
 
 
-class Checked(Persisted):
+class LedgerSums(Persisted):
     """The ledger of one epoch up to a batch: its sums, and what does not agree.
 
     It is kept from one look to the next, so that a look costs what is new.
@@ -213,9 +213,9 @@ def discrepancies(
         from_the_start: whether the first entry is that of the first batch; what is open is known only then.
     """
     if from_the_start or not entries:
-        return Checked().plus(entries, tuple(equations)).discrepancies
+        return LedgerSums().plus(entries, tuple(equations)).discrepancies
     first, entry = entries[0]
-    before = Checked(next_batch=first, watermark_ms=entry.late_watermark_ms)
+    before = LedgerSums(next_batch=first, watermark_ms=entry.late_watermark_ms)
     return before.plus(entries, tuple(each for each in equations if each.open is None)).discrepancies
 
 

@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from obstore.exceptions import BaseError
 from pydantic import ValidationError
 
-from spark_jobs.lake.accounting.ledger import Checked, LedgerEntry
+from spark_jobs.lake.accounting.ledger import LedgerEntry, LedgerSums
 from spark_jobs.lake.accounting.ledger_table import (
     BATCH,
     HEARTBEAT,
@@ -206,11 +206,11 @@ def _sums(
             continue
         known = kept.sums(pipeline, epoch)
         if known is not None:
-            before = Checked.model_validate_json(known[1])
+            before = LedgerSums.model_validate_json(known[1])
         else:
             # The first sums of the epoch: of all entries before these commits.
             earlier = ledger_rows(lake, table, pipeline, epoch) if kept.below else []
-            before = Checked().plus([each for each in earlier if each[0] < min(found)], equations)
+            before = LedgerSums().plus([each for each in earlier if each[0] < min(found)], equations)
         new = [(batch_id, entry) for batch_id, entry in sorted(found.items()) if batch_id >= before.next_batch]
         sums = before.plus(new, equations)
         yield {

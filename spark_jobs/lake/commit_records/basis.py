@@ -44,7 +44,7 @@ class SupersededError(Exception):
         self.run = run
 
 
-class Seen(BaseModel):
+class TableState(BaseModel):
     """A table as a plan has found it.
 
     Attributes:
@@ -75,7 +75,7 @@ class Basis(BaseModel):
 
     pipeline: str
     epoch: int
-    tables: Mapping[str, Seen]
+    tables: Mapping[str, TableState]
 
     @classmethod
     def of(cls, lake: Lake, pipeline: str, epoch: int, tables: Iterable[str]) -> Self:
@@ -93,7 +93,7 @@ class Basis(BaseModel):
                 opened = open_table(lake, table)
             except MissingTableError:
                 continue
-            found[table] = Seen(
+            found[table] = TableState(
                 id=str(opened.metadata().id),
                 revisions=opened.transaction_version(revisions_id(pipeline, table, epoch)),
                 epochs=opened.transaction_version(epochs_id(pipeline, table)),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import obstore
 from obstore.exceptions import NotFoundError
 
-from spark_jobs.lake.accounting.ledger import Checked, LedgerEntry, Totals
+from spark_jobs.lake.accounting.ledger import LedgerEntry, LedgerSums, Totals
 from spark_jobs.lake.accounting.ledger_table import (
     BATCH,
     HEARTBEAT,
@@ -189,13 +189,13 @@ class EpochLedger:
         rows: batch number and entry, in order of batches: the newest, or all.
     """
 
-    checked: Checked
+    checked: LedgerSums
     rows: Sequence[tuple[int, LedgerEntry]]
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, LedgerEntry]], equations: Sequence[Equation]) -> "EpochLedger":
         """From all entries of the epoch."""
-        return cls(Checked().plus(rows, equations), rows)
+        return cls(LedgerSums().plus(rows, equations), rows)
 
     @property
     def totals(self) -> Totals:
@@ -220,7 +220,7 @@ def epoch_ledger(
     sums = kept.sums(pipeline, epoch)
     if sums is None:
         return EpochLedger.of(ledger_rows(lake, table, pipeline, epoch), equations)
-    upto, checked = sums[0], Checked.model_validate_json(sums[1])
+    upto, checked = sums[0], LedgerSums.model_validate_json(sums[1])
     tail = _entries(_in_log(lake, table, range(upto + 1, latest_version(lake, table) + 1)), pipeline, epoch)
     # A batch has one entry; of another one of its number the first counts.
     rows = [(batch_id, entry) for batch_id, entry in sorted(tail.items()) if batch_id >= checked.next_batch]

@@ -75,7 +75,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Mark:
+class CheckPosition:
     """Up to where a table was checked.
 
     Attributes:
@@ -107,8 +107,8 @@ class Check:
     pipeline: str
     table: str
     checked_at: datetime
-    since: Mark | None
-    upto: Mark
+    since: CheckPosition | None
+    upto: CheckPosition
     range: str
     rows: int
     results: tuple[Result, ...]
@@ -147,7 +147,7 @@ def publish(lake: Lake, check: Check) -> None:
         append_rows(lake, TABLE, pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
-def last_mark(lake: Lake, pipeline: str, table: str) -> Mark | None:
+def last_mark(lake: Lake, pipeline: str, table: str) -> CheckPosition | None:
     """Up to where a table was checked; None: it never was."""
     found = _query(
         lake,
@@ -156,7 +156,7 @@ def last_mark(lake: Lake, pipeline: str, table: str) -> Mark | None:
         "ORDER BY checked_at DESC, to_version DESC LIMIT 1",
         {"pipeline": pipeline, "table": table},
     )
-    return Mark(found[0]["to_version"], found[0]["final_before"]) if found else None
+    return CheckPosition(found[0]["to_version"], found[0]["final_before"]) if found else None
 
 
 def newest_results(lake: Lake, pipeline: str, table: str) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ class Selection(BaseModel):
 
 
 @dataclass(frozen=True)
-class Counted:
+class ReasonCount:
     """The rows that were set aside for one reason.
 
     Attributes:
@@ -79,7 +79,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Selected:
+class ReplayScope:
     """What a replay would read of a quarantine.
 
     Attributes:
@@ -113,7 +113,7 @@ def table_of(definition: Definition) -> str:
     return table.name
 
 
-def counted(lake: Lake, definition: Definition, selection: Selection) -> list[Counted]:
+def counted(lake: Lake, definition: Definition, selection: Selection) -> list[ReasonCount]:
     """The rows of a quarantine by reason, the most frequent first.
 
     Raises:
@@ -129,7 +129,7 @@ def counted(lake: Lake, definition: Definition, selection: Selection) -> list[Co
         "ORDER BY rows DESC, reason",
         selection,
     )
-    return [Counted(**row) for row in rows]
+    return [ReasonCount(**row) for row in rows]
 
 
 def samples(
@@ -221,7 +221,7 @@ def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, sel
     return Waiting(opened.version(), row["rows"], row["first_batch"], row["unfinished"])
 
 
-def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, may_be_gone: bool = False) -> Selected:
+def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, may_be_gone: bool = False) -> ReplayScope:
     """What a replay of an ingest would read; nothing is written.
 
     Args:
@@ -259,7 +259,7 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, ma
             raise QuarantineError(
                 f"ingest `{ingest.name}`: rows with reason {reason!r} cannot be replayed: {whys}. Nothing was replayed."
             )
-    return Selected(version, reasons, left)
+    return ReplayScope(version, reasons, left)
 
 
 def why_not(ingest: Ingest, epoch: int | None) -> str:

@@ -21,7 +21,7 @@ from spark_jobs.operations.shape import Say
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.recompute.frames import Recompute
 from spark_jobs.recompute.ranges import EPOCH, Range
-from spark_jobs.recompute.revising import Changed, Done, revise
+from spark_jobs.recompute.revising import ChangeCount, RevisionOutcome, revise
 from spark_jobs.recompute.session_clusters import SessionClusters, starting_in
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec.durations import duration_ms
@@ -29,10 +29,12 @@ from spark_jobs.spec.durations import duration_ms
 _TRIES = 5
 """So often a slice is computed, while other runs revise the same rows."""
 
-Told = Callable[[Slice, "Done | None"], None]
+Told = Callable[[Slice, "RevisionOutcome | None"], None]
 
 
-def execute(spark: SparkSession, target: Target, plan: BackfillPlan, *, tell: Told = lambda *_: None) -> list[Done]:
+def execute(
+    spark: SparkSession, target: Target, plan: BackfillPlan, *, tell: Told = lambda *_: None
+) -> list[RevisionOutcome]:
     """Executes a plan, slice by slice; each slice changes each table in one commit, or not at all.
 
     What was committed before an interruption stays; the same backfill, run again, passes over it where nothing of it
@@ -54,10 +56,10 @@ def execute(spark: SparkSession, target: Target, plan: BackfillPlan, *, tell: To
     return done
 
 
-def _execute_beside_others(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slice) -> Done:
+def _execute_beside_others(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slice) -> RevisionOutcome:
     """Where another run has revised the results since the plan was made, it is computed from what is there now."""
 
-    def attempt(number: int) -> Done:
+    def attempt(number: int) -> RevisionOutcome:
         if not number:
             target.refuse_revised()
             return _execute(spark, target, plan, part)
@@ -80,7 +82,7 @@ def _execute_beside_others(spark: SparkSession, target: Target, plan: BackfillPl
     return until_not_superseded(attempt, f"{plan.run} of `{target.name}`", target.result)
 
 
-def until_not_superseded(attempt: Callable[[int], Done], who: str, table: str) -> Done:
+def until_not_superseded(attempt: Callable[[int], RevisionOutcome], who: str, table: str) -> RevisionOutcome:
     """Tries until no other run revises the same results meanwhile.
 
     Args:
@@ -103,7 +105,7 @@ def until_not_superseded(attempt: Callable[[int], Done], who: str, table: str) -
     )
 
 
-def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slice) -> Done:
+def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slice) -> RevisionOutcome:
     operator = target.operator
     began = time.time()
     clock_ms = round(began * 1000)
@@ -156,12 +158,12 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
         if clusters is not None:
             clusters.release()
     if marked is None:
-        return Done(changed, seconds=time.time() - began)
+        return RevisionOutcome(changed, seconds=time.time() - began)
     if counts_late:
         target.settle(marked, changed.version)
     count, replayed, seconds = marked.num_rows, replayed_of(marked), time.time() - began
     settled, unsettled = (count, 0) if counts_late else (0, count)
-    return Done(changed, settled, unsettled, replayed, seconds)
+    return RevisionOutcome(changed, settled, unsettled, replayed, seconds)
 
 
 def replayed_of(events: pa.Table) -> int:
@@ -195,7 +197,7 @@ def revise_tables(
     *,
     only: DataFrame | None = None,
     whole: Range | None = None,
-) -> Changed:
+) -> ChangeCount:
     """Puts right the groups of a live ranking, if there are, then the result.
 
     Args:
@@ -213,7 +215,7 @@ def revise_tables(
     believed = comparison.believing(computed, where, only=only).persist()
     try:
 
-        def put_right(table: TableRef, rows: DataFrame) -> Changed:
+        def put_right(table: TableRef, rows: DataFrame) -> ChangeCount:
             compute = partial(comparison.difference, table.name, rows, where, operator.output.row_keys, only=only)
             return revise(target, table, compute, revision.model_copy(update={"role": table.role}), entry, whole=whole)
 
@@ -233,7 +235,7 @@ def carry_out(spark: SparkSession, target: Target, plan: BackfillPlan, say: Say)
         What they have changed together.
     """
 
-    def tell(part: Slice, done: Done | None) -> None:
+    def tell(part: Slice, done: RevisionOutcome | None) -> None:
         if done is not None:
             where = f"slice {part.number + 1} of {len(plan.slices)}: " if len(plan.slices) > 1 else ""
             say(where + done_text(plan.table, done))
@@ -241,7 +243,7 @@ def carry_out(spark: SparkSession, target: Target, plan: BackfillPlan, say: Say)
     return report_of(plan.pipeline, plan.table, plan.watermark_ms, execute(spark, target, plan, tell=tell))
 
 
-def report_of(pipeline: str, table: str, watermark_ms: int, done: Sequence[Done]) -> BatchReport:
+def report_of(pipeline: str, table: str, watermark_ms: int, done: Sequence[RevisionOutcome]) -> BatchReport:
     """What slices, or a repair, have changed together."""
     return BatchReport(
         pipeline=pipeline,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from spark_jobs.operations.backfill.plan import BackfillPlan
 from spark_jobs.operations.words import counted, reads_text
 from spark_jobs.recompute.ranges import shown
-from spark_jobs.recompute.revising import Done
+from spark_jobs.recompute.revising import RevisionOutcome
 
 
 def backfill_text(plan: BackfillPlan) -> str:
@@ -35,7 +35,7 @@ def compared_text(plan: BackfillPlan, rows: int, windows: int | None) -> str:
     return f"replaces among {counted(rows, 'row')}{of} in {plan.table} those that differ; missing ones are added"
 
 
-def done_text(table: str, done: Done) -> str:
+def done_text(table: str, done: RevisionOutcome) -> str:
     """What has changed, in a line."""
     changed = done.changed
     if changed.rows:

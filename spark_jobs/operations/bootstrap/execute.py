@@ -31,7 +31,7 @@ from spark_jobs.operations.bootstrap.plan import BootstrapPlan
 from spark_jobs.operations.shape import Say
 from spark_jobs.operations.words import counted
 from spark_jobs.recompute.ranges import FIRST_US, Range, shown
-from spark_jobs.recompute.revising import Done
+from spark_jobs.recompute.revising import RevisionOutcome
 from spark_jobs.recompute.target import Target, column_of
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import duration_ms
@@ -66,7 +66,9 @@ class _Beginning(Target):
         """Events that bronze has lost before cost no result."""
 
 
-def compute_history(spark: SparkSession, lake: Lake, pipeline: Pipeline, *, tell: Told = lambda *_: None) -> list[Done]:
+def compute_history(
+    spark: SparkSession, lake: Lake, pipeline: Pipeline, *, tell: Told = lambda *_: None
+) -> list[RevisionOutcome]:
     """Computes the history of the current epoch, over just the events that its stream has read; idempotent.
 
     Args:
@@ -185,7 +187,7 @@ def finish(
         outcomes = driver.run_until_caught_up(close=False, stop=stop)
     if any(outcome.error is not None for outcome in outcomes.values()):
         return driver
-    history: list[Done] | None = driver.histories.get(pipeline.name)
+    history: list[RevisionOutcome] | None = driver.histories.get(pipeline.name)
     if history is None:
         say(f"{pipeline.name}: interrupted. To go on: tidemark bootstrap {pipeline.name}")
         return driver

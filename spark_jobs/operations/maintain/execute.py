@@ -32,7 +32,7 @@ from spark_jobs.lake.maintenance.retention import LogCut, cut_log, plan_cut, rem
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.files import missing_files
 from spark_jobs.lake.tables.opening import UNREADABLE, exists, file_statistics, open_table, row_count, table_names
-from spark_jobs.operations.maintain.plan import Maintained, Pace, TablePlan
+from spark_jobs.operations.maintain.plan import MaintenanceOutcome, Pace, TablePlan
 from spark_jobs.operations.maintain.text import done_text
 from spark_jobs.operations.shape import Say
 from spark_jobs.plan import logical as plan
@@ -180,19 +180,19 @@ class Maintenance:
             held_by=(cut.held_by.reader, cut.held_by.version) if cut.held_by else None,
         )
 
-    def execute(self, table: _Table) -> Maintained:
+    def execute(self, table: _Table) -> MaintenanceOutcome:
         """Does what is to be done to a table, step by step; each step leaves the table whole."""
         lake, name = self.lake, table.name
         if table.is_abandoned:
             objects, size = remove_aside(lake, name)
-            return Maintained(table=name, abandoned=objects, removed_bytes=size)
+            return MaintenanceOutcome(table=name, abandoned=objects, removed_bytes=size)
         try:
             opened = open_table(lake, name, to_write=True)
         except UnsupportedTableError as error:
-            return Maintained(table=name, problem=_reason(error, name))
+            return MaintenanceOutcome(table=name, problem=_reason(error, name))
         before = file_statistics(opened).num_rows
         if gone := missing_files(lake, name, opened):
-            return Maintained(
+            return MaintenanceOutcome(
                 table=name,
                 files_before=before,
                 files_after=before,
@@ -206,7 +206,7 @@ class Maintenance:
         removed_log = cut_log(lake, name, cut.below) if cut.commits else 0
         unnamed = unnamed_files(lake, name, keep=max(self.pace.in_flight, timedelta(0)), now=self.pace.clock)
         remove_files(lake, dict(unnamed))
-        return Maintained(
+        return MaintenanceOutcome(
             table=name,
             to_ledger=to_ledger,
             files_before=before,
@@ -269,7 +269,7 @@ def _count(lake: Lake, table: str, older: tuple[str, datetime]) -> int:
     return int(found[0]) if found else 0
 
 
-def carry_out(maintenance: Maintenance, names: Sequence[str], say: Say) -> list[Maintained]:
+def carry_out(maintenance: Maintenance, names: Sequence[str], say: Say) -> list[MaintenanceOutcome]:
     """Maintains tables, one after the other; what goes wrong with one leaves the others to be maintained.
 
     Args:
@@ -282,7 +282,7 @@ def carry_out(maintenance: Maintenance, names: Sequence[str], say: Say) -> list[
         try:
             done = maintenance.execute(table)
         except (*UNREADABLE, BaseError, TidemarkError) as error:
-            done = Maintained(table=table.name, problem=f"failed: {first_line(error)}")
+            done = MaintenanceOutcome(table=table.name, problem=f"failed: {first_line(error)}")
         found.append(done)
         say(done_text(done))
     return found

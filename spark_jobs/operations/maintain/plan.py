@@ -84,7 +84,7 @@ def held_back(plans: Sequence[TablePlan]) -> Mapping[str, tuple[str, int]]:
     return {each.table: each.held_by for each in plans if each.held_by is not None}
 
 
-class Maintained(BaseModel):
+class MaintenanceOutcome(BaseModel):
     """What was done to a table.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from spark_jobs.operations.maintain.plan import Maintained, TablePlan
+from spark_jobs.operations.maintain.plan import MaintenanceOutcome, TablePlan
 
 
 def plan_text(plan: TablePlan) -> str:
@@ -28,7 +28,7 @@ def plan_text(plan: TablePlan) -> str:
     return _lines(plan.table, parts or ["nothing to do"], plan.held_by)
 
 
-def done_text(done: Maintained) -> str:
+def done_text(done: MaintenanceOutcome) -> str:
     """What was done to a table, in a line or two."""
     parts = []
     if done.abandoned:

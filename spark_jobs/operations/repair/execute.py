@@ -18,30 +18,30 @@ from spark_jobs.operations.shape import Say
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.recompute.frames import Recompute
 from spark_jobs.recompute.ranges import Range
-from spark_jobs.recompute.revising import Changed, Done
+from spark_jobs.recompute.revising import ChangeCount, RevisionOutcome
 from spark_jobs.recompute.session_clusters import holding
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec.names import first_of, in_spark
 
 
-def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
+def execute(spark: SparkSession, target: Target, plan: RepairPlan) -> RevisionOutcome:
     """Executes a repair: the results change in one commit, then the late events are marked.
 
     Where another run has revised the results since the plan was made, it is planned again.
     """
 
-    def attempt(number: int) -> Done:
+    def attempt(number: int) -> RevisionOutcome:
         if not number:
             return _execute(spark, target, plan)
         now, again = plan_repair(target.lake, target.pipeline, force=target.force)
         if again.nothing_to_do:
-            return Done(Changed(0, 0, 0, 0, latest_version(now.lake, now.result)))
+            return RevisionOutcome(ChangeCount(0, 0, 0, 0, latest_version(now.lake, now.result)))
         return _execute(spark, now, again)
 
     return until_not_superseded(attempt, f"{plan.run} of `{target.name}`", target.result)
 
 
-def _execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
+def _execute(spark: SparkSession, target: Target, plan: RepairPlan) -> RevisionOutcome:
     operator = target.operator
     began = time.time()
     clock_ms = round(began * 1000)
@@ -82,7 +82,7 @@ def _execute(spark: SparkSession, target: Target, plan: RepairPlan) -> Done:
     finally:
         near.unpersist()
     target.settle(ready, changed.version)
-    return Done(changed, settled=ready.num_rows, replayed=replayed_of(ready), seconds=time.time() - began)
+    return RevisionOutcome(changed, settled=ready.num_rows, replayed=replayed_of(ready), seconds=time.time() - began)
 
 
 def _where(target: Target, near: DataFrame, ready: pa.Table) -> str:

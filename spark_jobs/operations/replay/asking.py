@@ -19,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Found:
+class ReplayPreview:
     """What a replay would read.
 
     Attributes:
@@ -41,7 +41,7 @@ def asked_for(reasons: Sequence[str], since: str | None, until: str | None) -> S
     return Selection(reasons=tuple(reasons), since_us=_us("since", since), until_us=_us("until", until))
 
 
-def look(lake: Lake, pipeline: str, selection: Selection) -> Found:
+def look(lake: Lake, pipeline: str, selection: Selection) -> ReplayPreview:
     """What a replay of a registered pipeline's quarantine would read; nothing is written.
 
     Raises:
@@ -54,10 +54,10 @@ def look(lake: Lake, pipeline: str, selection: Selection) -> Found:
     table_of(definition)
     if isinstance(definition, Ingest):
         plan = plan_replay(lake, definition, selection)
-        return Found(plan.found.reasons, tuple(replay_text(plan).split("\n")))
+        return ReplayPreview(plan.found.reasons, tuple(replay_text(plan).split("\n")))
     looked = plan_lookup(lake, definition, selection)
     reasons = {NO_SUCH_KEY: looked.found.rows} if looked.found.rows else {}
-    return Found(reasons, tuple(lookup_text(looked).split("\n")))
+    return ReplayPreview(reasons, tuple(lookup_text(looked).split("\n")))
 
 
 def reject(lake: Lake, pipeline: str, reasons: Mapping[str, int], *, by: str, comment: str) -> None:

@@ -41,7 +41,7 @@ from spark_jobs.lake.tables.quarantine import (
     table_of,
     why_not,
 )
-from spark_jobs.operations.replay.outcome import Done
+from spark_jobs.operations.replay.outcome import ReplayOutcome
 from spark_jobs.operations.replay.plan import ReplayPlan, ReplayRefusedError, plan_replay
 from spark_jobs.operations.replay.text import done_text
 from spark_jobs.operations.reports import BatchReport
@@ -119,7 +119,7 @@ class ReplayRun:
         self._bronze, self._quarantine = ingest.sink.table, table_of(ingest)
         self._began = time.time()
 
-    def execute(self) -> Done:
+    def execute(self) -> ReplayOutcome:
         """Does what is left to do. It may be repeated, also by two processes at once."""
         replay = self._replay
         self._note_decision()
@@ -130,11 +130,11 @@ class ReplayRun:
         if replay.table_id not in (None, quarantine):
             # Another one of its name: its versions are others.
             self._end("given up")
-            return Done(replay.run, replay.rows, {}, {}, {}, None, time.time() - self._began, given_up=True)
+            return ReplayOutcome(replay.run, replay.rows, {}, {}, {}, None, time.time() - self._began, given_up=True)
         if not is_current and (epoch is None or epoch.tables_emptied or not self._committed()):
             # What it was about is gone, or is read again.
             self._end("given up")
-            return Done(replay.run, replay.rows, {}, {}, {}, None, time.time() - self._began, given_up=True)
+            return ReplayOutcome(replay.run, replay.rows, {}, {}, {}, None, time.time() - self._began, given_up=True)
         rows = self._selected().persist()
         try:
             if (found := rows.count()) != replay.rows:
@@ -150,7 +150,7 @@ class ReplayRun:
             rows.unpersist()
         self._end("ended")
         kept = {reason: count - out.get(reason, 0) for reason, count in read.items()}
-        return Done(
+        return ReplayOutcome(
             run=replay.run,
             rows=replay.rows,
             replayed=out,

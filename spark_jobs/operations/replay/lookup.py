@@ -17,7 +17,7 @@ from spark_jobs.lake.tables.decisions import note
 from spark_jobs.operations.repair.execute import carry_out as count_after_all
 from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.operations.replay.lookup_plan import LookupPlan
-from spark_jobs.operations.replay.outcome import LookedUp
+from spark_jobs.operations.replay.outcome import LookupOutcome
 from spark_jobs.operations.replay.text import looked_up_text
 from spark_jobs.operations.reports import BatchReport
 from spark_jobs.operations.shape import Say
@@ -37,7 +37,7 @@ _CLOSED, _CHANGES, _WINDOWS = "__closed", "__changes", "__windows"
 _FIRST, _LAST = "__first_us", "__last_us"
 
 
-def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = "") -> LookedUp:
+def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = "") -> LookupOutcome:
     """Looks the events up and marks those that the table has; a repair counts them.
 
     It may be repeated, also by two at once: an event is marked once.
@@ -73,7 +73,7 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
     target.basis.refuse_outdated(target.lake)  # each mark names its epoch, beyond which it says nothing
     replayed = mark_replayed(target.lake, quarantine, _marks(target, ready))
     still_open = found.num_rows - (pc.sum(is_closed).as_py() or 0)
-    return LookedUp(run, replayed, plan.found.rows - found.num_rows, still_open)
+    return LookupOutcome(run, replayed, plan.found.rows - found.num_rows, still_open)
 
 
 def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Done:
+class ReplayOutcome:
     """What a replay has done.
 
     Attributes:
@@ -30,7 +30,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class LookedUp:
+class LookupOutcome:
     """What became of the events of a replay.
 
     Attributes:

@@ -11,7 +11,7 @@ from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import (
     QuarantineError,
-    Selected,
+    ReplayScope,
     Selection,
     described,
     selected,
@@ -41,7 +41,7 @@ class ReplayPlan:
     ingest: Ingest
     epoch: Epoch
     selection: Selection
-    found: Selected
+    found: ReplayScope
     table_id: str
     unfinished: Replay | None = None
 

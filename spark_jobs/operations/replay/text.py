@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from spark_jobs.lake.tables.quarantine import described
 from spark_jobs.operations.replay.lookup_plan import LookupPlan
-from spark_jobs.operations.replay.outcome import Done, LookedUp
+from spark_jobs.operations.replay.outcome import LookupOutcome, ReplayOutcome
 from spark_jobs.operations.replay.plan import ReplayPlan
 from spark_jobs.plan.quarantine import NOT_AGAIN
 from spark_jobs.recompute.ranges import shown
@@ -29,7 +29,7 @@ def _plan_lines(plan: ReplayPlan) -> Iterator[str]:
     )
 
 
-def done_text(done: Done) -> str:
+def done_text(done: ReplayOutcome) -> str:
     """What a replay has done, in lines."""
     if done.given_up:
         return f"{done.run}: given up. The ingest was reset meanwhile, which takes its rows away or reads them again."
@@ -57,7 +57,7 @@ def lookup_text(plan: LookupPlan) -> str:
     return "\n".join(lines)
 
 
-def looked_up_text(done: LookedUp) -> str:
+def looked_up_text(done: LookupOutcome) -> str:
     """What became of the events, in lines."""
     lines = [f"{done.run}: {_rows(done.replayed)} out of the quarantine, found by now"]
     if done.kept:
