@@ -1,6 +1,5 @@
 """What Spark's state holds, read with Spark's own state reader."""
 
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
