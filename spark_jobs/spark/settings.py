@@ -59,11 +59,6 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     # The page is off on which each plan would stand, formatted anew for each job of each batch.
     "spark.sql.ui.explainMode": "simple",
-    # Nor is anything shown there of what is over, of which a driver would keep a thousand plans in its memory.
-    "spark.sql.ui.retainedExecutions": "50",
-    "spark.ui.retainedJobs": "50",
-    "spark.ui.retainedStages": "50",
-    "spark.ui.retainedTasks": "1000",
     "spark.sql.adaptive.enabled": "false",
     # Hadoop's own choice, but with profiles and web identities too, and instance and container roles as the SDK does
     # them. The first two take what Spark hands to executors from the driver's environment.
@@ -148,9 +143,7 @@ def secret_environment(settings: Settings) -> dict[str, str]:
 
 def _java_options(settings: Settings) -> str:
     log_settings = (Path(__file__).parent / "log4j2.properties").as_uri()
-    # Its classes fill so much. Java otherwise collects all garbage whenever they have filled a little more than before.
-    space = "-XX:MetaspaceSize=256m"
-    options = [f"-Dlog4j2.configurationFile={log_settings}", "-XX:+UseParallelGC", space]
+    options = [f"-Dlog4j2.configurationFile={log_settings}", "-XX:+UseParallelGC"]
     if CLASS_ARCHIVE.exists():
         # An archive that does not fit this Java or these jars is passed over, without a word.
         options += [
