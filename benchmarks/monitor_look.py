@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_jobs.control import pulse, status, terms
-from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
+from spark_jobs.control.supervision import pulse, status, terms
+from spark_jobs.control.supervision.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import open_epoch
 from spark_jobs.spec import Pipeline, Sink, Table
@@ -27,7 +27,7 @@ LOOK = """
 import sys
 from datetime import UTC, datetime
 
-from spark_jobs.control.monitor import look
+from spark_jobs.control.monitoring.monitor import look
 from spark_jobs.lake import Lake
 
 assert len(look(Lake(sys.argv[1]), now=datetime.now(UTC)).reports) == int(sys.argv[2])

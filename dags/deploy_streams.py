@@ -66,8 +66,8 @@ def deploy_streams() -> None:
     @task
     def plan() -> dict[str, Any]:
         """What will happen; refuses what cannot."""
-        from spark_jobs.control import deployment
-        from spark_jobs.control.deployment_text import as_text
+        from spark_jobs.control.desired import deployment
+        from spark_jobs.control.desired.deployment_text import as_text
 
         for problem in problems():
             log(f"left out: {problem.message}", logging.WARNING)
@@ -85,7 +85,7 @@ def deploy_streams() -> None:
     @task
     def deploy(planned: dict[str, Any]) -> list[dict[str, Any]]:
         """Writes the orders of the plan, unless somebody has changed something meanwhile."""
-        from spark_jobs.control.deployment import Plan, execute
+        from spark_jobs.control.desired.deployment import Plan, execute
 
         with reporting_errors():
             run_id = get_current_context()["run_id"]
@@ -98,8 +98,8 @@ def deploy_streams() -> None:
     @task
     def await_progress(ordered: list[dict[str, Any]]) -> None:
         """Waits until every pipeline has made its first progress."""
-        from spark_jobs.control.awaiting import await_running
-        from spark_jobs.control.orders import OrderOutcome
+        from spark_jobs.control.desired.awaiting import await_running
+        from spark_jobs.control.desired.orders import OrderOutcome
 
         with reporting_errors():
             timeout = timedelta(minutes=get_current_context()["params"]["wait_minutes"])

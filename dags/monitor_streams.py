@@ -9,7 +9,7 @@ from tidemark_dags.notifiers import notify_lake_back, notify_lake_unreachable, n
 from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
 
 if TYPE_CHECKING:
-    from spark_jobs.control.monitor import Report
+    from spark_jobs.control.monitoring.monitor import Report
 
 DOC = """
 Looks at every deployed pipeline once a minute, without Spark.
@@ -46,7 +46,7 @@ def monitor_streams() -> None:
     @task(outlets=[MOVED], retries=1, retry_delay=timedelta(seconds=5))
     def look(*, outlet_events: Any = None) -> list[dict[str, Any]]:
         """Looks at all pipelines in one process."""
-        from spark_jobs.control import monitor
+        from spark_jobs.control.monitoring import monitor
         from spark_jobs.lake.errors import LakeUnavailableError
 
         context, now = get_current_context(), datetime.now(UTC)

@@ -48,7 +48,7 @@ def stop_streams() -> None:
     @task
     def stop() -> list[dict[str, Any]]:
         """Writes the order."""
-        from spark_jobs.control import orders
+        from spark_jobs.control.desired import orders
 
         with reporting_errors():
             context = get_current_context()
@@ -62,8 +62,8 @@ def stop_streams() -> None:
     @task
     def await_stopped(ordered: list[dict[str, Any]]) -> None:
         """Waits until no driver runs any of them."""
-        from spark_jobs.control import awaiting
-        from spark_jobs.control.orders import OrderOutcome
+        from spark_jobs.control.desired import awaiting
+        from spark_jobs.control.desired.orders import OrderOutcome
 
         with reporting_errors():
             timeout = timedelta(minutes=get_current_context()["params"]["wait_minutes"])

@@ -16,7 +16,7 @@ from tidemark_dags.pages import PageLink, pages_url
 from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
 
 if TYPE_CHECKING:
-    from spark_jobs.control.launchers import StartedTask
+    from spark_jobs.control.supervision.launchers import StartedTask
     from spark_jobs.lake import Lake
     from spark_jobs.operations.reports import BatchReport
 
@@ -92,7 +92,7 @@ class BatchCommand(BaseOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         """Runs the command to its end."""
-        from spark_jobs.control.launchers import LocalProcess, Task
+        from spark_jobs.control.supervision.launchers import LocalProcess, Task
         from spark_jobs.lake.settings import Settings
         from spark_jobs.operations import reports as batch_reports
 
@@ -122,7 +122,7 @@ class BatchCommand(BaseOperator):
 
     def on_kill(self) -> None:
         """Ends the process and all that it started. Airflow calls it in a signal handler: nothing is waited for."""
-        from spark_jobs.control.launchers import kill_tree
+        from spark_jobs.control.supervision.launchers import kill_tree
 
         self._ended = True
         if self._launched is not None:

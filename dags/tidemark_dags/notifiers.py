@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tidemark_dags.tasks import log
 
 if TYPE_CHECKING:
-    from spark_jobs.control.monitor import Observation
+    from spark_jobs.control.monitoring.monitor import Observation
     from spark_jobs.lake import Lake
 
 VARIABLE = "tidemark_notifiers"
@@ -44,7 +44,7 @@ def notify_of(lake: "Lake", seen: "Observation", context: Any) -> None:
         seen: what it has found.
         context: of the task.
     """
-    from spark_jobs.control import monitor
+    from spark_jobs.control.monitoring import monitor
 
     taken = notify([change.model_dump(mode="json") for change in seen.changes], context)
     changes = tuple(change for change, is_taken in zip(seen.changes, taken, strict=True) if is_taken)

@@ -18,7 +18,7 @@ def mute(
     off: Annotated[bool, typer.Option("--off", help="Alert again.")] = False,
 ) -> None:
     """Keep a pipeline's alerts from failing its task and notifying anybody, for a while."""
-    from spark_jobs.control import mutes
+    from spark_jobs.control.monitoring import mutes
 
     until = None if off else datetime.now(UTC) + duration("--for", during)
     where = lake_of(lake)
@@ -30,7 +30,7 @@ def mute(
 
 def acknowledge(names: DeployedArgument, lake: LakeOption = None) -> None:
     """Take note of what has happened to pipelines so far: their alert `restarts` clears with the next look."""
-    from spark_jobs.control import acknowledgements
+    from spark_jobs.control.monitoring import acknowledgements
 
     at, where = datetime.now(UTC), lake_of(lake)
     _refuse_unknown("acknowledge", where, names)
@@ -44,7 +44,7 @@ def acknowledge(names: DeployedArgument, lake: LakeOption = None) -> None:
 
 
 def _refuse_unknown(verb: str, lake: Lake, names: list[str]) -> None:
-    from spark_jobs.control import orders
+    from spark_jobs.control.desired import orders
 
     known = {name for desired in orders.all_desired(lake).values() for name in desired.pipelines}
     unknown = sorted(set(names) - known)

@@ -22,7 +22,7 @@ from spark_jobs.pipelines import with_sources as add_sources
 from spark_jobs.spec import Definition
 
 if TYPE_CHECKING:
-    from spark_jobs.control.deployment import Plan
+    from spark_jobs.control.desired.deployment import Plan
 
 
 def plan(
@@ -38,8 +38,8 @@ def plan(
     with_sources: WithSourcesOption = False,
 ) -> None:
     """Show what a deploy would do to each pipeline, and why; exit with 1 where something cannot be deployed."""
-    from spark_jobs.control import orders
-    from spark_jobs.control.deployment_text import as_text
+    from spark_jobs.control.desired import orders
+    from spark_jobs.control.desired.deployment_text import as_text
 
     where = lake_of(lake)
     definitions = _wanted(names or (), with_sources=with_sources)
@@ -61,8 +61,8 @@ def deploy(
     ),
 ) -> None:
     """Order that pipelines run, and wait for their first progress. What already runs so is left alone."""
-    from spark_jobs.control import awaiting
-    from spark_jobs.control.deployment import execute
+    from spark_jobs.control.desired import awaiting
+    from spark_jobs.control.desired.deployment import execute
 
     timeout = duration("--wait", wait)
     definitions = _wanted(names, with_sources=with_sources)
@@ -81,7 +81,7 @@ def stop(
     wait: Annotated[str, typer.Option(help="How long to wait until they have stopped.")] = "3 minutes",
 ) -> None:
     """Order that deployed pipelines finish their batch and end."""
-    from spark_jobs.control import awaiting, orders
+    from spark_jobs.control.desired import awaiting, orders
 
     where, timeout = lake_of(lake), duration("--wait", wait)
     ordered = orders.stop(where, names, by=_person())
@@ -114,7 +114,7 @@ def _wanted(names: Sequence[str], *, with_sources: bool) -> tuple[Definition, ..
 
 def _planned(lake: Lake, definitions: Iterable[Definition], names: Sequence[str], option: str | None) -> "Plan":
     """The plan, with commands as this user has to type them."""
-    from spark_jobs.control import deployment
+    from spark_jobs.control.desired import deployment
 
     options = () if option is None else ("--lake", option)
     return deployment.plan(lake, definitions, arguments=arguments_of(names), options=options)

@@ -15,14 +15,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from spark_jobs.control import mutes, orders
-from spark_jobs.control.awaiting import JobNow, job_now
-from spark_jobs.control.health import STALE, lost, span
-from spark_jobs.control.launchers import Launcher, LocalProcess, SparkSubmit, Task, driver_arguments
-from spark_jobs.control.lease import GONE, active_supervisor
-from spark_jobs.control.marks import last_look
-from spark_jobs.control.orders import Order
-from spark_jobs.control.supervisor import Supervisor
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.awaiting import JobNow, job_now
+from spark_jobs.control.desired.orders import Order
+from spark_jobs.control.monitoring import mutes
+from spark_jobs.control.monitoring.health import STALE, lost, span
+from spark_jobs.control.monitoring.marks import last_look
+from spark_jobs.control.supervision.launchers import Launcher, LocalProcess, SparkSubmit, Task, driver_arguments
+from spark_jobs.control.supervision.lease import GONE, active_supervisor
+from spark_jobs.control.supervision.supervisor import Supervisor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.halts import Halt

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from spark_jobs.control.pulse import Figures
+from spark_jobs.control.supervision.pulse import Figures
 from spark_jobs.engine.driver import AnyQuery
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.job.lag import LagMeter

@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.control import orders, terms
-from spark_jobs.control.pulse import Figures, PipelinePulse, State
-from spark_jobs.control.terms import FencedError
+from spark_jobs.control.desired import orders
+from spark_jobs.control.supervision import terms
+from spark_jobs.control.supervision.pulse import Figures, PipelinePulse, State
+from spark_jobs.control.supervision.terms import FencedError
 from spark_jobs.engine.driver import BESIDE, Driver
 from spark_jobs.engine.failures import StoppedError
 from spark_jobs.job.figures import Gauges

@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil
 
-from spark_jobs.control import pulse, terms
-from spark_jobs.control.launchers import birth
-from spark_jobs.control.pulse import DRAINED, PULSE_EVERY_S, PipelinePulse, Pulse
-from spark_jobs.control.terms import FencedError
+from spark_jobs.control.supervision import pulse, terms
+from spark_jobs.control.supervision.launchers import birth
+from spark_jobs.control.supervision.pulse import DRAINED, PULSE_EVERY_S, PipelinePulse, Pulse
+from spark_jobs.control.supervision.terms import FencedError
 from spark_jobs.job.loop import Fence, JobDriver
 from spark_jobs.job.prometheus import PulseCollector, serve
 from spark_jobs.lake import Lake

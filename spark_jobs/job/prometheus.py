@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from spark_jobs.control.health import STALE
-from spark_jobs.control.pulse import PipelinePulse, Pulse
+from spark_jobs.control.monitoring.health import STALE
+from spark_jobs.control.supervision.pulse import PipelinePulse, Pulse
 
 _PORTS_TRIED = 20
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from spark_jobs.control.orders import Order
-from spark_jobs.control.pulse import State
+from spark_jobs.control.desired.orders import Order
+from spark_jobs.control.supervision.pulse import State
 from spark_jobs.engine.failures import StoppedError
 from spark_jobs.lake.errors import (
     ConcurrentDriverError,

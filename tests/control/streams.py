@@ -13,11 +13,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.control import orders
-from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.launchers import Launcher, LocalProcess, StartedTask, Task, driver_arguments
-from spark_jobs.control.pulse import Pulse
-from spark_jobs.control.supervisor import Supervisor
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.awaiting import job_now
+from spark_jobs.control.supervision.launchers import Launcher, LocalProcess, StartedTask, Task, driver_arguments
+from spark_jobs.control.supervision.pulse import Pulse
+from spark_jobs.control.supervision.supervisor import Supervisor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.commit_records.history import ledger_rows

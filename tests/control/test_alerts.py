@@ -21,12 +21,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.control import orders, status, terms
-from spark_jobs.control.alert_log import Change
-from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.launchers import LocalProcess
-from spark_jobs.control.monitor import Report, look, mark_reported
-from spark_jobs.control.pulse import PipelinePulse
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.awaiting import job_now
+from spark_jobs.control.monitoring.alert_log import Change
+from spark_jobs.control.monitoring.monitor import Report, look, mark_reported
+from spark_jobs.control.supervision import status, terms
+from spark_jobs.control.supervision.launchers import LocalProcess
+from spark_jobs.control.supervision.pulse import PipelinePulse
 from spark_jobs.job import loop, process, steps
 from spark_jobs.job.loop import Fence, JobDriver
 from spark_jobs.job.process import Heart

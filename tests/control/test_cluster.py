@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from spark_jobs.console.streams import launcher as stream_launcher
-from spark_jobs.control import orders
-from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.launchers import Task
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.awaiting import job_now
+from spark_jobs.control.supervision.launchers import Task
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.plan.equations import FATES

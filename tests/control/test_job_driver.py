@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.control import orders, terms
-from spark_jobs.control.orders import Desired
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.orders import Desired
+from spark_jobs.control.supervision import terms
 from spark_jobs.job.loop import JobDriver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts

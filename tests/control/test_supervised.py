@@ -15,13 +15,15 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.control import health, orders, reconcile, terms
-from spark_jobs.control import supervisor as control_supervisor
-from spark_jobs.control.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
-from spark_jobs.control.launchers import LocalProcess, StartedTask, Task
-from spark_jobs.control.monitor import Report, look, mark_reported
-from spark_jobs.control.pulse import Pulse
-from spark_jobs.control.supervisor import Supervisor
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
+from spark_jobs.control.monitoring import health
+from spark_jobs.control.monitoring.monitor import Report, look, mark_reported
+from spark_jobs.control.supervision import reconcile, terms
+from spark_jobs.control.supervision import supervisor as control_supervisor
+from spark_jobs.control.supervision.launchers import LocalProcess, StartedTask, Task
+from spark_jobs.control.supervision.pulse import Pulse
+from spark_jobs.control.supervision.supervisor import Supervisor
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Definition, Sink
 from tests.chaos import pipelines

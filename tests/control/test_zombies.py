@@ -12,9 +12,10 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.control import orders, terms
-from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.launchers import LocalProcess
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.awaiting import job_now
+from spark_jobs.control.supervision import terms
+from spark_jobs.control.supervision.launchers import LocalProcess
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.spec import Pipeline

@@ -20,7 +20,7 @@ from spark_jobs.console import laptop
 from spark_jobs.console.laptop import commands, standalone
 from spark_jobs.console.laptop.airflow import Airflow, AirflowError, free_port
 from spark_jobs.console.laptop.processes import Background
-from spark_jobs.control.launchers import birth, is_running
+from spark_jobs.control.supervision.launchers import birth, is_running
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
 from tests.dags.machine import until

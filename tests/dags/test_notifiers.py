@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import Variable
 from tidemark_dags import notifiers
 
-from spark_jobs.control import monitor
+from spark_jobs.control.monitoring import monitor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.pipelines import registry

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from spark_jobs.console.laptop.airflow import AirflowError, password
-from spark_jobs.control import awaiting, status
-from spark_jobs.control.launchers import is_running
+from spark_jobs.control.desired import awaiting
+from spark_jobs.control.supervision import status
+from spark_jobs.control.supervision.launchers import is_running
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import current_epoch, open_epoch

@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urljoin
 import pytest
 from tidemark_dags.batch import Check
 
-from spark_jobs.control import launchers
+from spark_jobs.control.supervision import launchers
 from spark_jobs.documentation.pages import bare_index_page
 from spark_jobs.documentation.places import PREFIX, below, index_path, page_path
 from spark_jobs.lake import Lake

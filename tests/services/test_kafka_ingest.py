@@ -13,7 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from spark_jobs.control.contracts import differences
+from spark_jobs.control.desired.contracts import differences
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.sources.kafka import TopicReplacedError
 from spark_jobs.job.lag import LagMeter

@@ -17,10 +17,12 @@ from deltalake import DeltaTable, write_deltalake
 from obstore.exceptions import PermissionDeniedError
 
 from infra.minio.setup_users import MinioSetupError, setup_users
-from spark_jobs.control import mutes, orders, terms
-from spark_jobs.control.lease import Lease
-from spark_jobs.control.marks import last_look
-from spark_jobs.control.monitor import look, mark_reported
+from spark_jobs.control.desired import orders
+from spark_jobs.control.monitoring import mutes
+from spark_jobs.control.monitoring.marks import last_look
+from spark_jobs.control.monitoring.monitor import look, mark_reported
+from spark_jobs.control.supervision import terms
+from spark_jobs.control.supervision.lease import Lease
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import open_epoch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_jobs.control.deployment import execute, plan
-from spark_jobs.control.orders import OrderOutcome
+from spark_jobs.control.desired.deployment import execute, plan
+from spark_jobs.control.desired.orders import OrderOutcome
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Definition
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spark_jobs.control.causes import cause_of_end
-from spark_jobs.control.pulse import DRAINED
+from spark_jobs.control.supervision.causes import cause_of_end
+from spark_jobs.control.supervision.pulse import DRAINED
 
 REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
 HEAP = 'Exception in thread "stream execution" java.lang.OutOfMemoryError: Java heap space'

@@ -18,10 +18,12 @@ from typer.testing import CliRunner
 import spark_jobs.pipelines
 from spark_jobs.cli import app, run_reporting_errors
 from spark_jobs.cli.errors import shown
-from spark_jobs.control import mutes, orders, status, terms
-from spark_jobs.control.acknowledgements import acknowledged
-from spark_jobs.control.lease import Lease
-from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse, beat
+from spark_jobs.control.desired import orders
+from spark_jobs.control.monitoring import mutes
+from spark_jobs.control.monitoring.acknowledgements import acknowledged
+from spark_jobs.control.supervision import status, terms
+from spark_jobs.control.supervision.lease import Lease
+from spark_jobs.control.supervision.pulse import Figures, PipelinePulse, Pulse, beat
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control import monitor
+from spark_jobs.control.monitoring import monitor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import begin_epoch, open_epoch
 from tests.support.builders import a_batch, a_lake, a_stamp, an_ingest, write

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.control.contracts import Difference, differences
-from spark_jobs.control.deployment import Action, plan
-from spark_jobs.control.deployment_text import as_text
+from spark_jobs.control.desired.contracts import Difference, differences
+from spark_jobs.control.desired.deployment import Action, plan
+from spark_jobs.control.desired.deployment_text import as_text
 from spark_jobs.lake import Lake
 from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.spec import Contract, DefinitionError, Files

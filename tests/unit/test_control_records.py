@@ -6,13 +6,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel
 
-from spark_jobs.control import alert_log, mutes, orders, status, terms
-from spark_jobs.control.alert_log import Change
-from spark_jobs.control.lease import LEASE_S, Lease, active_supervisor
-from spark_jobs.control.marks import last_look
-from spark_jobs.control.monitor import look, mark_reported
-from spark_jobs.control.orders import NotDeployedError
-from spark_jobs.control.terms import FencedError
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.orders import NotDeployedError
+from spark_jobs.control.monitoring import alert_log, mutes
+from spark_jobs.control.monitoring.alert_log import Change
+from spark_jobs.control.monitoring.marks import last_look
+from spark_jobs.control.monitoring.monitor import look, mark_reported
+from spark_jobs.control.supervision import status, terms
+from spark_jobs.control.supervision.lease import LEASE_S, Lease, active_supervisor
+from spark_jobs.control.supervision.terms import FencedError
 from spark_jobs.job.loop import Fence
 from spark_jobs.lake.checkpoints.epochs import open_epoch
 from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError

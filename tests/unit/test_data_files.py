@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.cli import run_reporting_errors
-from spark_jobs.control import data_files, monitor
+from spark_jobs.control.monitoring import data_files, monitor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import open_epoch
 from spark_jobs.lake.checkpoints.reset import reset

@@ -12,10 +12,20 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
-from spark_jobs.control import deployment, orders, status
-from spark_jobs.control.deployment import Action, DeploymentContext, Plan, StalePlanError, Step, decide, execute, plan
-from spark_jobs.control.deployment_text import as_text
-from spark_jobs.control.orders import Desired, Order
+from spark_jobs.control.desired import deployment, orders
+from spark_jobs.control.desired.deployment import (
+    Action,
+    DeploymentContext,
+    Plan,
+    StalePlanError,
+    Step,
+    decide,
+    execute,
+    plan,
+)
+from spark_jobs.control.desired.deployment_text import as_text
+from spark_jobs.control.desired.orders import Desired, Order
+from spark_jobs.control.supervision import status
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, open_epoch
 from spark_jobs.lake.errors import CheckpointError

@@ -8,10 +8,11 @@ from tidemark_dags.approvals import Answer, answer_of
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
-from spark_jobs.control import monitor, pulse, status, terms
-from spark_jobs.control.awaiting import DeployError, await_running
-from spark_jobs.control.deployment import plan
-from spark_jobs.control.pulse import PipelinePulse, Pulse
+from spark_jobs.control.desired.awaiting import DeployError, await_running
+from spark_jobs.control.desired.deployment import plan
+from spark_jobs.control.monitoring import monitor
+from spark_jobs.control.supervision import pulse, status, terms
+from spark_jobs.control.supervision.pulse import PipelinePulse, Pulse
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import begin_epoch, open_epoch
 from spark_jobs.lake.checkpoints.halts import Halt, HaltedError, NotHaltedError

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark_jobs.control.health import ColumnUsage, PipelineState, examine, summary
-from spark_jobs.control.orders import Order
-from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
-from spark_jobs.control.status import End, Status
+from spark_jobs.control.desired.orders import Order
+from spark_jobs.control.monitoring.health import ColumnUsage, PipelineState, examine, summary
+from spark_jobs.control.supervision.pulse import Figures, PipelinePulse, Pulse
+from spark_jobs.control.supervision.status import End, Status
 from spark_jobs.spec import Alerts
 from tests.support.builders import a_pipeline
 

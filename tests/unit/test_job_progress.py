@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spark_jobs.control import terms
-from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse, pulse_of
+from spark_jobs.control.supervision import terms
+from spark_jobs.control.supervision.pulse import Figures, PipelinePulse, Pulse, pulse_of
 from spark_jobs.job import loop, process
 from spark_jobs.job.loop import Fence, _Running, has_committed
 from spark_jobs.job.process import Heart

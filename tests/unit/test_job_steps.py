@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark_jobs.control.orders import Order
+from spark_jobs.control.desired.orders import Order
 from spark_jobs.engine.failures import StoppedError
 from spark_jobs.job.steps import Slot, Step, after_failure, steps
 from spark_jobs.lake.errors import (

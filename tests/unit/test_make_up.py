@@ -16,7 +16,8 @@ from rich.console import Console
 from spark_jobs.console.laptop import airflow, commands
 from spark_jobs.console.laptop.airflow import AirflowError
 from spark_jobs.console.laptop.processes import Background
-from spark_jobs.control import awaiting, orders, status
+from spark_jobs.control.desired import awaiting, orders
+from spark_jobs.control.supervision import status
 from spark_jobs.lake import Lake
 from spark_jobs.pipelines import resolve
 from tests.support.builders import a_lake

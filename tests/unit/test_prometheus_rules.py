@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.control.pulse import Pulse
+from spark_jobs.control.supervision.pulse import Pulse
 from spark_jobs.job.prometheus import PulseCollector
 from spark_jobs.spec import Alerts
 from tests.support.compose import read_yaml

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli import app
 from spark_jobs.console.reports import print_late
-from spark_jobs.control import monitor
+from spark_jobs.control.monitoring import monitor
 from spark_jobs.documentation.places import page_path
 from spark_jobs.documentation.publishing import publish_pages
 from spark_jobs.lake import Lake

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.control.reconcile import BUDGET, DRAIN, HUNG_S, JobState, decide
-from spark_jobs.control.status import Status
+from spark_jobs.control.supervision.reconcile import BUDGET, DRAIN, HUNG_S, JobState, decide
+from spark_jobs.control.supervision.status import Status
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from spark_jobs.control import orders
+from spark_jobs.control.desired import orders
 from spark_jobs.lake.checkpoints import reset as module
 from spark_jobs.lake.checkpoints.claims import Claim
 from spark_jobs.lake.checkpoints.epochs import begin_epoch, current_epoch, open_epoch

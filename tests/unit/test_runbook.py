@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from spark_jobs.control import health
+from spark_jobs.control.monitoring import health
 from tests.support.compose import read_yaml
 from tests.support.process import REPOSITORY
 

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from spark_jobs.control.contracts import SAMPLES
+from spark_jobs.control.desired.contracts import SAMPLES
 from spark_jobs.engine.sources import SOURCES
 from spark_jobs.job.lag import LAGS
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline

@@ -43,7 +43,7 @@ def test_the_layer_whose_business_it_is_may(path, source):
 
 @pytest.mark.parametrize("path", ["spark_jobs/cli/some.py", "spark_jobs/console/some.py", "dags/some.py"])
 def test_whoever_shows_an_operation_decides_nothing_about_it(path):
-    source = "def f():\n    from spark_jobs.control.awaiting import refuse_deployed\n"
+    source = "def f():\n    from spark_jobs.control.desired.awaiting import refuse_deployed\n"
     (problem,) = problems(path, source)
     assert "a guard belongs to the plan of its operation" in problem
     assert list(problems("spark_jobs/operations/some/plan.py", source)) == []

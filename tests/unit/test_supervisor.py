@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 
-from spark_jobs.control import orders, pulse, status, terms
-from spark_jobs.control.launchers import LocalProcess, birth, driver_arguments
-from spark_jobs.control.pulse import Pulse
-from spark_jobs.control.reconcile import DRAIN, HUNG_S
-from spark_jobs.control.supervisor import Supervisor
-from spark_jobs.control.terms import FencedError
+from spark_jobs.control.desired import orders
+from spark_jobs.control.supervision import pulse, status, terms
+from spark_jobs.control.supervision.launchers import LocalProcess, birth, driver_arguments
+from spark_jobs.control.supervision.pulse import Pulse
+from spark_jobs.control.supervision.reconcile import DRAIN, HUNG_S
+from spark_jobs.control.supervision.supervisor import Supervisor
+from spark_jobs.control.supervision.terms import FencedError
 from spark_jobs.job.loop import Fence
 from tests.support.builders import a_lake, a_pipeline
 from tests.support.deploying import deploy

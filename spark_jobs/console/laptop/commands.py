@@ -29,11 +29,12 @@ from spark_jobs.console.laptop.airflow import (
     private_folder,
 )
 from spark_jobs.console.laptop.processes import Background
-from spark_jobs.control import awaiting, orders, pulse, terms
-from spark_jobs.control.deployment import deploy_again
-from spark_jobs.control.launchers import driver_arguments, is_driver, kill_group, terminate
-from spark_jobs.control.orders import OrderOutcome
-from spark_jobs.control.pulse import Pulse
+from spark_jobs.control.desired import awaiting, orders
+from spark_jobs.control.desired.deployment import deploy_again
+from spark_jobs.control.desired.orders import OrderOutcome
+from spark_jobs.control.supervision import pulse, terms
+from spark_jobs.control.supervision.launchers import driver_arguments, is_driver, kill_group, terminate
+from spark_jobs.control.supervision.pulse import Pulse
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from spark_jobs.control.launchers import birth, is_running, last_lines, seconds_after
+from spark_jobs.control.supervision.launchers import birth, is_running, last_lines, seconds_after
 
 
 @dataclass(frozen=True)

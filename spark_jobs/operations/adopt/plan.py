@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.control.desired.awaiting import refuse_deployed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.moving import Adoption, plan_adoption
 from spark_jobs.spec import Definition

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.control.desired.awaiting import refuse_deployed
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.control.desired.awaiting import refuse_deployed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, history_cut
 from spark_jobs.lake.checkpoints.reset import newest_epoch, refuse_tables_of_others

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.commits.merging import measures
 from spark_jobs.commits.tables import create_table
-from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.control.desired.awaiting import refuse_deployed
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake

@@ -4,7 +4,7 @@ import uuid
 
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.control.desired.awaiting import refuse_deployed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.foreign import ForeignChange
 from spark_jobs.lake.accounting.ledger import LedgerEntry

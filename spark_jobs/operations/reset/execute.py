@@ -1,6 +1,6 @@
 """Begins a new epoch, as a plan says."""
 
-from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.control.desired.awaiting import refuse_deployed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.operations.reset.plan import ResetPlan

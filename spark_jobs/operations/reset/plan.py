@@ -1,6 +1,6 @@
 """What a reset will do, as a value; made without a JVM."""
 
-from spark_jobs.control.awaiting import refuse_deployed
+from spark_jobs.control.desired.awaiting import refuse_deployed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import begun_with, current_epoch
 from spark_jobs.operations.shape import OperationPlan

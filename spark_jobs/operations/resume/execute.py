@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.control import orders
-from spark_jobs.control.awaiting import DeployError, job_now
-from spark_jobs.control.orders import Order
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.awaiting import DeployError, job_now
+from spark_jobs.control.desired.orders import Order
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.checkpoints import halts

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Sequence
 
-from spark_jobs.control.pulse import DRAINED
+from spark_jobs.control.supervision.pulse import DRAINED
 
 # What Java says before it goes; whatever follows in the log are consequences.
 _LAST_WORDS_OF_JAVA = (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from spark_jobs.control.status import End, Status
+from spark_jobs.control.supervision.status import End, Status
 from spark_jobs.lake.errors import LakeUnavailableError
 
 HUNG_S = 60.0

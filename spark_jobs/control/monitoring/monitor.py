@@ -10,14 +10,15 @@ from deltalake.exceptions import DeltaError
 from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.control import alert_log, data_files, marks, mutes, orders
-from spark_jobs.control.acknowledgements import acknowledged
-from spark_jobs.control.alert_log import Change, Open
-from spark_jobs.control.awaiting import job_now
-from spark_jobs.control.columns import Columns
-from spark_jobs.control.health import Breach, ColumnUsage, PipelineState, examine, summary
-from spark_jobs.control.lease import GONE, last_holder, last_renewal
-from spark_jobs.control.orders import CONTROL
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.awaiting import job_now
+from spark_jobs.control.desired.orders import CONTROL
+from spark_jobs.control.monitoring import alert_log, data_files, marks, mutes
+from spark_jobs.control.monitoring.acknowledgements import acknowledged
+from spark_jobs.control.monitoring.alert_log import Change, Open
+from spark_jobs.control.monitoring.columns import Columns
+from spark_jobs.control.monitoring.health import Breach, ColumnUsage, PipelineState, examine, summary
+from spark_jobs.control.supervision.lease import GONE, last_holder, last_renewal
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry, discrepancies
 from spark_jobs.lake.accounting.ledger_table import changes_rows

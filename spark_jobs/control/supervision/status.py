@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.control.orders import CONTROL
+from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.store.formats import Persisted
 from spark_jobs.lake.store.records import Records

@@ -7,7 +7,7 @@ an old term still does in the meantime can do no harm, see docs/concepts/exactly
 import socket
 from datetime import datetime
 
-from spark_jobs.control.orders import CONTROL
+from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.settings import Settings

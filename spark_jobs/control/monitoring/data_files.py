@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from deltalake import DeltaTable
 
-from spark_jobs.control.orders import CONTROL
+from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError

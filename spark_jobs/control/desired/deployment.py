@@ -11,10 +11,10 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.control import orders
-from spark_jobs.control.awaiting import failed_generations
-from spark_jobs.control.contracts import Difference, differences
-from spark_jobs.control.orders import Desired, Order, OrderOutcome
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.awaiting import failed_generations
+from spark_jobs.control.desired.contracts import Difference, differences
+from spark_jobs.control.desired.orders import Desired, Order, OrderOutcome
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from spark_jobs.control.deployment import Action, Plan, Step
+from spark_jobs.control.desired.deployment import Action, Plan, Step
 
 
 def as_text(plan: Plan) -> str:

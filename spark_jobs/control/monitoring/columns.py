@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.control.health import FEWEST_EVENTS, ColumnUsage
-from spark_jobs.control.orders import CONTROL
+from spark_jobs.control.desired.orders import CONTROL
+from spark_jobs.control.monitoring.health import FEWEST_EVENTS, ColumnUsage
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.store.formats import Persisted

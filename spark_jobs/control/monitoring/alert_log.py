@@ -9,7 +9,7 @@ from datetime import datetime
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.control.orders import CONTROL
+from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.store.formats import Persisted
 from spark_jobs.lake.store.records import Records

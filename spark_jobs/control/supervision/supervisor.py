@@ -13,13 +13,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from spark_jobs.control import orders, pulse, status, terms
-from spark_jobs.control.causes import cause_of_end
-from spark_jobs.control.launchers import Launcher, StartedTask, Task, is_driver, kill_group, last_lines, terminate
-from spark_jobs.control.lease import Lease
-from spark_jobs.control.pulse import Pulse
-from spark_jobs.control.reconcile import HUNG_S, JobState, decide
-from spark_jobs.control.status import Status
+from spark_jobs.control.desired import orders
+from spark_jobs.control.supervision import pulse, status, terms
+from spark_jobs.control.supervision.causes import cause_of_end
+from spark_jobs.control.supervision.launchers import (
+    Launcher,
+    StartedTask,
+    Task,
+    is_driver,
+    kill_group,
+    last_lines,
+    terminate,
+)
+from spark_jobs.control.supervision.lease import Lease
+from spark_jobs.control.supervision.pulse import Pulse
+from spark_jobs.control.supervision.reconcile import HUNG_S, JobState, decide
+from spark_jobs.control.supervision.status import Status
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import first_line
 from spark_jobs.lake.store.health import trouble

@@ -14,7 +14,7 @@ import obstore
 from obstore.exceptions import NotFoundError
 from pydantic import ValidationError
 
-from spark_jobs.control.orders import CONTROL
+from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.store.formats import Persisted
 from spark_jobs.lake.store.health import refuse_vanished

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from spark_jobs.control.lease import GONE
-from spark_jobs.control.orders import Order
-from spark_jobs.control.pulse import Figures, PipelinePulse, Pulse
-from spark_jobs.control.status import Status
+from spark_jobs.control.desired.orders import Order
+from spark_jobs.control.supervision.lease import GONE
+from spark_jobs.control.supervision.pulse import Figures, PipelinePulse, Pulse
+from spark_jobs.control.supervision.status import Status
 from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.errors import ConcurrentDriverError
 from spark_jobs.lake.tables.broken_expectations import Broken

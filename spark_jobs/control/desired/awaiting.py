@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.control import orders, pulse, status, terms
-from spark_jobs.control.lease import GONE, LEASE_S, active_supervisor
-from spark_jobs.control.orders import OrderOutcome
-from spark_jobs.control.pulse import PipelinePulse, Pulse
-from spark_jobs.control.status import Status
+from spark_jobs.control.desired import orders
+from spark_jobs.control.desired.orders import OrderOutcome
+from spark_jobs.control.supervision import pulse, status, terms
+from spark_jobs.control.supervision.lease import GONE, LEASE_S, active_supervisor
+from spark_jobs.control.supervision.pulse import PipelinePulse, Pulse
+from spark_jobs.control.supervision.status import Status
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
 

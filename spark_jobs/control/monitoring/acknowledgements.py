@@ -8,7 +8,7 @@ from datetime import datetime
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from spark_jobs.control.orders import CONTROL
+from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.store.formats import Persisted
 from spark_jobs.lake.store.records import Records, RecordTakenError

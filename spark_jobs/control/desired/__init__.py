@@ -1,0 +1,1 @@
+"""What is to run: orders, and deploys that write them."""

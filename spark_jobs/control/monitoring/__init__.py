@@ -1,0 +1,1 @@
+"""How it fares: looks, breaches of health, alerts and what people have said of them."""

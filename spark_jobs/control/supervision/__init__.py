@@ -1,0 +1,1 @@
+"""What runs: the supervisor, its drivers, and their signs of life."""
