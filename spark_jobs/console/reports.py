@@ -168,7 +168,7 @@ def _asides(totals: Totals) -> list[str]:
         nulls = Counter(totals.nulls).most_common()
         lines.append("null: " + ", ".join(f"{name} {count:,}" for name, count in nulls))
     if totals["timeless"]:
-        lines.append(f"timeless: {totals['timeless']:,} events have no event time, hence no window; they are in bronze")
+        lines.append(f"null event time: {totals['timeless']:,} events have none, hence no window; they are in bronze")
     if totals["within_grace"]:
         lines.append(f"on time: {totals['within_grace']:,} of them within grace")
     if totals["heartbeats"]:

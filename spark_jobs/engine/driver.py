@@ -16,7 +16,7 @@ from spark_jobs.engine.failures import Words, explained
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.engine.lookups import LookupMovedError
 from spark_jobs.engine.pipeline import PipelineQuery
-from spark_jobs.engine.query import Reached, unobserved
+from spark_jobs.engine.query import Failpoint, unobserved
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import note_bootstrapped
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
@@ -60,7 +60,7 @@ class Driver:
         definitions: what to run.
         readers: every pipeline that is known, so that a heartbeat reaches past the windows of all that read a table.
         on_tick: called a few times a second while queries run.
-        reached: told of each point of each batch; what it raises stops the pipeline. Also told of `BESIDE`, where what
+        failpoint: told of each point of each batch; what it raises stops the pipeline. Also of `BESIDE`, where what
             it raises only keeps from writing.
         warnings: what a person should know at the end, in words.
         compute_history: computes in batch what the first query of an epoch with a cut has passed over; given the
@@ -74,7 +74,7 @@ class Driver:
     definitions: Sequence[Definition]
     readers: Sequence[Pipeline] = ()
     on_tick: Callable[["Driver"], None] = lambda driver: None
-    reached: Reached = unobserved
+    failpoint: Failpoint = unobserved
     queries: dict[str, AnyQuery] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -92,9 +92,9 @@ class Driver:
         """Starts one pipeline; an error is its outcome, not the driver's."""
         query: AnyQuery
         if isinstance(definition, Ingest):
-            query = IngestQuery(self.spark, self.lake, definition, reached=self.reached)
+            query = IngestQuery(self.spark, self.lake, definition, failpoint=self.failpoint)
         else:
-            query = PipelineQuery(self.spark, self.lake, definition, reached=self.reached)
+            query = PipelineQuery(self.spark, self.lake, definition, failpoint=self.failpoint)
         self.outcomes.pop(definition.name, None)
         self.queries[definition.name] = query
         try:
@@ -299,7 +299,7 @@ class Driver:
             if row.watermark_ms == watermark_ms or (not at_once and time.monotonic() - when < _PUBLISH_EVERY_S):
                 continue
             try:
-                self.reached(BESIDE, query.latest_batch_id)
+                self.failpoint(BESIDE, query.latest_batch_id)
                 watermarks.publish(
                     self.lake,
                     pipeline=name,
@@ -359,14 +359,14 @@ class _History:
             driver.spark.sparkContext.setJobGroup(self._group, self._group, interruptOnCancel=False)
             driver.spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.name)
             last = newest_batch(driver.lake, query.epoch.folder, "commits")
-            driver.reached("history_read", -1 if last is None else last)
+            driver.failpoint("history_read", -1 if last is None else last)
             driver.histories[query.name] = driver.compute_history(
                 driver.spark,
                 driver.lake,
                 query.definition,
-                tell=lambda *_: driver.reached("history_slice", -1 if last is None else last),
+                tell=lambda *_: driver.failpoint("history_slice", -1 if last is None else last),
             )
-            driver.reached("history_written", -1 if last is None else last)
+            driver.failpoint("history_written", -1 if last is None else last)
             note_bootstrapped(driver.lake, query.epoch, -1 if last is None else last)
         except Exception as error:  # noqa: BLE001 (it is the pipeline's outcome, the others go on)
             self.error = error
@@ -400,7 +400,7 @@ class _IdleWatch:
                 self._last[name] = (query.latest_batch_id, now, now)
             elif (now - beaten) * 1000 >= limit_ms:
                 try:
-                    self._driver.reached(BESIDE, query.latest_batch_id)
+                    self._driver.failpoint(BESIDE, query.latest_batch_id)
                     query.beat(int((now - since) * 1000), self._driver.known_readers())
                 except Exception:
                     log.warning("no heartbeat for %s", query.definition.sink.table, exc_info=True)

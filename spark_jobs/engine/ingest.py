@@ -14,7 +14,7 @@ from spark_jobs.commits.writer import OvertakenError
 from spark_jobs.engine import heartbeats, ingested
 from spark_jobs.engine.halting import Halting
 from spark_jobs.engine.heartbeats import Front, Heartbeats
-from spark_jobs.engine.query import Query, Reached, unobserved
+from spark_jobs.engine.query import Failpoint, Query, unobserved
 from spark_jobs.engine.sources import source_of
 from spark_jobs.engine.sources.base import Batch, Planned
 from spark_jobs.lake import Lake
@@ -42,8 +42,10 @@ _TRIES = 20
 class IngestQuery(Query[Ingest]):
     """Appends every good row to bronze and every other one, with the reason and its text, to the quarantine."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, definition: Ingest, *, reached: Reached = unobserved) -> None:
-        super().__init__(lenient_session(spark), lake, definition, reached=reached)
+    def __init__(
+        self, spark: SparkSession, lake: Lake, definition: Ingest, *, failpoint: Failpoint = unobserved
+    ) -> None:
+        super().__init__(lenient_session(spark), lake, definition, failpoint=failpoint)
         self._source = source_of(self.spark, lake, definition)
         self._halting = Halting(lake, definition)
         self._next_seq = 0
@@ -110,7 +112,7 @@ class IngestQuery(Query[Ingest]):
             # Only now: until this batch was planned, another driver may have committed.
             known = self._take_numbers(batch_id)
             if known is not None:
-                self.reached("result_committed", batch_id)
+                self.failpoint("result_committed", batch_id)
                 return known
         self._source.before_batch(self.epoch)
         decision = self._halting.decision(self.epoch.number, batch_id)
@@ -125,7 +127,7 @@ class IngestQuery(Query[Ingest]):
             )
         )
         try:
-            self.reached("materialised", batch_id)
+            self.failpoint("materialised", batch_id)
             self._halting.refuse_broken(read, decision, self.epoch.number, batch_id)
             return self._commit(read, self._ledger(read, bounds), batch_id)
         finally:
@@ -200,7 +202,7 @@ class IngestQuery(Query[Ingest]):
         if ledger["quarantined"]:
             self._commit_quarantine(batch, ledger, batch_id, size)
         for _ in range(_TRIES):
-            self.reached("numbered", batch_id)
+            self.failpoint("numbered", batch_id)
             next_seq = self._next_seq + sum(group["rows"] for group in census.groups)
             stamp = self.stamp(
                 "result",
@@ -220,7 +222,7 @@ class IngestQuery(Query[Ingest]):
                     return known
                 continue
             self._next_seq, self._txn = written.next_seq or 0, written.txn
-            self.reached("result_committed", batch_id)
+            self.failpoint("result_committed", batch_id)
             return ledger
         raise LedgerError(
             f"pipeline `{self.name}`: replays of its quarantine took the numbers of batch {batch_id} {_TRIES} times in "
@@ -235,4 +237,4 @@ class IngestQuery(Query[Ingest]):
         found = ingested.for_quarantine(self.spark, batch, at_ms=ledger.started_ms, epoch=epoch, batch_id=batch_id)
         table = beside(self.definition.sink.table, "quarantine")
         self.writer("quarantine", table).commit(Append(found, rows, size), stamp)
-        self.reached("quarantine_committed", batch_id)
+        self.failpoint("quarantine_committed", batch_id)

@@ -168,7 +168,7 @@ class PipelineQuery(Query[Pipeline]):
         computed = self._pass(batch, bounds, None if known else source_rows)
         try:
             computed.run()
-            self.reached("materialised", batch_id)
+            self.failpoint("materialised", batch_id)
             state, content = state_figures(self.query), computed.content()
             if repeated := max(computed.repeated_tasks, state.repeated_tasks):
                 raise RepeatedTasksError(

@@ -29,7 +29,7 @@ from spark_jobs.spec.durations import duration_ms
 
 D = TypeVar("D", bound=Ingest | Pipeline)
 
-Reached = Callable[[str, int], None]
+Failpoint = Callable[[str, int], None]
 """Told of each point of a batch that has been reached, with the batch's number; tests make it fail there."""
 
 
@@ -65,12 +65,12 @@ class Query(ABC, Generic[D]):
         spark: the driver's session.
         lake: where everything lies.
         definition: what to run.
-        reached: told of each point of a batch.
+        failpoint: told of each point of a batch.
     """
 
     output_mode = "append"
 
-    def __init__(self, spark: SparkSession, lake: Lake, definition: D, *, reached: Reached = unobserved) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, definition: D, *, failpoint: Failpoint = unobserved) -> None:
         self.spark = spark
         self.lake = lake
         self.definition: D = definition
@@ -83,7 +83,7 @@ class Query(ABC, Generic[D]):
         self._draining = threading.Event()
         self._busy = threading.Event()
         self._has_looked = False
-        self._reached = reached
+        self._failpoint = failpoint
         self._started = threading.Event()
         self._writers: dict[Role, TableWriter] = {}
         self.until_caught_up = False
@@ -258,9 +258,9 @@ class Query(ABC, Generic[D]):
             self._has_looked = str(self.query.status["message"]).startswith("Waiting")
         return self._has_looked and not self._busy.is_set()
 
-    def reached(self, point: str, batch_id: int) -> None:
+    def failpoint(self, point: str, batch_id: int) -> None:
         """Tells whoever watches that a point of the batch has been reached."""
-        self._reached(point, batch_id)
+        self._failpoint(point, batch_id)
 
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._started.wait()
@@ -270,7 +270,7 @@ class Query(ABC, Generic[D]):
         self._busy.set()
         try:
             started = time.time()
-            self.reached("planned", batch_id)
+            self.failpoint("planned", batch_id)
             self.before_batch(batch_id)
             self._bounds = batch_bounds(self.query)
             row = self.process(batch, batch_id, self._bounds)
@@ -281,7 +281,7 @@ class Query(ABC, Generic[D]):
             self.batch_seconds = time.time() - started
             self.total_batches += 1
             self.total_batch_seconds += self.batch_seconds
-            self.reached("processed", batch_id)
+            self.failpoint("processed", batch_id)
         except BaseException as error:
             # Spark would hand over only the text; the driver tells the user what happened and with which exit code.
             self.error = error

@@ -84,7 +84,7 @@ class BatchWriter:
         finally:
             if isinstance(rows, DataFrame):
                 rows.unpersist()
-        self.query.reached("late_committed", self.batch_id)
+        self.query.failpoint("late_committed", self.batch_id)
 
     def quarantine(self, rows: DataFrame, events: int, content: str | None) -> None:
         """Keeps the events whose key a table does not have.
@@ -114,7 +114,7 @@ class BatchWriter:
         finally:
             if isinstance(found, DataFrame):
                 found.unpersist()
-        self.query.reached("quarantine_committed", self.batch_id)
+        self.query.failpoint("quarantine_committed", self.batch_id)
 
     def result(self, computed: KeepingPass | WritingPass, entry: LedgerEntry, content: str | None) -> LedgerEntry:
         """Commits the result with the ledger row.
@@ -136,7 +136,7 @@ class BatchWriter:
             count = changed - withheld
             entry = entry.with_terms(rows=count)
             self._commit("result", self.plan.result.name, computed.append(count), count, content, ledger=entry)
-        self.query.reached("result_committed", self.batch_id)
+        self.query.failpoint("result_committed", self.batch_id)
         return entry
 
     def _append_chosen(self, rows: DataFrame, size: int, entry: LedgerEntry, content: str | None) -> LedgerEntry:
@@ -158,7 +158,7 @@ class BatchWriter:
         chosen = groups is not None and count > 0
         if groups is not None and count:
             self._commit("groups", groups.name, Upsert(revised, count, size, keys), count, content)
-            self.query.reached("groups_committed", self.batch_id)
+            self.query.failpoint("groups_committed", self.batch_id)
             # Not only what has changed: the whole choice of each window that was touched.
             revised = with_revision(self._chosen(groups, results), self.plan, entry.started_ms).persist()
             count, size = revised.count(), size_of(revised)

@@ -145,7 +145,7 @@ class JobDriver:
         self._fence = fence or Fence(lake, job, term)
         self._spark = spark
         self._driver = Driver(
-            spark, lake, (), readers=readers, reached=self._fence.check, compute_history=compute_history
+            spark, lake, (), readers=readers, failpoint=self._fence.check, compute_history=compute_history
         )
         self._running: dict[str, _Running] = {}
         self._wanted: Mapping[str, orders.Order] = {}

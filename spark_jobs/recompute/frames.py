@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.lake.accounting.settling import LateEvents
+from spark_jobs.lake.accounting.repaired import LateEvents
 from spark_jobs.lake.checkpoints.epochs import bootstrapped
 from spark_jobs.lake.commit_records.history import commits_between
 from spark_jobs.lake.tables.opening import open_table

@@ -14,7 +14,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.foreign import Correction, ForeignChange, book, foreign_changes
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.ledger_table import takes_rows_away
-from spark_jobs.lake.accounting.settling import LateEvents, late_rows, replayed_rows, settle
+from spark_jobs.lake.accounting.repaired import LateEvents, late_rows, replayed_rows, settle
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.checkpoints.spark_log import place

@@ -330,7 +330,7 @@ def test_a_backfill_corrects_closed_results_and_settles_late_events(here: Machin
     run = here.run("backfill_top_products", within_s=600, **times)
     said = run.log("backfill")
     assert run.state == "success", said
-    assert "late events settled" in said
+    assert "late events repaired" in said
     assert _late(here, "settled_version IS NOT NULL") >= before + 150
     # Late events of hours much later may wait for their repair.
     assert _differing(here, before=datetime.now(UTC) - timedelta(hours=28)) == []

@@ -36,7 +36,7 @@ def test_events_are_looked_up_again_on_minio(spark: SparkSession, minio: tuple[M
 
     products({"a": "tea"})
     sales(lake, [(1, "a", 1), (2, "x", 2), (3, "y", 4)], [(30, "a", 8)], [(40, "a", 16)])
-    driver = Driver(spark, lake, (definition,), reached=change)
+    driver = Driver(spark, lake, (definition,), failpoint=change)
     assert driver.run_until_caught_up(close=False)["by_category"].error is None
 
     assert execute(spark, plan_lookup(lake, definition, Selection()), by="ada").replayed == 1

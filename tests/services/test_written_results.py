@@ -58,7 +58,7 @@ def test_a_batch_on_minio_that_dies_before_its_commit_leaves_no_row(
             if not by_an_error:
                 patched.setattr(passes, "remove_files", lambda *_: None)
             with pytest.raises(RuntimeError, match="cut off"):
-                lakes.run(spark, lake, DEFINITION, reached=dies)
+                lakes.run(spark, lake, DEFINITION, failpoint=dies)
         assert written[-1], "the batch has written files"
         assert written[-1] & there() == (set() if by_an_error else written[-1])
         assert not written[-1] & named()

@@ -18,7 +18,7 @@ from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting import settling
+from spark_jobs.lake.accounting import repaired as settling
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.errors import ConflictError

@@ -419,7 +419,7 @@ def test_events_are_looked_up_in_the_versions_that_the_stream_has_taken(
         if point == "result_committed" and batch_id in changes:
             categories(lake, changes.pop(batch_id))
 
-    driver = Driver(spark, lake, (definition,), reached=change)
+    driver = Driver(spark, lake, (definition,), failpoint=change)
     assert driver.run_until_caught_up(close=False)["activity"].error is None
     assert not changes
 

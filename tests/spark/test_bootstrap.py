@@ -88,7 +88,7 @@ def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(
         if reached == "history_written":
             raise RuntimeError("killed")
 
-    outcomes = a_driver(spark, lake, definition, reached=die).run_until_caught_up(close=False)
+    outcomes = a_driver(spark, lake, definition, failpoint=die).run_until_caught_up(close=False)
     assert "killed" in str(outcomes[definition.name].error)
     assert history_cut(lake, current_epoch(lake, definition.name)) is not None
     run(spark, lake, definition, only_history=True)
@@ -127,7 +127,7 @@ def test_a_bootstrap_that_is_interrupted_is_finished_by_the_next_driver(
         if reached == point:
             raise RuntimeError("killed")
 
-    outcomes = a_driver(spark, lake, definition, reached=die).run_until_caught_up(close=False)
+    outcomes = a_driver(spark, lake, definition, failpoint=die).run_until_caught_up(close=False)
     assert "killed" in str(outcomes[definition.name].error)
     assert history_cut(lake, current_epoch(lake, definition.name)) is not None
 
@@ -292,7 +292,7 @@ def test_a_watermark_that_has_not_reached_the_cut_is_waited_for(spark: SparkSess
             lake.store.delete(f"{handle.folder}/offsets/3")
             raise RuntimeError("killed")
 
-    driver = a_driver(spark, lake, definition, reached=die)
+    driver = a_driver(spark, lake, definition, failpoint=die)
     assert "killed" in str(driver.run_until_caught_up(close=False)[definition.name].error)
     outcome = a_driver(spark, lake, definition).run_until_caught_up(close=False)[definition.name]
     assert isinstance(outcome.error, CutNotReachedError)

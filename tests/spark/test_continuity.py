@@ -173,7 +173,7 @@ def test_a_replay_whose_file_has_moved_writes_nothing_until_it_is_back(
     definition = an_ingest(landing)
     path = land(landing, "a", *range(1, 10), -1)
     with pytest.raises(InjectedError):
-        ingest(spark, lake, definition, reached=failing_at("quarantine_committed"))
+        ingest(spark, lake, definition, failpoint=failing_at("quarantine_committed"))
     os.rename(path, tmp_path / "archived.json")
     if not archived:  # another file in its place, with as many bad rows
         land(landing, "a", 1, -2)
@@ -216,7 +216,7 @@ def test_what_a_loss_of_power_leaves_of_an_unfinished_batch_is_no_batch(
     ingest(spark, lake, definition)
     land(landing, "b", 3)
     with pytest.raises(InjectedError):
-        ingest(spark, lake, definition, reached=failing_at("result_committed"))
+        ingest(spark, lake, definition, failpoint=failing_at("result_committed"))
     commit = max(Path(lake.uri, "bronze/sales/_delta_log").glob("*.json"))
     match left:
         case "no commit":

@@ -237,7 +237,7 @@ def test_a_batch_that_is_cut_off_ends_as_if_it_had_not_been(
             raise RuntimeError("cut off")
 
     with pytest.raises(RuntimeError, match="cut off"):
-        lakes.run(spark, lake, definition, reached=cut)
+        lakes.run(spark, lake, definition, failpoint=cut)
     lakes.run(spark, lake, definition)
     assert +fates(lake, definition) == +by_the_rules(batches).fates
     assert Counter(row["k"] for row in lakes.rows(lake, "silver.firsts")) == {"a": 1, "b": 1, "c": 1}

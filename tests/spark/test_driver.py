@@ -288,7 +288,7 @@ def test_how_far_a_table_is_is_the_same_by_its_log_and_by_its_rows(spark: SparkS
 def test_an_ingest_that_is_busy_does_not_wait_for_input(spark: SparkSession, lake: Lake) -> None:
     land(lake, 0)
     seen: list[bool] = []
-    query = IngestQuery(spark, lake, an_ingest(), reached=lambda point, batch_id: seen.append(query.waits_for_input))
+    query = IngestQuery(spark, lake, an_ingest(), failpoint=lambda point, batch_id: seen.append(query.waits_for_input))
     query.start()
     try:
         await_that(lambda: bool(seen) and query.waits_for_input, "the end of the batch")

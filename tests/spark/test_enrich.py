@@ -124,7 +124,7 @@ def test_each_batch_takes_the_newest_version_and_the_ledger_notes_it(spark: Spar
             started.append(table.version())
             write_deltalake(table, table.to_pyarrow_table().slice(0, 0), mode="append")
 
-    driver = Driver(spark, lake, (definition,), reached=change)
+    driver = Driver(spark, lake, (definition,), failpoint=change)
     outcomes = driver.run_until_caught_up(close=False)
     assert outcomes["by_category"].error is None
     rows = {(row["v"], row["category"]) for row in lakes.rows(lake, "gold.by_category")}
@@ -144,7 +144,7 @@ def test_a_batch_is_finished_with_the_lookup_version_that_it_began_with(spark: S
             raise RuntimeError("cut off")
 
     with pytest.raises(RuntimeError, match="cut off"):
-        lakes.run(spark, lake, definition, reached=cut)
+        lakes.run(spark, lake, definition, failpoint=cut)
     # By now `x` has a category: what is in the quarantine would come into the result as well.
     products(lake, {"a": "tea", "x": "milk"})
     with pytest.raises(LookupMovedError):

@@ -170,8 +170,8 @@ def test_a_pipeline_that_fails_goes_on_as_if_it_had_not(
 
     for _ in range(times):
         with pytest.raises(InjectedError):
-            lakes.run(spark, lake, definition, reached=reached)
-    lakes.run(spark, lake, definition, reached=reached)
+            lakes.run(spark, lake, definition, failpoint=reached)
+    lakes.run(spark, lake, definition, failpoint=reached)
 
     assert contents(lake, definition) == calm.tables
     lakes.assert_balanced(lake, definition)
@@ -275,8 +275,8 @@ def test_an_ingest_that_fails_goes_on_as_if_it_had_not(
     definition, reached = an_ingest(landing), failing_at(point, 1, times)
     for _ in range(times):
         with pytest.raises(Exception, match=point):
-            IngestQuery(spark, lake, definition, reached=reached).start(until_caught_up=True).awaitTermination()
-    IngestQuery(spark, lake, definition, reached=reached).start(until_caught_up=True).awaitTermination()
+            IngestQuery(spark, lake, definition, failpoint=reached).start(until_caught_up=True).awaitTermination()
+    IngestQuery(spark, lake, definition, failpoint=reached).start(until_caught_up=True).awaitTermination()
     assert contents(lake, definition) == ingested
 
 
@@ -304,7 +304,7 @@ def test_after_a_take_over_no_number_of_bronze_is_given_twice(
     spark: SparkSession, tmp_path: Path, landing: Path
 ) -> None:
     lake, definition = Lake(str(tmp_path / "lake")).ensure_exists(), an_ingest(landing)
-    replaced = IngestQuery(spark, lake, definition, reached=failing_at("result_committed", 1, 1))
+    replaced = IngestQuery(spark, lake, definition, failpoint=failing_at("result_committed", 1, 1))
     with pytest.raises(Exception, match="result_committed"):
         replaced.start(until_caught_up=True).awaitTermination()
     _LookedBefore(spark, lake, definition).start(until_caught_up=True).awaitTermination()

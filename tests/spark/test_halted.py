@@ -103,9 +103,9 @@ def found(lake: Lake) -> tuple[list[str], list[tuple[int, str, str]]]:
 
 
 def run(
-    spark: SparkSession, lake: Lake, definition: Ingest, *, reached: Callable[[str, int], None] | None = None
+    spark: SparkSession, lake: Lake, definition: Ingest, *, failpoint: Callable[[str, int], None] | None = None
 ) -> None:
-    query = IngestQuery(spark, lake, definition, **({"reached": reached} if reached else {}))
+    query = IngestQuery(spark, lake, definition, **({"failpoint": failpoint} if failpoint else {}))
     handle = query.start(until_caught_up=True)
     try:
         handle.awaitTermination()
@@ -121,7 +121,7 @@ def crash(spark: SparkSession, lake: Lake, definition: Ingest, point: str, batch
             raise InjectedError(point)
 
     with pytest.raises(InjectedError):
-        run(spark, lake, definition, reached=reached)
+        run(spark, lake, definition, failpoint=reached)
 
 
 def assert_balanced(lake: Lake, definition: Ingest, *, read: list[int], written: list[int]) -> None:

@@ -339,7 +339,7 @@ def test_a_replayed_event_is_looked_up_anew_and_none_of_its_number(spark: SparkS
         if (point, batch_id) == ("result_committed", 1):
             products(lake, {"a": "coffee", "x": "milk"})
 
-    driver = Driver(spark, lake, (definition,), reached=change)
+    driver = Driver(spark, lake, (definition,), failpoint=change)
     assert driver.run_until_caught_up(close=False)["looked_up"].error is None
 
     def categories() -> list[tuple[str, int, str]]:

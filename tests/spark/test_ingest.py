@@ -754,7 +754,7 @@ def test_a_file_that_is_removed_before_it_is_read_is_set_aside(
         if point == "planned":
             (landing / "gone").unlink(missing_ok=True)
 
-    IngestQuery(spark, lake, definition, reached=archive).start(until_caught_up=True).awaitTermination()
+    IngestQuery(spark, lake, definition, failpoint=archive).start(until_caught_up=True).awaitTermination()
     assert [file_of(row) for row in bronze(lake)] == ["kept"]
     (gone,) = quarantine(lake)
     assert (gone["reason"], file_of(gone)) == ("unreadable file", "gone")
@@ -771,7 +771,7 @@ def run_killed_at(point: str, spark: SparkSession, lake: Lake, definition: Inges
             raise Killed
 
     with pytest.raises(Exception, match="Killed"):
-        IngestQuery(spark, lake, definition, reached=die).start(until_caught_up=True).awaitTermination()
+        IngestQuery(spark, lake, definition, failpoint=die).start(until_caught_up=True).awaitTermination()
 
 
 def test_a_replay_does_not_read_again_what_bronze_has(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

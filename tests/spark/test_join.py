@@ -215,7 +215,7 @@ def test_a_batch_that_is_cut_off_ends_as_if_it_had_not_been(spark: SparkSession,
             raise RuntimeError("cut off")
 
     with pytest.raises(RuntimeError, match="cut off"):
-        lakes.run(spark, lake, definition, reached=cut)
+        lakes.run(spark, lake, definition, failpoint=cut)
     lakes.run(spark, lake, definition)
     assert_ends_as_the_rules_say(lake, definition, "full", by_the_rules(CASE))
 

@@ -126,7 +126,7 @@ def stream(spark: SparkSession, lake: Lake, definition: Pipeline, *, closed: boo
         if (point, batch_id) == ("result_committed", len(EVENTS) - 2):
             products(lake, AFTERWARDS)
 
-    driver = Driver(spark, lake, (definition,), reached=change)
+    driver = Driver(spark, lake, (definition,), failpoint=change)
     assert driver.run_until_caught_up(close=False)[definition.name].error is None
 
 
@@ -412,7 +412,7 @@ def test_an_event_leaves_the_quarantine_only_with_all_its_keys(spark: SparkSessi
     products(lake, {"a": "tea"})
     rates(tea=7)
     sales(lake, [(1, "a", 1), (2, "x", 2), (3, "z", 4)], [(4, "a", 8)])
-    driver = Driver(spark, lake, (definition,), reached=change)
+    driver = Driver(spark, lake, (definition,), failpoint=change)
     assert driver.run_until_caught_up(close=False)["by_category"].error is None
     assert set_aside(lake) == [2, 4]
 

@@ -81,9 +81,9 @@ def write(folder: Path, name: str, lines: list[str | dict[str, Any]]) -> None:
 
 
 def ingest(
-    spark: SparkSession, lake: Lake, definition: Ingest, reached: Callable[[str, int], None] | None = None
+    spark: SparkSession, lake: Lake, definition: Ingest, failpoint: Callable[[str, int], None] | None = None
 ) -> None:
-    query = IngestQuery(spark, lake, definition, **({"reached": reached} if reached else {}))
+    query = IngestQuery(spark, lake, definition, **({"failpoint": failpoint} if failpoint else {}))
     handle = query.start(until_caught_up=True)
     try:
         handle.awaitTermination()
@@ -284,7 +284,7 @@ def test_a_replay_that_a_batch_overtakes_takes_other_numbers(spark: SparkSession
             if len(numbered) == 1:
                 ingest(spark, lake, now)
 
-    replay(spark, lake, now, reached=reached)
+    replay(spark, lake, now, failpoint=reached)
     assert numbered == [0, 0]
     # A row at which the stream would stop stays where it is.
     assert ids(lake) == [0, 1, 2, 3, 4]

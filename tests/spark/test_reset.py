@@ -155,7 +155,7 @@ def planned_only(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
         raise KeyError(point)
 
     with pytest.raises(KeyError):
-        lakes.run(spark, lake, definition, reached=killed)
+        lakes.run(spark, lake, definition, failpoint=killed)
 
 
 def test_a_first_batch_that_was_only_planned_begins_where_it_was_planned(

@@ -161,7 +161,7 @@ def test_a_batch_that_is_cut_off_is_written_once(
             raise RuntimeError("cut off")
 
     with pytest.raises(RuntimeError, match="cut off"):
-        lakes.run(spark, filled, DEFINITION, reached=cut)
+        lakes.run(spark, filled, DEFINITION, failpoint=cut)
     written = len(writes)
     lakes.run(spark, filled, DEFINITION)
     # What the table has already is computed again, for Spark's state, but not written again.

@@ -117,10 +117,10 @@ def one_file_a_batch(pipeline: Pipeline) -> Pipeline:
 
 
 def run(
-    spark: SparkSession, lake: Lake, pipeline: Pipeline, *, reached: Callable[[str, int], None] | None = None
+    spark: SparkSession, lake: Lake, pipeline: Pipeline, *, failpoint: Callable[[str, int], None] | None = None
 ) -> PipelineQuery:
     """Runs a pipeline until it has read what is there; raises what stopped it."""
-    query = PipelineQuery(spark, lake, pipeline, **({"reached": reached} if reached else {}))
+    query = PipelineQuery(spark, lake, pipeline, **({"failpoint": failpoint} if failpoint else {}))
     handle = query.start(until_caught_up=True)
     try:
         handle.awaitTermination()

@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_jobs.commits.tables import create_table
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
-from spark_jobs.lake.accounting.settling import late_rows, mark_replayed, settle, those_of
+from spark_jobs.lake.accounting.repaired import late_rows, mark_replayed, settle, those_of
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.repair.plan import plan_repair

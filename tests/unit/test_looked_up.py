@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting.settling import mark_replayed
+from spark_jobs.lake.accounting.repaired import mark_replayed
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import Selection, counted, samples

@@ -29,7 +29,7 @@ from spark_jobs.commits.tables import create_table
 from spark_jobs.console.reports import print_late
 from spark_jobs.engine.heartbeats import event_times
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting.settling import late_rows, settle
+from spark_jobs.lake.accounting.repaired import late_rows, settle
 from spark_jobs.lake.tables import query
 from spark_jobs.lake.tables.opening import file_statistics, open_table, table_names
 from spark_jobs.plan.columns import given_to_events

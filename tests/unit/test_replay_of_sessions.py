@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from spark_jobs.plan.columns import BATCH, CLOSED
-from spark_jobs.transforms.replay import _sessions
+from spark_jobs.transforms.recorded_batches import _sessions
 
 
 def sessions(*events):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from spark_jobs.lake.accounting.settling import late_rows, replayed_rows
+from spark_jobs.lake.accounting.repaired import late_rows, replayed_rows
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.basis import Basis, OutdatedPlanError

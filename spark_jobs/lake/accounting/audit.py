@@ -120,7 +120,7 @@ def _settled(lake: Lake, table: TableRef | None, events: str, epoch: int, which:
         counted = connection.execute(
             f"SELECT count(settled_version), count(*) FROM beside WHERE _epoch = {epoch} AND {which}"
         ).fetchone() or (0, 0)
-    return f"; {counted[0]:,} of {counted[1]:,} {events} settled"
+    return f"; {counted[0]:,} of {counted[1]:,} {events} repaired"
 
 
 def _holding(books: "_Books", invariant: Invariant, totals: Totals, *, all_rows: bool) -> tuple[bool, str]:

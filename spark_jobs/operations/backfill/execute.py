@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.lake.accounting.ledger import LedgerEntry
-from spark_jobs.lake.accounting.settling import LateEvents, those_of
+from spark_jobs.lake.accounting.repaired import LateEvents, those_of
 from spark_jobs.lake.commit_records.basis import SupersededError
 from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.lake.errors import ConflictError

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting.settling import LateEvents
+from spark_jobs.lake.accounting.repaired import LateEvents
 from spark_jobs.lake.commit_records.revisions import Mode, Revision, revisions
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.shape import OperationPlan

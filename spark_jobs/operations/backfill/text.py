@@ -45,7 +45,7 @@ def done_text(table: str, done: RevisionOutcome) -> str:
         )
     else:
         what = f"{table}: every row is as it should be, nothing was written"
-    for number, outcome in ((done.settled, "settled"), (done.unsettled, "not counted any more")):
+    for number, outcome in ((done.settled, "repaired"), (done.unsettled, "not counted any more")):
         if number > done.replayed:
             what += f"; {counted(number - done.replayed, 'late event')} {outcome}"
         if number and done.replayed:

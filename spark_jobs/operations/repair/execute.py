@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.lake.accounting.ledger import LedgerEntry
-from spark_jobs.lake.accounting.settling import those_of
+from spark_jobs.lake.accounting.repaired import those_of
 from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.operations.backfill.execute import replayed_of, report_of, revise_tables, until_not_superseded

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting.settling import LateEvents
+from spark_jobs.lake.accounting.repaired import LateEvents
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.recompute.ranges import Range

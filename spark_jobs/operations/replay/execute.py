@@ -59,7 +59,7 @@ _TRIES = 20
 _KEYS = ("reason", "_ingest_time", "_source", "_epoch", "_batch_id")
 _SLICE = "__slice"
 
-Reached = Callable[[str, int], None]
+Failpoint = Callable[[str, int], None]
 """Told of each point that was reached, with the number of the slice; tests make it fail there."""
 
 
@@ -104,18 +104,18 @@ class ReplayRun:
         lake: where.
         ingest: as it is now.
         replay: what was noted.
-        reached: told of each point.
+        failpoint: told of each point.
     """
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, ingest: Ingest, replay: Replay, reached: Reached = lambda *_: None
+        self, spark: SparkSession, lake: Lake, ingest: Ingest, replay: Replay, failpoint: Failpoint = lambda *_: None
     ) -> None:
         # As the stream: what a rule cannot compute is null.
         self._spark = lenient_session(spark)
         self._lake = lake
         self._ingest = ingest
         self._replay = replay
-        self._reached = reached
+        self._failpoint = failpoint
         self._bronze, self._quarantine = ingest.sink.table, table_of(ingest)
         self._began = time.time()
 
@@ -123,7 +123,7 @@ class ReplayRun:
         """Does what is left to do. It may be repeated, also by two processes at once."""
         replay = self._replay
         self._note_decision()
-        self._reached("opened", 0)
+        self._failpoint("opened", 0)
         epoch = current_epoch(self._lake, replay.pipeline)
         is_current = epoch is not None and epoch.number == replay.epoch
         quarantine = str(open_table(self._lake, self._quarantine).metadata().id)
@@ -268,7 +268,7 @@ class ReplayRun:
                 next_seq=first + entry["selected"],
                 ledger=entry,
             )
-            self._reached("numbered", number)
+            self._failpoint("numbered", number)
             properties = CommitProperties(
                 custom_metadata={"userMetadata": stamp.encode()},
                 app_transactions=[Transaction(replay.run, number), Transaction(writer, txn)],
@@ -281,7 +281,7 @@ class ReplayRun:
                     raise cannot_commit(table, error, f"Nothing of part {number} was written to it.") from error
                 continue  # a batch, or another process that carries out the same replay, was first
             self._verify(table, before, "result", number, "num_added_rows", entry["replayed"])
-            self._reached("result_committed", number)
+            self._failpoint("result_committed", number)
             return
         raise ReplayRefusedError(
             f"{replay.run} of `{replay.pipeline}`: other commits to {table} were first, {_TRIES} times in a row. Run "
@@ -375,11 +375,11 @@ class ReplayRun:
             released=released,
         )
         before = latest_version(self._lake, self._quarantine)
-        self._reached("releasing", 0)
+        self._failpoint("releasing", 0)
         change, commit_id = Remove(gone, rows, _KEYS), CommitId(self._replay.run, 0)
         LargeCommits(self._lake, self._quarantine).commit(change, commit_id, stamp.encode())
         self._verify(self._quarantine, before, "quarantine", 0, "numTargetRowsDeleted", rows)
-        self._reached("quarantine_committed", 0)
+        self._failpoint("quarantine_committed", 0)
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:

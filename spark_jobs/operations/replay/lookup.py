@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.lake.accounting.settling import mark_replayed
+from spark_jobs.lake.accounting.repaired import mark_replayed
 from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.tables.decisions import note
 from spark_jobs.operations.repair.execute import carry_out as count_after_all

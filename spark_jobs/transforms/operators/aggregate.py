@@ -10,7 +10,7 @@ from spark_jobs.spec import Aggregate, Session
 from spark_jobs.transforms.aggregation import aggregate, gap_us
 from spark_jobs.transforms.events import WITHHELD, with_row_steps
 from spark_jobs.transforms.operators.base import Transform
-from spark_jobs.transforms.replay import with_sessions
+from spark_jobs.transforms.recorded_batches import with_sessions
 
 
 class GroupedTransform(Transform):

@@ -11,7 +11,7 @@ from spark_jobs.transforms.events import WITHHELD, with_row_steps
 from spark_jobs.transforms.operators.aggregate import GroupedTransform
 from spark_jobs.transforms.operators.base import Transform
 from spark_jobs.transforms.operators.stateless import StatelessTransform
-from spark_jobs.transforms.replay import first_of_each
+from spark_jobs.transforms.recorded_batches import first_of_each
 
 TTL = "spark.watermarkDelayMs"
 """Where Spark finds, beside an event time, how long a key outlives it; else it takes the watermark's delay."""
