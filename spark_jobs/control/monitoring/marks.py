@@ -13,18 +13,18 @@ from spark_jobs.lake.store.formats import Persisted
 _BEGAN, _PATH = f"{CONTROL}/_monitor/began.json", f"{CONTROL}/_monitor/look.json"
 
 
-class _Mark(Persisted):
+class _MonitorPulse(Persisted):
     at: datetime
 
 
 def mark_begin(lake: Lake, *, at: datetime) -> None:
     """Notes that the monitor looks; it can be told of nothing that it finds where this cannot be written."""
-    lake.store.put(_BEGAN, _Mark(at=at).model_dump_json().encode())
+    lake.store.put(_BEGAN, _MonitorPulse(at=at).model_dump_json().encode())
 
 
 def mark_look(lake: Lake, *, at: datetime) -> None:
     """Notes that the monitor has looked, and told what it has found."""
-    lake.store.put(_PATH, _Mark(at=at).model_dump_json().encode())
+    lake.store.put(_PATH, _MonitorPulse(at=at).model_dump_json().encode())
 
 
 def last_begin(lake: Lake) -> datetime | None:
@@ -39,6 +39,6 @@ def last_look(lake: Lake) -> datetime | None:
 
 def _marked(lake: Lake, path: str) -> datetime | None:
     try:
-        return _Mark.model_validate_json(bytes(obstore.get(lake.store, path).bytes())).at
+        return _MonitorPulse.model_validate_json(bytes(obstore.get(lake.store, path).bytes())).at
     except (NotFoundError, FileNotFoundError, ValidationError):
         return None
