@@ -11,6 +11,7 @@ from spark_jobs.plan.operators.units import Rows
 from spark_jobs.plan.operators.values import (
     Accounting,
     Operator,
+    Output,
     Recomputation,
     accounting_of,
     keeps_late,
@@ -68,13 +69,16 @@ def _alone(pipeline: Pipeline) -> Operator:
 def _before_groups(pipeline: Pipeline) -> Operator:
     """As the groups, but for what is late, and what goes on to them."""
     step, lateness, inner = step_of(pipeline, Deduplicate), EventTime(), grouped(pipeline)
+    # A running total alone has no late events.
+    output = replace(inner.output, keeps_late=keeps_late(pipeline, lateness))
     return replace(
         inner,
         kind="deduplicate",
         description=f"{_description(step)}, then {inner.description}",
         lateness=lateness,
         state=replace(inner.state, operators=("dedupeWithinWatermark", *inner.state.operators), counts_events=False),
-        accounting=_of_groups(pipeline, inner),
+        output=output,
+        accounting=_of_groups(pipeline, inner, output),
         # Which events have gone on to groups is recorded nowhere.
         recomputation=replace(
             _recomputation(pipeline, step, inner.recomputation.repair_unit),
@@ -83,9 +87,9 @@ def _before_groups(pipeline: Pipeline) -> Operator:
     )
 
 
-def _of_groups(pipeline: Pipeline, inner: Operator) -> Accounting:
+def _of_groups(pipeline: Pipeline, inner: Operator, output: Output) -> Accounting:
     """Pairs are those of the events that are let through; late events are counted as such."""
-    output, window = inner.output, step_of(pipeline, Aggregate).window
+    window = step_of(pipeline, Aggregate).window
     pairs = (
         replace(each, parts=tuple(part for part in each.parts if part != "pairs_late"), in_state=False)
         for each in inner.accounting.equations
