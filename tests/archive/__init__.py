@@ -1,7 +1,7 @@
 """A small lake of each form in which Tidemark has kept what it keeps: newer versions must read, and go on with, each.
 
-`format-<n>.tar.gz` was written by the version that had this form. A change of a form (`lake/formats.py`) adds one:
-`python -m tests.archive` writes the newest; those before it are never written again.
+`format-<n>.tar.gz` was written by the version that had this form. A change of a form adds one
+(`lake/store/formats.py`): `python -m tests.archive` writes the newest; those before it are never written again.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ def plan_bootstrap(lake: Lake, definition: Definition) -> BootstrapPlan:
 
     Raises:
         BootstrapRefusedError: if its history cannot be computed in batch, or its stream has begun.
+        DeployError: if a driver runs the pipeline.
         MissingTableError: if a source table does not exist.
     """
     planned = refuse_unsuitable(definition)

@@ -1,6 +1,5 @@
 """What maintenance will do to a table, as a value."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -77,11 +76,6 @@ class TablePlan(BaseModel):
     def nothing_to_do(self) -> bool:
         """Whether only files that nothing names may be left to remove."""
         return not (self.to_ledger or self.groups or self.expired or self.cut or self.abandoned)
-
-
-def held_back(plans: Sequence[TablePlan]) -> Mapping[str, tuple[str, int]]:
-    """Table -> the pipeline that needs older versions of it, and from which on."""
-    return {each.table: each.held_by for each in plans if each.held_by is not None}
 
 
 class MaintenanceOutcome(BaseModel):

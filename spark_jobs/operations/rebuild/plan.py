@@ -93,8 +93,9 @@ def plan_rebuild(lake: Lake, definition: Definition, *, swaps: bool = False) -> 
         swaps: whether it is known already that the rows will be swapped.
 
     Raises:
-        DeployError: then, if a driver runs the pipeline.
         BootstrapRefusedError: if it needs none, or none is built for it.
+        DefinitionError: if another pipeline reads its table as a stream.
+        DeployError: if the rows will be swapped and a driver runs the pipeline.
     """
     planned = refuse_unsuitable(definition)
     _refuse_readers(definition)

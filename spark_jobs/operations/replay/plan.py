@@ -13,7 +13,6 @@ from spark_jobs.lake.tables.quarantine import (
     QuarantineError,
     ReplayScope,
     Selection,
-    described,
     selected,
     table_of,
 )
@@ -105,8 +104,3 @@ def plan_replay(lake: Lake, definition: Definition, selection: Selection, *, aft
     table_id = str(open_table(lake, table_of(ingest)).metadata().id)
     found = selected(lake, ingest, epoch.number, selection, may_be_gone=may_be_gone)
     return ReplayPlan(ingest, epoch, selection, found, table_id, unfinished)
-
-
-def subject_of(plan: ReplayPlan) -> str:
-    """What a plan is about, in a line."""
-    return f"{plan.found.rows:,} rows ({described(plan.found.reasons)})"
