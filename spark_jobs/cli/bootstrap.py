@@ -18,7 +18,7 @@ def bootstrap(pipeline: PipelineArgument, lake: LakeOption = None, dry_run: DryR
     from spark_jobs.operations.bootstrap.text import bootstrap_text
 
     definition, operation = one(pipeline), Operation(out, err, lake_of(lake))
-    plan = plan_bootstrap(operation.lake, definition)
+    plan = plan_bootstrap(operation.lake, definition, begins=not dry_run)
     operation.say(bootstrap_text(plan))
     if dry_run or not isinstance(definition, Pipeline):
         say(NOTHING_WRITTEN)

@@ -34,7 +34,7 @@ JUDGED = "__judged"
 COUNTED_UPTO = "__counted_upto"
 """Of an event that has `JUDGED`: windows that end up to it have counted it all the same; null: none."""
 
-VERSION_RANGE = "__era"
+VERSION_RANGE = "__version_range"
 """Of an event that is looked up again: the versions that its batch has taken; of a row there: those that have it."""
 
 REPLAYED = "__replayed"

@@ -67,7 +67,7 @@ def checks(
         if planned.operator is None:
             replayed = terms_of(lake, table, definition.name, epoch, tables.version(table))
         held = totals.model_copy(update={"terms": {**terms, **replayed}})
-        results.append(_holding(tables, invariant, held, all_rows=current.tables_emptied))
+        results.append(_held_against(tables, invariant, held, all_rows=current.tables_emptied))
     if planned.operator is None:
         quarantine = planned.table("quarantine")
         aside = quarantine.name if quarantine else planned.result.name
@@ -123,7 +123,7 @@ def _settled(lake: Lake, table: TableRef | None, events: str, epoch: int, which:
     return f"; {counted[0]:,} of {counted[1]:,} {events} repaired"
 
 
-def _holding(books: "_Books", invariant: Invariant, totals: Totals, *, all_rows: bool) -> tuple[bool, str]:
+def _held_against(books: "_Books", invariant: Invariant, totals: Totals, *, all_rows: bool) -> tuple[bool, str]:
     """What a table holds, against the ledger."""
     expected, table = invariant.expected(totals.terms), invariant.table.name
     said = f"{invariant.label}: {expected:,} {invariant.said}"

@@ -47,16 +47,17 @@ class BootstrapPlan(OperationPlan):
     computes: tuple[Read, ...]
 
 
-def plan_bootstrap(lake: Lake, definition: Definition) -> BootstrapPlan:
+def plan_bootstrap(lake: Lake, definition: Definition, *, begins: bool = False) -> BootstrapPlan:
     """What a bootstrap will do; nothing is written, and no JVM is started.
 
     Args:
         lake: where.
         definition: of the pipeline.
+        begins: whether it is known already that it will be carried out.
 
     Raises:
         BootstrapRefusedError: if its history cannot be computed in batch, or its stream has begun.
-        DeployError: if a driver runs the pipeline.
+        DeployError: if it will be, and a driver runs the pipeline.
         MissingTableError: if a source table does not exist.
     """
     planned = refuse_unsuitable(definition)
@@ -78,7 +79,8 @@ def plan_bootstrap(lake: Lake, definition: Definition) -> BootstrapPlan:
     newest_us, cut_us = cut_of(lake, planned)
     if begun and current is not None and current.cut_us is not None:
         cut_us = current.cut_us
-    refuse_deployed(lake, [definition.name])
+    if begins:
+        refuse_deployed(lake, [definition.name])
     return BootstrapPlan(
         pipeline=definition.name,
         table=planned.result.name,
