@@ -103,7 +103,7 @@ def deploy_streams() -> None:
 
         with reporting_errors():
             timeout = timedelta(minutes=get_current_context()["params"]["wait_minutes"])
-            await_running(this_lake(), [OrderOutcome(**each) for each in ordered], timeout=timeout, tell=log)
+            await_running(this_lake(), [OrderOutcome(**each) for each in ordered], timeout=timeout, on_progress=log)
 
     await_progress(deploy(plan()))  # type: ignore[arg-type]  # tasks give references to their results
 

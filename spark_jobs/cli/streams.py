@@ -72,7 +72,7 @@ def deploy(
         told = f"generation {each.generation} ordered" if each.changed else "already runs this way, nothing to do"
         say(f"{each.pipeline}: {told} (job {each.job})")
     if timeout:
-        awaiting.await_running(where, ordered, timeout=timeout, tell=say)
+        awaiting.await_running(where, ordered, timeout=timeout, on_progress=say)
 
 
 def stop(

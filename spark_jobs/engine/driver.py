@@ -64,7 +64,7 @@ class Driver:
             it raises only keeps from writing.
         warnings: what a person should know at the end, in words.
         compute_history: computes in batch what the first query of an epoch with a cut has passed over; given the
-            session, the lake, the pipeline, and what to `tell` before and after each part.
+            session, the lake, the pipeline, and its progress callback, called before and after each part.
         only_history: a pipeline ends when its history is computed.
         histories: pipeline -> what `compute_history` has given.
     """
@@ -364,7 +364,7 @@ class _History:
                 driver.spark,
                 driver.lake,
                 query.definition,
-                tell=lambda *_: driver.failpoint("history_slice", -1 if last is None else last),
+                on_progress=lambda *_: driver.failpoint("history_slice", -1 if last is None else last),
             )
             driver.failpoint("history_written", -1 if last is None else last)
             note_bootstrapped(driver.lake, query.epoch, -1 if last is None else last)

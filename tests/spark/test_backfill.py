@@ -348,7 +348,7 @@ def test_an_interrupted_backfill_goes_on_with_the_slices_that_are_left(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        backfill.execute(spark, target, plan, tell=stop)
+        backfill.execute(spark, target, plan, on_progress=stop)
     lakes.assert_balanced(lake, definition)
     _, rest = plan_backfill(lake, definition, lakes.at(START), lakes.at(START + 120 * MINUTE))
     left = [part.number for part in rest.slices if not part.nothing_to_do]

@@ -327,7 +327,7 @@ def _deploy(out: Console, err: Console, lake: Lake, api: Airflow) -> int:
         for name, order in now.running.items()
     ]
     try:
-        awaiting.await_running(lake, wanted, timeout=timedelta(seconds=_DEPLOY_S), tell=lambda _: None)
+        awaiting.await_running(lake, wanted, timeout=timedelta(seconds=_DEPLOY_S), on_progress=lambda _: None)
     except TidemarkError as error:
         return _refused(err, error)
     out.print(f"Deployed before, and running: {', '.join(each.pipeline for each in wanted) or 'nothing'}.")

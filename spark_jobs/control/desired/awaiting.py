@@ -71,7 +71,7 @@ def await_running(
     ordered: Sequence[OrderOutcome],
     *,
     timeout: timedelta,
-    tell: Callable[[str], None] = print,
+    on_progress: Callable[[str], None] = print,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Waits until each pipeline has made its first progress in the generation that was ordered.
@@ -80,7 +80,7 @@ def await_running(
         lake: where.
         ordered: what a deploy gave.
         timeout: how long, all together.
-        tell: takes each piece of news.
+        on_progress: takes each piece of news.
         sleep: waits so many seconds.
 
     Raises:
@@ -100,7 +100,7 @@ def await_running(
                     continue
                 _refuse_failed(each, seen)
                 if seen.state == "running" and seen.progressed_at is not None:
-                    tell(f"{each.pipeline}: runs (generation {seen.generation}, driver of job {job})")
+                    on_progress(f"{each.pipeline}: runs (generation {seen.generation}, driver of job {job})")
                     waiting.pop(each.pipeline)
         if not waiting:
             return

@@ -29,11 +29,11 @@ from spark_jobs.spec.durations import duration_ms
 _TRIES = 5
 """So often a slice is computed, while other runs revise the same rows."""
 
-Told = Callable[[Slice, "RevisionOutcome | None"], None]
+OnProgress = Callable[[Slice, "RevisionOutcome | None"], None]
 
 
 def execute(
-    spark: SparkSession, target: Target, plan: BackfillPlan, *, tell: Told = lambda *_: None
+    spark: SparkSession, target: Target, plan: BackfillPlan, *, on_progress: OnProgress = lambda *_: None
 ) -> list[RevisionOutcome]:
     """Executes a plan, slice by slice; each slice changes each table in one commit, or not at all.
 
@@ -44,15 +44,15 @@ def execute(
         spark: a session.
         target: the pipeline, as the plan was made for.
         plan: what to do.
-        tell: called before and after each slice.
+        on_progress: called before and after each slice.
     """
     done = []
     for part in plan.slices:
         if part.nothing_to_do:
             continue
-        tell(part, None)
+        on_progress(part, None)
         done.append(_execute_beside_others(spark, target, plan, part))
-        tell(part, done[-1])
+        on_progress(part, done[-1])
     return done
 
 
@@ -235,12 +235,14 @@ def carry_out(spark: SparkSession, target: Target, plan: BackfillPlan, say: Say)
         What they have changed together.
     """
 
-    def tell(part: Slice, done: RevisionOutcome | None) -> None:
+    def on_progress(part: Slice, done: RevisionOutcome | None) -> None:
         if done is not None:
             where = f"slice {part.number + 1} of {len(plan.slices)}: " if len(plan.slices) > 1 else ""
             say(where + done_text(plan.table, done))
 
-    return report_of(plan.pipeline, plan.table, plan.watermark_ms, execute(spark, target, plan, tell=tell))
+    return report_of(
+        plan.pipeline, plan.table, plan.watermark_ms, execute(spark, target, plan, on_progress=on_progress)
+    )
 
 
 def report_of(pipeline: str, table: str, watermark_ms: int, done: Sequence[RevisionOutcome]) -> BatchReport:

@@ -24,7 +24,7 @@ from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, current_epoch
 from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.lake.errors import CheckpointError, CutNotReachedError
 from spark_jobs.lake.tables.opening import file_statistics, open_table
-from spark_jobs.operations.backfill.execute import Told, execute
+from spark_jobs.operations.backfill.execute import OnProgress, execute
 from spark_jobs.operations.backfill.plan import BackfillPlan, Slice, in_slices
 from spark_jobs.operations.backfill.text import done_text
 from spark_jobs.operations.bootstrap.plan import BootstrapPlan
@@ -67,7 +67,7 @@ class _Beginning(Target):
 
 
 def compute_history(
-    spark: SparkSession, lake: Lake, pipeline: Pipeline, *, tell: Told = lambda *_: None
+    spark: SparkSession, lake: Lake, pipeline: Pipeline, *, on_progress: OnProgress = lambda *_: None
 ) -> list[RevisionOutcome]:
     """Computes the history of the current epoch, over just the events that its stream has read; idempotent.
 
@@ -75,7 +75,7 @@ def compute_history(
         spark: a session.
         lake: where.
         pipeline: whose stream has read what was there, and rests.
-        tell: called before and after each slice.
+        on_progress: called before and after each slice.
 
     Raises:
         CutNotReachedError: if the stream's next batch could still count events of these windows.
@@ -90,7 +90,7 @@ def compute_history(
             f"history is to be computed up to {shown(cut_us)}: a driver died before the batch that moves it. The next "
             f"events move it. Nothing of the history was written. Run it again then: tidemark run {pipeline.name}"
         )
-    return execute(spark, target, _history(target, cut_us), tell=tell)
+    return execute(spark, target, _history(target, cut_us), on_progress=on_progress)
 
 
 def _history(target: Target, cut_us: int) -> BackfillPlan:

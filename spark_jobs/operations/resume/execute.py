@@ -37,7 +37,7 @@ def carry_out(lake: Lake, plan: ResumePlan, say: Say, *, by: str, comment: str, 
     """
     decided = halts.decide(lake, plan.pipeline, plan.choice, by=by, comment=comment, expected=plan.halt)
     say(f"{plan.pipeline}: `{plan.choice}` for {decided.subject} is decided, by {decided.decided_by}")
-    await_carried_out(lake, decided, timeout=timeout, tell=say)
+    await_carried_out(lake, decided, timeout=timeout, on_progress=say)
 
 
 def await_carried_out(
@@ -45,7 +45,7 @@ def await_carried_out(
     decided: Halt,
     *,
     timeout: timedelta,
-    tell: Callable[[str], None] = print,
+    on_progress: Callable[[str], None] = print,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Waits until the batch is committed; where nobody has deployed the pipeline, says that the next run does it.
@@ -54,7 +54,7 @@ def await_carried_out(
         lake: where.
         decided: the decision.
         timeout: how long.
-        tell: takes each piece of news.
+        on_progress: takes each piece of news.
         sleep: waits so many seconds.
 
     Raises:
@@ -64,12 +64,12 @@ def await_carried_out(
     name = decided.pipeline
     deployed = _deployed(lake, name)
     if deployed is None:
-        tell(
+        on_progress(
             f"{name} is not deployed: the next run carries it out (`tidemark run {name}`, or `tidemark deploy {name}`)"
         )
         return
     if not timeout:
-        tell(f"{name}: its driver carries it out within seconds; see `tidemark status`")
+        on_progress(f"{name}: its driver carries it out within seconds; see `tidemark status`")
         return
     job, order = deployed
     deadline = datetime.now(UTC) + timeout
@@ -87,7 +87,7 @@ def await_carried_out(
         sleep(_LOOK_EVERY_S)
     reasons = ", ".join(f"{reason} {n:,}" for reason, n in entry.reasons.items() if not reason.startswith(WARNING))
     aside = f", {entry['quarantined']:,} set aside ({reasons})" if reasons else ""
-    tell(f"{name}: {decided.subject} is committed: {entry['read']:,} read, {entry['rows']:,} written{aside}")
+    on_progress(f"{name}: {decided.subject} is committed: {entry['read']:,} read, {entry['rows']:,} written{aside}")
 
 
 def _deployed(lake: Lake, name: str) -> tuple[str, Order] | None:
