@@ -15,6 +15,7 @@ from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine import pipeline as engine
+from spark_jobs.engine import reading
 from spark_jobs.lake import Lake
 from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import LedgerError, RepeatedTasksError
@@ -128,7 +129,7 @@ def test_both_ways_to_compute_a_batch_give_the_same_rows_and_ledger(
 def test_a_batch_that_fails_a_check_leaves_nothing_and_runs_again(
     spark: SparkSession, filled: Lake, writes: list[int], monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
-    failing = {"repeated": (Observed, "repeated_tasks", 1), "equation": (engine, "read_by_batch", _one_row_more)}
+    failing = {"repeated": (Observed, "repeated_tasks", 1), "equation": (reading, "read_by_batch", _one_row_more)}
     with monkeypatch.context() as patched:
         patched.setattr(*failing[check])
         with pytest.raises((RepeatedTasksError, LedgerError), match="Nothing of"):
