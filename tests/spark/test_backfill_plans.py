@@ -37,10 +37,11 @@ from tests.support.clicks import (
 
 def test_rows_that_another_program_changed_are_replaced_only_if_asked(spark: SparkSession, copy: Lake) -> None:
     before = contents(copy)
-    # Of one event each: their averages are the same to the last digit, in whatever order events are added.
-    alone = [row for row in lakes.rows(copy, "gold.activity__groups") if row["n"] == 1]
-    oldest = min(alone, key=lambda row: row["window_end"])
-    open_table(copy, "gold.activity__groups").delete(f"total = {oldest['total']} AND n = 1")
+    # One that is closed: what is open the stream itself gives again.
+    groups = [row for row in lakes.rows(copy, "gold.activity__groups") if row["k"] is not None]
+    oldest = min(groups, key=lambda row: row["window_end"])
+    window = f"window_start = '{oldest['window_start']:%Y-%m-%dT%H:%M:%SZ}'"
+    open_table(copy, "gold.activity__groups").delete(f"{window} AND k = '{oldest['k']}'")
     assert contents(copy) != before
     with pytest.raises(
         BackfillRefusedError, match=r"another program has changed gold\.activity__groups .*DELETE.*--force"

@@ -219,7 +219,7 @@ def test_whoever_decides_hears_whether_the_batch_is_committed_or_halts(lake):
             stamp = a_stamp(7, pipeline=NAME, ledger=entry)
             write(lake, "bronze.sales", {"sale_id": ["x"]}, stamp=stamp)
 
-    wait = {"timeout": timedelta(minutes=1), "tell": told.append, "sleep": commit_at_the_second_look}
+    wait = {"timeout": timedelta(minutes=1), "on_progress": told.append, "sleep": commit_at_the_second_look}
     await_carried_out(lake, decided, **wait)
     assert told == ["ingest_sales: batch 7 of epoch 1 is committed: 4 read, 0 written, 4 set aside (skipped 4)"]
 
