@@ -250,7 +250,8 @@ def _clock_sql(time: str) -> str:
 
 
 def _lateness(late_by_ms: int) -> str:
-    """To the second: milliseconds tell a person nothing beside hours."""
+    """To the second, and from an hour on to the minute: the rest tells a person nothing."""
     if late_by_ms < 1000:
         return f"{late_by_ms} ms"
-    return format_duration(timedelta(seconds=late_by_ms // 1000))
+    coarse_s = 60 if late_by_ms >= 3_600_000 else 1
+    return format_duration(timedelta(seconds=late_by_ms // 1000 // coarse_s * coarse_s))
