@@ -75,7 +75,7 @@ class TableWriter:
                 `stamp.txn`, or else under the number of the batch.
 
         Returns:
-            The stamp that the table has: of this commit, or of the one that a replay found.
+            The stamp that the table has: of this commit, or of the one that a retry found.
 
         Raises:
             ConcurrentDriverError: if another driver commits the same batch at this moment.
@@ -181,14 +181,14 @@ class TableWriter:
         return replayed is not None and replayed.writer == self.txn_app_id
 
     def _refuse_other_rows(self, found: Stamp, stamp: Stamp, *, counted: bool) -> None:
-        """A replay must give the rows that the table has: another number, or as many others, means a changed input."""
+        """A retry must give the rows that the table has: another number, or as many others, means a changed input."""
         if found.has_same_content(stamp) and (found.rows == stamp.rows or not counted):
             return
         raise LedgerError(
             f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` was written with {_described(found)}; "
-            f"its replay gives {_described(stamp)}{'' if found.rows != stamp.rows else ' that differ'}. The stream has "
-            "stopped; nothing more was written. What the batch reads, or a rule, has changed since it was first "
-            "read, as where a file was moved away: bring it back as it was, then start the stream again."
+            f"trying it again gives {_described(stamp)}{'' if found.rows != stamp.rows else ' that differ'}. The "
+            "stream has stopped; nothing more was written. What the batch reads, or a rule, has changed since it was "
+            "first read, as where a file was moved away: bring it back as it was, then start the stream again."
         )
 
     def has(self, stamp: Stamp) -> bool:

@@ -102,13 +102,13 @@ class IngestQuery(Query[Ingest]):
             self._fronts = latest, beaten
 
     def plan(self) -> DataFrame:
-        """What is new in the source; with the batch's clock, which a replay repeats."""
+        """What is new in the source; with the batch's clock, which a retry repeats."""
         return self._source.stream().withColumn("_ingest_time", F.current_timestamp())
 
     def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerEntry:
         """Parses and judges the batch in one pass, then commits the quarantine, then bronze with the ledger row."""
         if self.latest is None:
-            # Only the first batch can be a replay. What bronze has is not read again: its files may be gone by now.
+            # Only the first batch can be a retry. What bronze has is not read again: its files may be gone by now.
             # Only now: until this batch was planned, another driver may have committed.
             known = self._take_numbers(batch_id)
             if known is not None:

@@ -153,7 +153,7 @@ class PipelineQuery(Query[Pipeline]):
         return self.reader.fix_versions(self.epoch) or cut_us != planned_with
 
     def process(self, batch: DataFrame, batch_id: int, bounds: BatchBounds) -> LedgerEntry:
-        """Counts, splits, checks and commits one batch; a replayed one like any other.
+        """Counts, splits, checks and commits one batch; one that is tried again like any other.
 
         The counting pass materialises the whole plan even where every table already has the batch: Spark's state
         partitions have to run, or the query dies at each restart.

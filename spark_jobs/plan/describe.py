@@ -34,5 +34,5 @@ def _lines(plan: LogicalPlan) -> Iterator[str]:
     for invariant in plan.invariants:
         yield f"table        {invariant.describe()}"
     if operator is not None:
-        yield f"replay       {plan.as_streamed}"
+        yield f"as streamed  {plan.as_streamed}"
         yield f"repair unit  {operator.recomputation.repair_unit}"

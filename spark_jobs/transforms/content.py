@@ -1,4 +1,4 @@
-"""A digest of rows in any order, taken in the pass that counts them: what a replay of a batch must give again."""
+"""A digest of rows in any order, taken in the pass that counts them: a batch that is tried again must give it."""
 
 import hashlib
 from collections.abc import Iterable

@@ -27,7 +27,7 @@ class Planned:
         frame: as Spark hands it over.
         query: that runs it.
         epoch: of its checkpoint.
-        at_ms: the batch's clock, which a replay repeats.
+        at_ms: the batch's clock, which a retry repeats.
         decision: what a person has decided about it.
         known_unreadable: finds out which files an interrupted attempt at this batch has set aside, and why.
     """

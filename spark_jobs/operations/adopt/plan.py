@@ -18,6 +18,17 @@ class AdoptPlan:
     """
 
     adoptions: tuple[Adoption, ...]
+    notices: tuple[str, ...] = ()
+
+    @property
+    def pipeline(self) -> str:
+        """The names of the pipelines, with commas."""
+        return ", ".join(each.epoch.pipeline for each in self.adoptions)
+
+    @property
+    def nothing_to_do(self) -> str | None:
+        """Why no checkpoint is changed; None: one is."""
+        return None if any(each.before for each in self.adoptions) else "every checkpoint fits"
 
 
 def plan_adoptions(lake: Lake, definitions: Sequence[Definition], *, before: str | None) -> AdoptPlan:

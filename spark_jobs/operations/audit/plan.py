@@ -152,6 +152,18 @@ class AuditPlan:
 
     found: tuple[Audit, ...]
     recounts: tuple[tuple[Target, BackfillPlan, Audit], ...]
+    notices: tuple[str, ...] = ()
+
+    @property
+    def pipeline(self) -> str:
+        """The names of the pipelines, with commas."""
+        names = (*(each.pipeline for each in self.found), *(each.pipeline for *_, each in self.recounts))
+        return ", ".join(names)
+
+    @property
+    def nothing_to_do(self) -> str | None:
+        """Why nothing is recounted; None: something is."""
+        return None if self.recounts else "no rows have to be, or can be, recounted"
 
 
 def plan_audit(lake: Lake, definitions: Sequence[Definition], asked: Range | None) -> AuditPlan:

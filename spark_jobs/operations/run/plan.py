@@ -12,10 +12,12 @@ class RunPlan:
     """What is run by hand.
 
     Attributes:
-        pipelines: their names; no driver runs one of them.
+        pipeline: the names of the pipelines, with commas; no driver runs one of them.
     """
 
-    pipelines: tuple[str, ...]
+    pipeline: str
+    notices: tuple[str, ...] = ()
+    nothing_to_do: str | None = None
 
 
 def plan_run(lake: Lake, pipelines: Sequence[str]) -> RunPlan:
@@ -25,4 +27,4 @@ def plan_run(lake: Lake, pipelines: Sequence[str]) -> RunPlan:
         DeployError: if a driver runs one of them.
     """
     refuse_deployed(lake, pipelines)
-    return RunPlan(tuple(pipelines))
+    return RunPlan(", ".join(pipelines))
