@@ -25,8 +25,8 @@ def maintain(
 
     maintenance = Maintenance(lake_of(lake))
     if dry_run:
-        for table in maintenance.tables(names or ()):
-            tell(plan_text(maintenance.plan(table)))
+        for table in maintenance.plan_all(names or ()).tables:
+            tell(plan_text(table))
         say("Nothing was written: --dry-run.")
         return
     step_aside()

@@ -32,7 +32,7 @@ from spark_jobs.lake.maintenance.retention import LogCut, cut_log, plan_cut, rem
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.files import missing_files
 from spark_jobs.lake.tables.opening import UNREADABLE, exists, file_statistics, open_table, row_count, table_names
-from spark_jobs.operations.maintain.plan import MaintenanceOutcome, Pace, TablePlan
+from spark_jobs.operations.maintain.plan import MaintenanceOutcome, MaintenancePlan, Pace, TablePlan
 from spark_jobs.operations.maintain.text import done_text
 from spark_jobs.operations.shape import Say
 from spark_jobs.plan import logical as plan
@@ -153,6 +153,17 @@ class Maintenance:
         for name in sorted(found, key=lambda name: (name == LEDGER, found.index(name))):
             order = ("table", "version") if name == LEDGER else orders.get(name, ())
             yield _Table(self.lake, name, self.retention, self.pace, order, needed.get(name), name in lookups)
+
+    def plan_all(self, names: Sequence[str] = ()) -> MaintenancePlan:
+        """What is to be done; nothing is written.
+
+        Args:
+            names: of the tables; empty: all.
+
+        Raises:
+            MissingTableError: if one of them is not in the lake.
+        """
+        return MaintenancePlan(tuple(self.plan(table) for table in self.tables(names)))
 
     def plan(self, table: _Table) -> TablePlan:
         """What is to be done to a table; nothing is written."""

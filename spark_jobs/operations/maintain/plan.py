@@ -116,3 +116,25 @@ class MaintenanceOutcome(BaseModel):
         """Whether anything was done."""
         done = self.to_ledger or self.expired or self.cut or self.removed or self.abandoned
         return bool(done or self.files_before != self.files_after)
+
+
+@dataclass(frozen=True)
+class MaintenancePlan:
+    """What maintenance will do to a lake.
+
+    Attributes:
+        tables: one plan for each table, in the order of their turn.
+    """
+
+    tables: tuple[TablePlan, ...]
+    notices: tuple[str, ...] = ()
+
+    @property
+    def pipeline(self) -> str:
+        """The names of the tables, with commas: no pipeline is changed."""
+        return ", ".join(each.table for each in self.tables)
+
+    @property
+    def nothing_to_do(self) -> str | None:
+        """Why only files that nothing names may be left to remove; None: more is to be done."""
+        return "every table is small and quick" if all(each.nothing_to_do for each in self.tables) else None
