@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from spark_jobs.operations.maintain.plan import MaintenanceOutcome, TablePlan
+from spark_jobs.operations.words import counted
 
 
 def plan_text(plan: TablePlan) -> str:
@@ -15,16 +16,16 @@ def plan_text(plan: TablePlan) -> str:
     if plan.abandoned:
         parts.append("built by a rebuild that is over, removed as a whole")
     if plan.to_ledger:
-        parts.append(f"{_counted(plan.to_ledger, 'commit')} to ops.ledger")
+        parts.append(f"{counted(plan.to_ledger, 'commit')} to ops.ledger")
     if plan.groups:
         parts.append(
-            f"{sum(plan.groups):,} of {_counted(plan.files, 'file')} ({_size(plan.compacted_bytes)}) into "
+            f"{sum(plan.groups):,} of {counted(plan.files, 'file')} ({_size(plan.compacted_bytes)}) into "
             f"{len(plan.groups):,}"
         )
     if plan.expired:
-        parts.append(f"{_counted(plan.expired, 'row')} too old")
+        parts.append(f"{counted(plan.expired, 'row')} too old")
     if plan.cut:
-        parts.append(f"{plan.cut:,} of {_counted(plan.commits, 'commit')} off its log")
+        parts.append(f"{plan.cut:,} of {counted(plan.commits, 'commit')} off its log")
     return _lines(plan.table, parts or ["nothing to do"], plan.held_by)
 
 
@@ -34,18 +35,18 @@ def done_text(done: MaintenanceOutcome) -> str:
     if done.abandoned:
         parts.append(f"built by a rebuild that is over, removed ({_size(done.removed_bytes)})")
     if done.to_ledger:
-        parts.append(f"{_counted(done.to_ledger, 'commit')} in ops.ledger")
+        parts.append(f"{counted(done.to_ledger, 'commit')} in ops.ledger")
     if done.files_before != done.files_after:
         parts.append(f"{done.files_before:,} files are {done.files_after:,}")
     if done.expired:
-        parts.append(f"{_counted(done.expired, 'old row')} deleted")
+        parts.append(f"{counted(done.expired, 'old row')} deleted")
     if done.cut:
-        parts.append(f"{_counted(done.cut, 'object')} of its log removed")
+        parts.append(f"{counted(done.cut, 'object')} of its log removed")
     if done.removed:
-        parts.append(f"{_counted(done.removed, 'data file')} removed ({_size(done.removed_bytes)})")
+        parts.append(f"{counted(done.removed, 'data file')} removed ({_size(done.removed_bytes)})")
     if done.busy:
         parts.append(
-            f"{_counted(done.busy, 'file')} left for the next time: other writers changed some of them each time"
+            f"{counted(done.busy, 'file')} left for the next time: other writers changed some of them each time"
         )
     if done.problem:
         parts.append(done.problem)
@@ -61,10 +62,6 @@ def _lines(table: str, parts: Sequence[str], held_by: tuple[str, int] | None) ->
         f"{line}\n  `{reader}` has not read its versions from {version:,} on, so these are kept: run it, or end its "
         f"epoch (tidemark reset {reader} --keep-tables, or --empty-tables)"
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _size(number: int) -> str:

@@ -6,6 +6,7 @@ from spark_jobs.lake.tables.quarantine import described
 from spark_jobs.operations.replay.lookup_plan import LookupPlan
 from spark_jobs.operations.replay.outcome import LookupOutcome, ReplayOutcome
 from spark_jobs.operations.replay.plan import ReplayPlan
+from spark_jobs.operations.words import counted
 from spark_jobs.plan.quarantine import NOT_AGAIN
 from spark_jobs.recompute.ranges import shown
 
@@ -72,4 +73,4 @@ def _listed(what: str, reasons: Mapping[str, int]) -> list[str]:
 
 
 def _rows(number: int) -> str:
-    return f"{number:,} {'row' if number == 1 else 'rows'}"
+    return counted(number, "row")
