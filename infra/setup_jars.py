@@ -48,6 +48,8 @@ _COMPILE_AGAINST = (
     "scala-library",
     "slf4j-api",
     "spark-",
+    "jackson-",
+    "kryo-shaded",
 )
 
 

@@ -40,6 +40,7 @@ _SAFE: Mapping[str, str] = {
     "alerts": "they are looked at from outside",
     "rules": "events are judged one by one when they are read, and nothing of a rule is kept in the checkpoint",
     "contract": "events are judged one by one when they are read",
+    "parsing": "events are read one by one, and rows that were read keep their values",
     "expectations": "tables are checked from outside",
     "personal": "it says what samples show",
     "description": "it is for readers",

@@ -14,6 +14,7 @@ from spark_jobs.spec.expectations import (
     Unique,
     Volume,
 )
+from spark_jobs.spec.parsing import Parsing
 from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline, definition_from_json, is_name
 from spark_jobs.spec.rules import Between, Matches, NotNull, OneOf, RowRule, Satisfies, Severity
 from spark_jobs.spec.sinks import Sink
@@ -47,6 +48,7 @@ __all__ = [
     "NotNull",
     "OneOf",
     "OverTime",
+    "Parsing",
     "Pipeline",
     "Referential",
     "RowRule",

@@ -16,6 +16,8 @@ class Contract(Spec):
             counted, and alerted from a share of the events on; `keep`: it is also kept, in bronze's `_unknown_fields`.
         missing: where a JSON object lacks a column: `null`: it is null; `quarantine`: the row is set aside, reason
             `missing column`; `fail`: the batch is not written, and the pipeline stops.
+        repeated: where a JSON object has a key twice: `quarantine`: the row is set aside, reason `unparseable`; `last`:
+            the last value is taken.
         retyped: where a value does not have its column's type: `quarantine`: the row is set aside, reason
             `unparseable`; `fail`: the batch is not written, and the pipeline stops.
     """
@@ -23,6 +25,7 @@ class Contract(Spec):
     new: Literal["notice", "keep"] = "notice"
     missing: Literal["null", "quarantine", "fail"] = "null"
     retyped: Literal["quarantine", "fail"] = "quarantine"
+    repeated: Literal["quarantine", "last"] = "quarantine"
 
     def __init__(self, /, **fields: Any) -> None:
         super().__init__(**fields)

@@ -22,6 +22,7 @@ from spark_jobs.spec.expressions import (
     has_keys_that_json_lacks,
     is_nested,
 )
+from spark_jobs.spec.parsing import Parsing, collisions
 from spark_jobs.spec.rules import NotNull, RowRule, check_rules
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
@@ -128,6 +129,7 @@ class Ingest(_Definition):
 
     Attributes:
         columns: payload column -> Spark SQL type; for CSV in the order of the file.
+        parsing: column -> how its values are written, where that is not as usual.
         event_time: the column that says when the event happened; a TIMESTAMP.
         event_id: the column that identifies an event; None: a hash of the row's place (topic, partition and offset,
             or file and line).
@@ -142,6 +144,7 @@ class Ingest(_Definition):
     kind: Literal["ingest"] = "ingest"
     source: Annotated[Files | Kafka, Field(discriminator="kind")]
     columns: Annotated[Mapping[str, SqlType], Field(min_length=1), FROZEN]
+    parsing: Annotated[Mapping[str, Parsing], FROZEN] = {}
     event_time: str
     event_id: str | None = None
     max_future: PositiveDuration = timedelta(hours=1)
@@ -155,6 +158,11 @@ class Ingest(_Definition):
         """What bronze has of an event: the columns, and the map of other fields where these are kept."""
         kept = {UNKNOWN_FIELDS: "MAP<STRING, STRING>"} if self.contract.new == "keep" else {}
         return {**self.columns, **kept}
+
+    def path_of(self, column: str) -> tuple[str, ...]:
+        """Where the value of a column stands in an event, by the names of fields from the outside to the inside."""
+        parsing = self.parsing.get(column)
+        return (column,) if parsing is None or parsing.path is None else parsing.path
 
     @property
     def reads_json(self) -> bool:
@@ -190,6 +198,7 @@ class Ingest(_Definition):
                 f"{format_duration(self.idle_after)}: between two batches nothing is read, which is no silence"
             )
         self._check_types()
+        self._check_parsing()
         self._check_contract()
         self._check_rules()
         return self
@@ -218,12 +227,34 @@ class Ingest(_Definition):
             if keyed:
                 raise ValueError(f"columns: the keys of a JSON object are texts, got {keyed}: use MAP<STRING, ...>")
 
+    def _check_parsing(self) -> None:
+        unknown = sorted(self.parsing.keys() - self.columns.keys())
+        if unknown:
+            raise ValueError(f"parsing: expected columns of {sorted(self.columns)}, got {unknown}")
+        if self.parsing and self.source.is_parquet:
+            raise ValueError("parsing: the values of a Parquet file have their types: leave it out")
+        for name, parsing in self.parsing.items():
+            sql_type = self.columns[name].strip().upper()
+            if (misfit := parsing.misfit(sql_type)) is not None:
+                raise ValueError(f"parsing: {name}: {misfit}, got a column of type {self.columns[name]!r}")
+            if parsing.path is not None and not self.reads_json:
+                raise ValueError(f"parsing: {name}: path is for JSON, got {self.source.format.upper()}: leave it out")
+        if doubled := collisions({name: self.path_of(name) for name in self.columns}):
+            raise ValueError(
+                f"parsing: the value of {doubled[0][1]} is inside of what {doubled[0][0]} takes: leave one of them out"
+            )
+
     def _check_contract(self) -> None:
         named = self.reads_json or self.source.has_header
         if not named and self.contract.new != "notice":
             raise ValueError(
                 f"contract: new={self.contract.new!r} is for JSON objects and for CSV with a header: leave it out. "
                 "A column more of a Parquet file is noticed, and not kept"
+            )
+        if not self.reads_json and self.contract.repeated != "quarantine":
+            raise ValueError(
+                f"contract: repeated is for keys of JSON objects, got {self.contract.repeated!r} for "
+                f"{self.source.format.upper()}: leave it out"
             )
         if not self.reads_json and self.contract.missing != "null":
             raise ValueError(

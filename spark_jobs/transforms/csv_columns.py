@@ -70,15 +70,6 @@ def kept_values(text: str, columns: Mapping[str, str], delimiter: str, wider: Wi
     return found
 
 
-def more_columns(columns: Mapping[str, str], wider: Wider) -> Column:
-    """The names of the columns that a row's file has and that no column takes."""
-    found = F.array().cast("array<string>")
-    for names, files in _by_header(wider):
-        more = F.array(*(F.lit(name) for name in names if name not in columns))
-        found = F.when(F.col(NAME).isin(files), more).otherwise(found)
-    return found
-
-
 def _values_of(places: Mapping[str, str]) -> Callable[[Column], Column]:
     """From a row to a map: the values, by their names, that are there."""
 

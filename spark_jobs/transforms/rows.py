@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -12,6 +13,7 @@ from spark_jobs.plan.quarantine import REPEATED_HEADER as REPEATED_HEADER
 from spark_jobs.plan.quarantine import UNREADABLE as UNREADABLE
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spark.schemas import schema_ddl
+from spark_jobs.spark.strict import read_strictly
 from spark_jobs.spec import Ingest, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.durations import duration_ms, format_duration
@@ -33,6 +35,10 @@ WRONG_TYPE = "wrong type"
 
 # 0001-01-01 and 9999-12-31: what every reader of a table can show, and far from where arithmetic overflows.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+_DAY_US = 86_400_000_000
+
+MORE = "__more"
+"""Names of the fields of a JSON object that no column takes; null where there are none."""
 
 _ROW = "__row"
 _ALSO = "__also"
@@ -48,116 +54,98 @@ def parse(raw: DataFrame, definition: Ingest, wider: Wider = NO_WIDER) -> DataFr
         definition: says which format, columns and types.
         wider: files of CSV that have more columns.
     """
-    source = definition.source
-    if source.is_csv:
-        row = csv_row(RAW, definition.columns, CORRUPT, source.delimiter, wider)
-    else:
-        schema = f"{schema_ddl(definition.columns)}, {CORRUPT} STRING"
-        row = F.from_json(RAW, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
-    corrupt = F.col(f"{_ROW}.{CORRUPT}").isNotNull() | F.col(_ROW).isNull() | F.col(RAW).isNull()
-    no_row = F.lit(f"no {source.format.upper()} row")
-    if source.is_csv:
-        also = leaves_quote_open(F.col(RAW), source.delimiter)
-        retyped = F.coalesce(wrong_types(definition, wider), no_row)
-        kept = kept_values(RAW, definition.columns, source.delimiter, wider)
-        why = F.when(F.col(_ALSO), F.lit("no CSV row: a quote is not closed on its line")).otherwise(retyped)
-    else:
-        also = _holds_more(F.col(RAW))
-        retyped = F.coalesce(wrong_types(definition), no_row)
-        kept = kept_fields(F.col(RAW), definition)
-        why = F.when(corrupt, retyped).otherwise(F.lit("no JSON row: more follows its first object"))
-    unsound = F.col(RAW).isNotNull() & ~F.is_valid_utf8(RAW)
-    refused = corrupt | F.col(_ALSO)
-    reason = F.when(unsound, F.lit(NOT_UTF8))
-    if definition.contract.retyped == "fail":
-        reason = reason.when(refused & F.startswith(why, F.lit(WRONG_TYPE)), F.lit(WRONG_TYPE))
-    reason = reason.when(refused, F.lit(UNPARSEABLE))
-    detail = F.when(unsound, not_utf8_detail(F.col(RAW))).when(refused, why)
-    if definition.contract.missing != "null":
-        lacking = missing_columns(F.col(RAW), definition)
-        reason = reason.when(F.size(lacking) > 0, F.lit(MISSING_COLUMN))
-        detail = detail.when(F.size(lacking) > 0, F.concat(F.lit("it lacks "), F.array_join(lacking, ", ")))
-    # Columns of their own: what is asked more than once is not found out again.
-    return raw.withColumns({_ROW: row, _ALSO: also}).select(
+    return _csv(raw, definition, wider) if definition.source.is_csv else _json(raw, definition)
+
+
+def _json(raw: DataFrame, definition: Ingest) -> DataFrame:
+    options = {
+        **_options(definition),
+        "keeps_more": UNKNOWN_FIELDS in definition.payload,
+        "last_wins": definition.contract.repeated == "last",
+        "refuses_missing": definition.contract.missing != "null",
+    }
+    row = read_strictly(raw.sparkSession, "json", F.col(RAW), schema_ddl(definition.columns), options)
+    more = UNKNOWN_FIELDS if UNKNOWN_FIELDS in definition.payload else MORE
+    return raw.withColumn(_ROW, row).select(
         *columns_of(raw.columns),
         *(F.col(f"{_ROW}.{in_spark(name)}").alias(name) for name in definition.columns),
-        *([kept.alias(UNKNOWN_FIELDS)] if UNKNOWN_FIELDS in definition.payload else []),
-        reason.alias(REASON),
-        detail.alias(DETAIL),
+        F.col(f"{_ROW}.__more").alias(more),
+        F.col(f"{_ROW}.__reason").alias(REASON),
+        F.when(F.col(f"{_ROW}.__reason") == NOT_UTF8, not_utf8_detail(F.col(RAW)))
+        .otherwise(F.col(f"{_ROW}.__detail"))
+        .alias(DETAIL),
     )
 
 
-def missing_columns(text: Column, definition: Ingest) -> Column:
-    """The columns that an object does not name; whether their value is null is another question."""
-    return F.array_except(F.array(*(F.lit(name) for name in definition.columns)), F.json_object_keys(text))
+def _csv(raw: DataFrame, definition: Ingest, wider: Wider) -> DataFrame:
+    delimiter = definition.source.delimiter
+    texts = csv_row(RAW, dict.fromkeys(definition.columns, "STRING"), CORRUPT, delimiter, wider)
+    row = read_strictly(raw.sparkSession, "csv", texts, schema_ddl(definition.columns), _options(definition))
+    unsound = F.col(RAW).isNotNull() & ~F.is_valid_utf8(RAW)
+    kept = kept_values(RAW, definition.columns, delimiter, wider)
+    # Columns of their own: what is asked more than once is not found out again.
+    return raw.withColumns({_ROW: row, _ALSO: leaves_quote_open(F.col(RAW), delimiter)}).select(
+        *columns_of(raw.columns),
+        *(F.col(f"{_ROW}.{in_spark(name)}").alias(name) for name in definition.columns),
+        *([kept.alias(UNKNOWN_FIELDS)] if UNKNOWN_FIELDS in definition.payload else []),
+        F.when(unsound, NOT_UTF8).when(F.col(_ALSO), UNPARSEABLE).otherwise(F.col(f"{_ROW}.__reason")).alias(REASON),
+        F.when(unsound, not_utf8_detail(F.col(RAW)))
+        .when(F.col(_ALSO), "no CSV row: a quote is not closed on its line")
+        .otherwise(F.col(f"{_ROW}.__detail"))
+        .alias(DETAIL),
+    )
 
 
-def kept_fields(text: Column, definition: Ingest) -> Column:
-    """The fields of an object that no column takes, as texts; null where there are none."""
-    known = F.array(*(F.lit(name) for name in definition.columns))
-    fields = F.map_filter(F.from_json(text, "map<string,string>"), lambda name, _: ~F.array_contains(known, name))
-    return F.when(F.size(F.array_except(F.json_object_keys(text), known)) > 0, fields)
+def _options(definition: Ingest) -> dict[str, Any]:
+    """How values are written, and what is said of those that are written otherwise."""
 
+    def written(name: str) -> dict[str, Any]:
+        parsing = definition.parsing.get(name)
+        given = parsing.model_dump(mode="json", exclude_none=True) if parsing is not None else {}
+        return {"type": definition.columns[name], **given}
 
-def wrong_types(definition: Ingest, wider: Wider = NO_WIDER) -> Column:
-    """Which values of a row do not have their column's type; null if none can be told, as where it is no row at all.
-
-    A column of JSON is parsed alone, as the row was: `"12"` is no INT there, though its text is one in CSV.
-    """
-    source = definition.source
-    if source.is_csv:
-        row = csv_row(RAW, dict.fromkeys(definition.columns, "STRING"), CORRUPT, source.delimiter, wider)
-        # More or fewer values than columns: which of them is which is anybody's guess.
-        values = F.when(row[CORRUPT].isNull(), row)
-
-        def read(name: str, sql_type: str) -> Column:
-            return values[name].try_cast(sql_type)
-
-    else:
-        values = F.from_json(RAW, "map<string,string>")
-
-        def read(name: str, sql_type: str) -> Column:
-            return F.from_json(RAW, schema_ddl({name: sql_type}))[name]
-
-    found = [
-        F.when(values[name].isNotNull() & read(name, sql_type).isNull(), F.lit(f"{name} is no {sql_type}"))
-        for name, sql_type in definition.columns.items()
-    ]
-    told = F.concat_ws(", ", *found)
-    return F.when(told != "", F.concat(F.lit(f"{WRONG_TYPE}: "), told))
+    return {
+        "columns": {name: written(name) for name in definition.columns},
+        "wrong_type": WRONG_TYPE if definition.contract.retyped == "fail" else UNPARSEABLE,
+        "personal": sorted(name for name in definition.columns if is_personal(name, definition.personal)),
+        "mask": MASK,
+    }
 
 
 def typed(rows: DataFrame, definition: Ingest) -> DataFrame:
     """Adds `__reason` and `__detail` to rows that have their columns already, as those of Parquet files.
 
-    A text that is not UTF-8 is refused by every reader of Delta tables that comes upon it.
+    A text that is not UTF-8 is refused by every reader of Delta tables that comes upon it, and a time that no calendar
+    has by most.
     """
-    texts = [
-        column(name).cast("string")
-        for name in definition.columns
-        if "string" in rows.schema[name].dataType.simpleString()
-    ]
+    types = {name: rows.schema[name].dataType.simpleString() for name in definition.columns}
+    texts = [column(name).cast("string") for name, kind in types.items() if "string" in kind]
     unsound = reduce(lambda left, right: left | right, (~F.is_valid_utf8(text) for text in texts), F.lit(False))
     unsound = F.coalesce(unsound, F.lit(False))
     shown = F.concat_ws(", ", *texts) if texts else F.lit("")
-    return rows.withColumns({REASON: F.when(unsound, F.lit(NOT_UTF8)), DETAIL: F.when(unsound, not_utf8_detail(shown))})
+    times = {name: kind for name, kind in types.items() if kind.startswith(("timestamp", "date"))}
+    odd = F.concat_ws(", ", *(F.when(_no_calendar_has(name, kind), F.lit(name)) for name, kind in times.items()))
+    is_odd = odd != "" if times else F.lit(False)
+    told = F.concat(F.lit("a time before the year 1 or after 9999: "), odd)
+    return rows.withColumns(
+        {
+            REASON: F.when(unsound, F.lit(NOT_UTF8)).when(is_odd, F.lit(UNPARSEABLE)),
+            DETAIL: F.when(unsound, not_utf8_detail(shown)).when(is_odd, told),
+        }
+    )
+
+
+def _no_calendar_has(name: str, kind: str) -> Column:
+    if kind == "date":
+        days = F.unix_date(column(name))
+        return (days < F.lit(_FIRST_US // _DAY_US)) | (days > F.lit(_LAST_US // _DAY_US))
+    micros = F.unix_micros(column(name).cast("timestamp"))
+    return (micros < F.lit(_FIRST_US)) | (micros > F.lit(_LAST_US))
 
 
 def not_utf8_detail(text: Column) -> Column:
     """The bytes of a text that no table can hold; two texts that differ there alone must not become one."""
     return F.concat(F.lit("base64 of its bytes: "), F.base64(text.cast("binary")))
-
-
-def _holds_more(text: Column) -> Column:
-    """Whether anything follows the first object of a line, which `from_json` would pass over in silence.
-
-    Where the first brace that closes is the line's end, nothing can follow. Else the line is read once more, as the
-    first of two elements of an array: whatever follows makes them more or fewer, or an array that cannot be read. The
-    parser is that of the row itself, which takes more for JSON than others do, such as `NaN`.
-    """
-    ends = F.instr(text, "}") == F.length(F.rtrim(text))
-    elements = F.size(F.from_json(F.concat(F.lit("["), text, F.lit(",0]")), "array<string>"))
-    return F.when(ends, F.lit(False)).otherwise(~F.coalesce(elements == 2, F.lit(False)))
 
 
 def part_of_value_set_aside(rows: DataFrame, marked: str) -> DataFrame:

@@ -8,47 +8,23 @@ from pyspark.sql import functions as F
 
 from spark_jobs.spark.columns import column
 from spark_jobs.spec import Ingest
-from spark_jobs.transforms.csv_columns import Wider, more_columns
-from spark_jobs.transforms.rows import RAW, REASON
+from spark_jobs.spec.contract import UNKNOWN_FIELDS
+from spark_jobs.transforms.csv_columns import NAME, Wider
+from spark_jobs.transforms.rows import MORE, REASON
 
-_UNKNOWN = "__unknown"
-# The names of fields are read from the text a second time: of each row that would cost the counting pass a sixth more.
-_ALL_OF, _EACH = 1_000, 16
 _SHOWN = 5
 
 
-def with_unknown_fields(rows: DataFrame, definition: Ingest, number: Column, wider: Wider) -> DataFrame:
-    """Adds, for the counting pass, the fields of a good row that no column takes; null where it is not searched.
-
-    They are those at the top of a JSON object, of which the first thousand of each partition are searched, then each
-    sixteenth; and the columns more of a CSV file, of which the header tells. The schema of a Parquet file is not seen
-    here (`Shape.with_file`).
-
-    Args:
-        rows: to which they are added.
-        definition: of the ingest.
-        number: of the row in its partition.
-        wider: files of CSV with more columns.
-    """
-    source = definition.source
-    if source.has_header:
-        return rows.withColumn(_UNKNOWN, F.when(F.col(REASON).isNull(), more_columns(definition.columns, wider)))
-    if source.format != "json":
-        return rows.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
-    known = F.array(*(F.lit(name) for name in definition.columns))
-    searched = F.col(REASON).isNull() & ((number < _ALL_OF) | (number % _EACH == 0))
-    return rows.withColumn(_UNKNOWN, F.when(searched, F.array_except(F.json_object_keys(RAW), known)))
-
-
 def shape_counts(definition: Ingest) -> list[Column]:
-    """The aggregates of the counting pass that `shape_of` reads."""
-    return [
-        *(F.count(column(name)).alias(f"filled_{index}") for index, name in enumerate(definition.columns)),
-        F.count(F.col(_UNKNOWN)).alias("searched"),
-        F.count(F.when(F.size(_UNKNOWN) > 0, 1)).alias("unknown"),
-        F.min(F.array_min(_UNKNOWN)).alias("first_unknown"),
-        F.max(F.array_max(_UNKNOWN)).alias("last_unknown"),
-    ]
+    """The aggregates of the counting pass that `shape_of` reads: numbers alone, so that no row is sorted for them."""
+    filled = [F.count(column(name)).alias(f"filled_{index}") for index, name in enumerate(definition.columns)]
+    if not definition.reads_json:
+        return filled
+    return [*filled, F.count(F.when(F.col(REASON).isNull() & _more(definition).isNotNull(), 1)).alias("unknown")]
+
+
+def _more(definition: Ingest) -> Column:
+    return F.col(UNKNOWN_FIELDS if UNKNOWN_FIELDS in definition.payload else MORE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +34,7 @@ class Shape:
     Attributes:
         counts: terms of the ledger: `searched` and `unknown`, rows that were searched for fields, and of these those
             with a field that no column takes.
-        unknown_fields: the first and the last of these by name in each group, a few of them.
+        unknown_fields: the first and the last of these by name; of files, which name them once, a few.
         nulls: column -> rows that have none of it.
     """
 
@@ -78,21 +54,46 @@ class Shape:
         counts = {"searched": rows, "unknown": rows if more else 0}
         return replace(self, counts={**self.counts, **counts}, unknown_fields=tuple(more[:_SHOWN]))
 
+    def with_headers(self, groups: Sequence[Row], definition: Ingest, wider: Wider) -> "Shape":
+        """The same, where the headers of files tell which columns they have.
 
-def shape_of(groups: Sequence[Row], definition: Ingest) -> Shape:
-    """The shape of the groups that go to bronze.
+        Args:
+            groups: of the counting pass, those that go to bronze.
+            definition: of the ingest.
+            wider: files that have more columns.
+        """
+        found = [group for group in groups if group[NAME] in wider]
+        more = sorted({name for group in found for name in wider[group[NAME]]} - definition.columns.keys())
+        counts = {
+            "searched": sum(group["rows"] for group in groups),
+            "unknown": sum(group["rows"] for group in found),
+        }
+        return replace(self, counts={**self.counts, **counts}, unknown_fields=tuple(more[:_SHOWN]))
+
+
+def shape_of(rows: DataFrame, groups: Sequence[Row], definition: Ingest) -> Shape:
+    """The shape of the groups that go to bronze; fields of JSON are named in a pass of its own, where there are any.
 
     Args:
+        rows: of the batch, kept in memory.
         groups: of the counting pass.
         definition: of the ingest.
     """
-    ends = {group[end] for group in groups for end in ("first_unknown", "last_unknown")}
-    rows = sum(group["rows"] for group in groups)
+    count = sum(group["rows"] for group in groups)
     nulls = {
-        name: rows - sum(group[f"filled_{index}"] for group in groups) for index, name in enumerate(definition.columns)
+        name: count - sum(group[f"filled_{index}"] for group in groups) for index, name in enumerate(definition.columns)
     }
+    unknown = sum(group["unknown"] for group in groups) if definition.reads_json else 0
     return Shape(
-        counts={name: sum(group[name] for group in groups) for name in ("searched", "unknown")},
-        unknown_fields=tuple(sorted(ends - {None})[:_SHOWN]),
-        nulls={name: count for name, count in nulls.items() if count},
+        counts={"searched": count if definition.reads_json else 0, "unknown": unknown},
+        unknown_fields=_names(rows, definition) if unknown else (),
+        nulls={name: number for name, number in nulls.items() if number},
     )
+
+
+def _names(rows: DataFrame, definition: Ingest) -> tuple[str, ...]:
+    """The first and the last name by the alphabet; a source may have a new one in each event."""
+    more = _more(definition)
+    names = F.map_keys(more) if UNKNOWN_FIELDS in definition.payload else more
+    found = rows.where(F.col(REASON).isNull()).agg(F.min(F.array_min(names)), F.max(F.array_max(names))).collect()[0]
+    return tuple(sorted({*found} - {None}))

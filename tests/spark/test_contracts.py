@@ -99,13 +99,13 @@ def test_fields_that_are_new_missing_or_of_another_type(spark: SparkSession, lak
     run(spark, lake, ingest)
     kept = {each["k"]: dict(each["_unknown_fields"] or ()) for each in lakes.rows(lake, "bronze.events")}
     # A null is a value that is there.
-    assert kept == {"a": {}, "b": {"discount": "5", "nested": '{"x":[1,2]}'}, "d": {}}
+    assert kept == {"a": {}, "b": {"discount": "5", "nested": '{"x": [1, 2]}'}, "d": {}}
     aside = sorted((each["reason"], each["detail"]) for each in lakes.rows(lake, "bronze.events__quarantine"))
     assert aside == [
         ("missing column", "it lacks v, tags"),
         ("unparseable", "no JSON row"),
-        ("unparseable", "wrong type: v is no INT"),
-        ("unparseable", "wrong type: v is no INT, tags is no ARRAY<STRING>"),
+        ("unparseable", 'wrong type: v is no INT: "12"'),
+        ("unparseable", 'wrong type: v is no INT: 1099511627776, tags is no ARRAY<STRING>: "no list"'),
     ]
     entry = lakes.ledger(lake, ingest)[0][1]
     assert (entry["read"], entry["on_time"], entry["quarantined"]) == (7, 3, 4)
@@ -183,7 +183,7 @@ def test_a_contract_may_halt_the_pipeline_until_a_person_decides(
     assert aside == [
         ("missing column", "it lacks tags"),
         ("unparseable", "no JSON row"),
-        ("wrong type", "wrong type: v is no INT"),
+        ("wrong type", 'wrong type: v is no INT: "two"'),
     ]
 
 
@@ -194,7 +194,11 @@ def test_a_line_of_csv_says_which_value_has_another_type(spark: SparkSession, la
     run(spark, lake, an_ingest(tmp_path, source=csv, columns={"k": "STRING", "v": "INT", "t": "TIMESTAMP"}))
     assert [each["k"] for each in lakes.rows(lake, "bronze.events")] == ["a"]
     aside = sorted(each["detail"] for each in lakes.rows(lake, "bronze.events__quarantine"))
-    assert aside == ["no CSV row", "wrong type: t is no TIMESTAMP", "wrong type: v is no INT"]
+    assert aside == [
+        "no CSV row",
+        'wrong type: t is no TIMESTAMP: "never"',
+        'wrong type: v is no INT: "two"',
+    ]
 
 
 def test_files_of_csv_with_more_columns_are_read_by_their_header(
@@ -228,7 +232,7 @@ def test_files_of_csv_with_more_columns_are_read_by_their_header(
         ("unparseable", "no CSV row", "b;2;2026-01-01;more"),
         ("unparseable", "no CSV row", "f;1;2026-01-01"),
         ("unparseable", "no CSV row: a quote is not closed on its line", '"h;red;7;2026-01-01;9'),
-        ("unparseable", "wrong type: v is no INT", "g;red;five;2026-01-01;9"),
+        ("unparseable", 'wrong type: v is no INT: "five"', "g;red;five;2026-01-01;9"),
     ]  # fmt: skip
     positions = {each["k"]: each["_source"]["position"] for each in lakes.rows(lake, "bronze.events")}
     assert positions == {"a": 1, "c": 1, "d;e": 2}

@@ -114,7 +114,7 @@ class Batch:
 
     def shape(self) -> Shape:
         """What it tells of the shape of its source."""
-        return shape_of(self.census.good_groups, self.definition)
+        return shape_of(self.rows, self.census.good_groups, self.definition)
 
     def close(self) -> None:
         """Lets go of the rows."""

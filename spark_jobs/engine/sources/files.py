@@ -178,8 +178,10 @@ class FilesBatch(Batch):
         return placed
 
     def shape(self) -> Shape:
-        """With the columns of a file of Parquet."""
+        """With the columns of files that name them: those of a file of Parquet, and of headers."""
         shape, source = super().shape(), self.definition.source
+        if self._headers is not None:
+            return shape.with_headers(self.census.good_groups, self.definition, self._headers.wider)
         if not source.is_parquet:
             return shape
         unreadable = {path for path, _ in self.unreadable}

@@ -13,7 +13,7 @@ from spark_jobs.spec import Ingest, RowRule
 from spark_jobs.transforms.content import digest_sql
 from spark_jobs.transforms.csv_columns import NAME, NO_WIDER, Wider
 from spark_jobs.transforms.rows import RAW, REASON, broken, judge, parse, rules_with, skipped, typed
-from spark_jobs.transforms.shape import shape_counts, with_unknown_fields
+from spark_jobs.transforms.shape import shape_counts
 
 ORDER = "__order"
 """The column with the number of a row in its batch; its upper bits are the partition's."""
@@ -78,8 +78,7 @@ class Judge:
         """
         watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
         return (
-            with_unknown_fields(rows, self.definition, number_in_partition(), self.wider)
-            .groupBy(
+            rows.groupBy(
                 partition().alias("pid"),
                 NAME,
                 BLOCK,
