@@ -72,7 +72,7 @@ class Recompute:
         reads: its source tables, as they are read.
         clock_ms: `revised_at` of the rows that are new or differ.
         late_version: of the table of late events, whose rows are left out; None: all events count.
-        settled_count: leave out only those that no result counts.
+        counts_repaired: whether late events that are repaired count as well.
         replayed: events that are looked up as of other batches than their own, as `LateEvents.replayed`; None: none.
     """
 
@@ -81,7 +81,7 @@ class Recompute:
     reads: Sequence[Read]
     clock_ms: int
     late_version: int | None = None
-    settled_count: bool = False
+    counts_repaired: bool = False
     replayed: pa.Table | None = None
     _spans: list[Span] = field(default_factory=list, init=False, repr=False, compare=False)
     _further: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
@@ -226,7 +226,7 @@ class Recompute:
             .option("versionAsOf", self.late_version)
             .load(self._path(target.operator.output.late.name))
             .where(F.col("_epoch") == target.epoch.number)
-            .where(F.col("settled_version").isNull() if self.settled_count else F.lit(True))
+            .where(F.col("settled_version").isNull() if self.counts_repaired else F.lit(True))
         )
         why = [F.col("engine_watermark").alias(JUDGED), self._history_upto.alias(COUNTED_UPTO)]
         late = with_identity(late).select(INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER, *why)
@@ -270,13 +270,13 @@ class Recompute:
     def _path(self, table: str) -> str:
         return self.target.lake.table_path(table)
 
-    def late(self, known: LateEvents, *, settled: bool) -> DataFrame:
+    def late(self, known: LateEvents, *, repaired: bool) -> DataFrame:
         """The late events, and those that were replayed, that results count by now or that nothing counts yet.
 
         Each has `LOOKED_UP`.
         """
         operator, parts = self.target.operator, []
-        counted = F.col("settled_version").isNotNull() == settled
+        counted = F.col("settled_version").isNotNull() == repaired
         if known.version is not None:
             late = self._of_epoch(operator.output.late.name, known.version)
             if (last_batch := self.target.last_batch) is not None:

@@ -14,7 +14,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.foreign import Correction, ForeignChange, book, foreign_changes
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.ledger_table import takes_rows_away
-from spark_jobs.lake.accounting.repaired import LateEvents, late_rows, replayed_rows, settle
+from spark_jobs.lake.accounting.repaired import LateEvents, late_rows, mark_repaired, replayed_rows
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.checkpoints.spark_log import place
@@ -303,8 +303,8 @@ class Target:
             return None
         return self.late(plan.late_version, plan.quarantine_version)
 
-    def settle(self, events: pa.Table, version: int | None) -> None:
-        """Marks events as counted in a version of the result, or as not counted any more; as `settling.settle`.
+    def mark_repaired(self, events: pa.Table, version: int | None) -> None:
+        """Marks events as counted in a version of the result, or as not counted any more; as `repaired.mark_repaired`.
 
         Raises:
             OutdatedPlanError: if a backfill `--as-streamed` has taken them out of the result since.
@@ -319,7 +319,7 @@ class Target:
                 if version is not None
                 else None
             )
-            settle(self.lake, table, events.filter(part), version, held=held)
+            mark_repaired(self.lake, table, events.filter(part), version, held=held)
 
     def take_out(self) -> LateEvents | None:
         """Late and replayed events as they are, of which no other run marks one as counted until the result is revised.

@@ -337,10 +337,10 @@ def test_a_backfill_counts_what_was_replayed_and_as_streamed_does_not(
 
 
 # Where nothing was marked, the next one is the first: test_in_closed_windows_replayed_events_count_like_late_events.
-# Before they are settled a repair of late events dies at the same step:
+# Before they are marked a repair of late events dies at the same step:
 # tests/spark/test_backfill.py::test_a_repair_that_is_cut_off_is_finished_by_the_next
 @pytest.mark.long
-@pytest.mark.parametrize("point", ["mark", "settle"])
+@pytest.mark.parametrize("point", ["mark as replayed", "mark as repaired"])
 def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     spark: SparkSession, streamed: Streamed, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -349,15 +349,15 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     def dies(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    if point == "mark":
+    if point == "mark as replayed":
         monkeypatch.setattr("spark_jobs.operations.replay.lookup.mark_replayed", dies)
     else:
         # The result has the events, and nothing says so yet.
-        monkeypatch.setattr("spark_jobs.recompute.target.settle", dies)
+        monkeypatch.setattr("spark_jobs.recompute.target.mark_repaired", dies)
     with pytest.raises(KeyboardInterrupt):
         replay(spark, lake, definition)
     monkeypatch.undo()
-    if point == "settle":
+    if point == "mark as repaired":
         # Neither a repair nor an audit in between takes them for wrong.
         assert sound(spark, lake, definition)
         again = plan_lookup(lake, definition, Selection())

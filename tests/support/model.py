@@ -76,8 +76,8 @@ class Clock:
             yield Tick(batch, True, watermark_ms, last_ms)
             last_ms = watermark_ms
             self._see(batch)
-            settles = no_data_batches is True or (no_data_batches == "at_end" and number == len(batches) - 1)
-            if settles and self.next_watermark_ms > last_ms:
+            then_empty = no_data_batches is True or (no_data_batches == "at_end" and number == len(batches) - 1)
+            if then_empty and self.next_watermark_ms > last_ms:
                 yield Tick([], False, self.next_watermark_ms, last_ms)
                 last_ms = self.next_watermark_ms
 
@@ -240,7 +240,7 @@ def run(
         delay_ms: the delay that the definition states.
         grace_ms: added to it in Spark's watermark.
         mode: append or update; Spark refuses sessions in update mode, and so does this.
-        no_data_batches: True: the stream settles after each data batch, as when a test waits for it.
+        no_data_batches: True: a batch without data follows each data batch, as when a test waits for it.
             "at_end": more data is always there, only the last batch is followed by one. False: never.
         filtered_rows_move_watermark: False where the engine filters below the watermark.
         sources: how many there are; rows say by number which one they come from.

@@ -59,7 +59,7 @@ class BackfillPlan(OperationPlan):
         late_version: of the table of late events; None: there is none.
         quarantine_version: of the events whose key a lookup did not have; None: they are not kept.
         late: late events in the range, and such as were replayed.
-        unsettled: of these, such as no result counts.
+        unrepaired: of these, such as no result counts.
         conflicts: changes of the result by other programs, which `force` replaces.
         kind: what its commits call themselves.
     """
@@ -76,7 +76,7 @@ class BackfillPlan(OperationPlan):
     late_version: int | None
     quarantine_version: int | None = None
     late: int
-    unsettled: int
+    unrepaired: int
     conflicts: tuple[str, ...] = ()
     kind: Literal["backfill", "bootstrap"] = "backfill"
 
@@ -175,12 +175,12 @@ def plan_backfill(
         late_version=late.version if late else None,
         quarantine_version=late.quarantine_version if late else None,
         late=found.num_rows if found is not None else 0,
-        unsettled=found.num_rows - pc.sum(found["settled"]).as_py() if found is not None and found.num_rows else 0,
+        unrepaired=found.num_rows - pc.sum(found["repaired"]).as_py() if found is not None and found.num_rows else 0,
     )
 
 
 def _plan(target: Target, mode: Mode, asked: Range, **known: Any) -> BackfillPlan:
-    nothing = {"slices": (), "reads": (), "late_version": None, "late": 0, "unsettled": 0}
+    nothing = {"slices": (), "reads": (), "late_version": None, "late": 0, "unrepaired": 0}
     return BackfillPlan(
         pipeline=target.name,
         table=target.result,
@@ -271,5 +271,5 @@ def _nothing_to_do(
         return None
     # What lies beside the part may belong to a row that begins in it.
     found = late.events if target.operator.recomputation.unit.merging else late.within(part.begin_us, part.end_us)
-    settled = pc.sum(found["settled"]).as_py() if found.num_rows else 0
-    return None if found.num_rows - (settled or 0) else "no late event of it is left to be counted"
+    repaired = pc.sum(found["repaired"]).as_py() if found.num_rows else 0
+    return None if found.num_rows - (repaired or 0) else "no late event of it is left to be counted"

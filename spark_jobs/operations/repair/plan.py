@@ -91,11 +91,11 @@ def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> t
 
 def ready_of(target: Target, late: LateEvents) -> pa.Table:
     """The events that nothing counts yet, and of which every row that they can change is closed."""
-    unsettled = late.unsettled
+    unrepaired = late.unrepaired
     if target.operator.lateness.in_windows:
-        return unsettled
-    return unsettled.filter(
-        pc.less(unsettled["last_us"], target.operator.recomputation.first_open_us(target.newest.watermark_ms))
+        return unrepaired
+    return unrepaired.filter(
+        pc.less(unrepaired["last_us"], target.operator.recomputation.first_open_us(target.newest.watermark_ms))
     )
 
 

@@ -130,8 +130,8 @@ def _marks(target: Target, found: pa.Table) -> pa.Table:
     count, version = found.num_rows, latest_version(target.lake, target.result)
     marks = found.select(list(IDENTITY))
     marks = marks.append_column("replayed_batch", pa.array([target.newest_batch] * count, pa.int64()))
-    settled = pc.if_else(found[_CHANGES], pa.scalar(None, pa.int64()), pa.scalar(version, pa.int64()))
-    marks = marks.append_column("settled_version", settled)
+    repaired = pc.if_else(found[_CHANGES], pa.scalar(None, pa.int64()), pa.scalar(version, pa.int64()))
+    marks = marks.append_column("settled_version", repaired)
     for name, instant in (("changes_from", _FIRST), ("changes_upto", _LAST)):
         marks = marks.append_column(name, found[instant].cast(pa.timestamp("us", "UTC")))
     return marks
