@@ -18,7 +18,7 @@ from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_
 from spark_jobs.lake.checkpoints.continuity import RESTORE_OR_RESET
 from spark_jobs.lake.commit_records.conflicts import SAME_TRANSACTION
 from spark_jobs.lake.commit_records.history import commit_at, find_commit, latest_version
-from spark_jobs.lake.commit_records.replayed import decode_replay
+from spark_jobs.lake.commit_records.replay_commits import decode_replay
 from spark_jobs.lake.commit_records.stamps import Role, Stamp, decode
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
 from spark_jobs.lake.store.durable import force_commit

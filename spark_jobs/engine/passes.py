@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.commits.changes import Append, Written
+from spark_jobs.commits.changes import Append, WrittenFiles
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables.appends import remove_files
@@ -22,7 +22,7 @@ from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
-from spark_jobs.spark.observed import Observed
+from spark_jobs.spark.observed_rows import ObservedRows
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms import account
@@ -74,7 +74,7 @@ class BatchPass(ABC):
         """The rows that were kept: late events, those that were set aside, and results unless they are written."""
 
     @abstractmethod
-    def append(self, count: int) -> Append | Written:
+    def append(self, count: int) -> Append | WrittenFiles:
         """The result, where its rows are appended as they are."""
 
     @property
@@ -154,7 +154,7 @@ class KeepingPass(BatchPass):
     def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds, batch: DataFrame) -> None:
         super().__init__(plan, branches, bounds, batch.columns)
         terms = account.terms_of_events(plan, self._branches.lateness, bounds.late_watermark_ms)
-        self._observed = Observed(batch, terms)
+        self._observed = ObservedRows(batch, terms)
         kept = f"{self._is_result} OR {self._is_late} OR {self._is_set_aside}"
         self._kept = self._observed.rows.where(kept).persist()
 
@@ -216,10 +216,10 @@ class WritingPass(BatchPass):
         self._lake, self._columns, self._data_files = lake, columns, files
         terms = account.terms_of_events(plan, self._branches.lateness, bounds.late_watermark_ms)
         of_narrow = [*self._of_narrow, f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}"]
-        self._narrow = Observed(narrow, [*terms, *map(F.expr, of_narrow)])
+        self._narrow = ObservedRows(narrow, [*terms, *map(F.expr, of_narrow)])
         self._kept = self._narrow.rows.where(f"{self._is_late} OR {self._is_set_aside}").persist()
         of_results = [*self._of_results, f"count(CASE WHEN {branches.narrow_rows} THEN 1 END) AS {_STRAYS}"]
-        self._results = Observed(results, [*map(F.expr, of_results)])
+        self._results = ObservedRows(results, [*map(F.expr, of_results)])
         self._files: list[dict[str, Any]] = []
 
     @property
@@ -248,10 +248,10 @@ class WritingPass(BatchPass):
         self.figures = {**{name: of_narrow[name] for name in of_late}, **of_results}
         self.repeated_tasks = max(self._narrow.repeated_tasks, self._results.repeated_tasks)
 
-    def append(self, count: int) -> Written:
+    def append(self, count: int) -> WrittenFiles:
         """The files. From now on a commit may name them, also where its answer gets lost."""
         files, self._files = self._files, []
-        return Written(files, count)
+        return WrittenFiles(files, count)
 
     def close(self) -> None:
         """The rows, and the files where no commit was tried."""

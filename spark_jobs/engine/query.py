@@ -33,7 +33,7 @@ Failpoint = Callable[[str, int], None]
 """Told of each point of a batch that has been reached, with the batch's number; tests make it fail there."""
 
 
-class Drained(Exception):
+class DrainSignal(Exception):
     """A query was asked to end after its batch, and has."""
 
 
@@ -52,7 +52,7 @@ def _of(query: "Query[D]") -> Callable[[DataFrame, int], None]:
     def run(batch: DataFrame, batch_id: int) -> None:
         found = held()
         if found is None:
-            raise Drained("nobody holds the query any more")
+            raise DrainSignal("nobody holds the query any more")
         found._run_batch(batch, batch_id)
 
     return run
@@ -266,7 +266,7 @@ class Query(ABC, Generic[D]):
         self._started.wait()
         if self._draining.is_set():
             # Planned, not begun: the next start runs it. Raising is the one way to end a query between two batches.
-            raise Drained(self.name)
+            raise DrainSignal(self.name)
         self._busy.set()
         try:
             started = time.time()

@@ -78,7 +78,7 @@ def _by_name(definitions: Iterable[Definition]) -> dict[str, Definition]:
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class _LoadedDefinitions:
     """What this folder defines.
 
     Attributes:
@@ -128,7 +128,7 @@ def _files() -> tuple[Path, ...]:
 
 
 @cache
-def _load(files: tuple[Path, ...]) -> _Loaded:
+def _load(files: tuple[Path, ...]) -> _LoadedDefinitions:
     """Each file by itself: what is wrong with one concerns the pipelines of that one."""
     places: dict[int, str] = {}
     found: dict[int, Definition] = {}
@@ -150,7 +150,7 @@ def _load(files: tuple[Path, ...]) -> _Loaded:
         told = " and ".join(f"`{each.name}` ({places[id(each)]})" for each in those)
         problems.append(Problem(f"pipelines {told} write {those[0].sink.table}: rename one sink", _names(those)))
     sound = {each.name: each for place, each in found.items() if place not in clashing}
-    return _Loaded(
+    return _LoadedDefinitions(
         definitions=MappingProxyType(dict(sorted(sound.items()))),
         problems=tuple(problems),
         clashing=tuple(each for place, each in found.items() if place in clashing),
@@ -180,7 +180,7 @@ def _said(error: BaseException) -> str:
     return str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
 
 
-class _Uncompiled(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """Reads a file anew each time: Python knows a compiled one by its size and the second in which it was written."""
 
     def path_stats(self, path: str) -> dict[str, object]:
@@ -195,7 +195,7 @@ def load_file(path: Path) -> tuple[Definition, ...]:
         DefinitionError: if the file defines none, two of one name, or two that write to one table.
     """
     name = f"tidemark_pipeline_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path, loader=_Uncompiled(name, str(path)))
+    spec = importlib.util.spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
     if path.suffix != ".py" or spec is None or spec.loader is None:
         raise DefinitionError(f"file {path}: expected a Python file (.py)")
     module = importlib.util.module_from_spec(spec)

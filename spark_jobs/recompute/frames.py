@@ -49,7 +49,7 @@ from spark_jobs.recompute.lookup_versions import (
 )
 from spark_jobs.recompute.ranges import Range
 from spark_jobs.recompute.recorded_batches import NEVER_US, Batches, batches_of
-from spark_jobs.recompute.target import Read, Target, column_of, numbers_within
+from spark_jobs.recompute.target import SourceVersion, Target, column_of, numbers_within
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Table
 from spark_jobs.spec.durations import duration_ms
@@ -78,7 +78,7 @@ class Recompute:
 
     spark: SparkSession
     target: Target
-    reads: Sequence[Read]
+    reads: Sequence[SourceVersion]
     clock_ms: int
     late_version: int | None = None
     counts_repaired: bool = False
@@ -108,7 +108,7 @@ class Recompute:
         """The version ranges in which the stream has read all that was asked for."""
         return reduce(Span.with_, self._spans)
 
-    def _span_of(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> Span:
+    def _span_of(self, side: Side, table: Table, read: SourceVersion, times: Sequence[Range]) -> Span:
         whole = Range(min(each.begin_us for each in times), max(each.end_us for each in times))
         opened = open_table(self.target.lake, table.name, version=read.version)
         numbers = numbers_within(opened, column_of(table, side.event_time), whole)
@@ -154,7 +154,7 @@ class Recompute:
         return {table.name: batches_of(self.target, table.name) for table in self.target.logical.reads}
 
     def _events(
-        self, side: Side, table: Table, read: Read, times: Sequence[Range], also: Column | None = None
+        self, side: Side, table: Table, read: SourceVersion, times: Sequence[Range], also: Column | None = None
     ) -> DataFrame:
         lake = self.target.lake
         bronze = self.spark.read.format("delta").option("versionAsOf", read.version).load(lake.table_path(table.name))

@@ -44,7 +44,7 @@ class NotComparableError(BackfillRefusedError):
     """Nothing can be computed again, and nothing is wrong with that."""
 
 
-class Read(BaseModel):
+class SourceVersion(BaseModel):
     """A source table as it is read.
 
     Attributes:
@@ -331,7 +331,7 @@ class Target:
                 self.basis.take_out(self.lake, table.name, self.operator.output.groups.name)
         return self.late()
 
-    def reads(self, mode: Mode, times: Range | None) -> tuple[Read, ...]:
+    def reads(self, mode: Mode, times: Range | None) -> tuple[SourceVersion, ...]:
         """The source tables: as they are now, or as far as the stream has read them."""
         found = []
         for side in self.logical.sides:
@@ -343,7 +343,7 @@ class Target:
                 opened = open_table(self.lake, source.name, version=version)
                 refuse_missing(self.lake, source.name, opened)
                 rows, size = within(opened, column_of(source, side.event_time), times)
-                found.append(Read(table=source.name, version=version, upto=upto, rows=rows, bytes=size))
+                found.append(SourceVersion(table=source.name, version=version, upto=upto, rows=rows, bytes=size))
         return tuple(found)
 
     def all_upto(self, end_us: int) -> Range:

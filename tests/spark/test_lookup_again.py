@@ -273,11 +273,11 @@ def replayed_once(
     return made
 
 
-Replayed = Callable[[str], tuple[Lake, LookupOutcome]]
+ReplayedLakes = Callable[[str], tuple[Lake, LookupOutcome]]
 
 
 @pytest.fixture
-def replayed(replayed_once: Replayed, tmp_path: Path) -> Replayed:
+def replayed(replayed_once: ReplayedLakes, tmp_path: Path) -> ReplayedLakes:
     """Gives a lake of the test's own after a replay, and what the replay did."""
 
     def copied(kind: str) -> tuple[Lake, LookupOutcome]:
@@ -298,7 +298,7 @@ def replayed(replayed_once: Replayed, tmp_path: Path) -> Replayed:
     ],
 )
 def test_in_closed_windows_replayed_events_count_like_late_events(
-    spark: SparkSession, replayed: Replayed, kind: str
+    spark: SparkSession, replayed: ReplayedLakes, kind: str
 ) -> None:
     (lake, done), definition = replayed(kind), pipeline(kind)
     # Of the event at minute 40 the window is open in the stream, which has not counted it.
@@ -318,7 +318,7 @@ def test_in_closed_windows_replayed_events_count_like_late_events(
 
 
 def test_a_backfill_counts_what_was_replayed_and_as_streamed_does_not(
-    spark: SparkSession, once: Callable[[str], Lake], replayed: Replayed
+    spark: SparkSession, once: Callable[[str], Lake], replayed: ReplayedLakes
 ) -> None:
     (lake, _), definition = replayed("tumbling"), pipeline("tumbling")
     before, counted_after_all = windows(once("tumbling")), windows(lake)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from spark_jobs.control.desired import orders
 from spark_jobs.control.desired.awaiting import failed_generations
 from spark_jobs.control.desired.contracts import Difference, differences
-from spark_jobs.control.desired.orders import Desired, Order, OrderOutcome
+from spark_jobs.control.desired.orders import DesiredState, Order, OrderOutcome
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
@@ -112,7 +112,7 @@ class DeploymentContext:
         halted: pipelines that wait for a person's decision about a batch.
     """
 
-    desired: Mapping[str, Desired] = field(default_factory=dict)
+    desired: Mapping[str, DesiredState] = field(default_factory=dict)
     epochs: Mapping[str, Epoch] = field(default_factory=dict)
     failed: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)
@@ -373,8 +373,8 @@ def _stale(pipeline: str, what: str, done: Sequence[str]) -> StalePlanError:
     )
 
 
-def _stop(lake: Lake, job: str, names: Sequence[str], seen: Desired, *, by: str, done: list[str]) -> None:
-    def after(newest: Desired) -> Desired:
+def _stop(lake: Lake, job: str, names: Sequence[str], seen: DesiredState, *, by: str, done: list[str]) -> None:
+    def after(newest: DesiredState) -> DesiredState:
         for name in names:
             if newest.pipelines.get(name) != seen.pipelines[name]:
                 raise _stale(name, f"that it leaves job {job}, where other orders stand by now", done)
@@ -388,13 +388,13 @@ def _order(
     lake: Lake,
     job: str,
     steps: Sequence[Step],
-    seen: Desired | None,
+    seen: DesiredState | None,
     definitions: Mapping[str, Definition],
     *,
     by: str,
     done: list[str],
 ) -> list[OrderOutcome]:
-    def after(newest: Desired) -> Desired:
+    def after(newest: DesiredState) -> DesiredState:
         pipelines = dict(newest.pipelines)
         for step in steps:
             name, definition = step.pipeline, definitions[step.pipeline]

@@ -8,7 +8,7 @@ from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.lake.tables.files import data_files, describe_missing, gone
 from spark_jobs.lake.tables.opening import open_table
@@ -21,7 +21,7 @@ BY_TURNS = 200
 """So many of the others are, of all tables together."""
 
 
-class _Turns(Persisted):
+class _Turns(PersistedValue):
     """How far the looks have come.
 
     Attributes:

@@ -13,7 +13,7 @@ from spark_jobs.control.supervision.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.supervision.status import Status
 from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.errors import ConcurrentDriverError
-from spark_jobs.lake.tables.broken_expectations import Broken
+from spark_jobs.lake.tables.broken_expectations import BrokenExpectations
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import format_duration
 
@@ -110,7 +110,7 @@ class PipelineState:
     files_gone: tuple[str, ...] = ()
     taken_by_columns: ColumnUsage = ColumnUsage()
     halt: Halt | None = None
-    broken: Broken | None = None
+    broken: BrokenExpectations | None = None
 
     @property
     def taken(self) -> bool:

@@ -5,7 +5,7 @@ from typing import cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.engine.sources.base import Batch, Planned, Read, Source
+from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch, Source
 from spark_jobs.engine.sources.judging import Judge
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch, Starts, fix_starts, starts_of
@@ -77,7 +77,7 @@ class KafkaSource(Source):
                 f"beside the events of the old one: tidemark reset {name} --keep-tables"
             )
 
-    def read(self, planned: Planned) -> Batch:
+    def read(self, planned: PlannedBatch) -> Batch:
         """The messages: each brings its place with it.
 
         Args:
@@ -85,7 +85,7 @@ class KafkaSource(Source):
         """
         judge = Judge(self.definition, planned.decision)
         rows = judge.judged(planned.frame).persist()
-        return Batch(self.definition, Read(rows, judge.counted(rows)))
+        return Batch(self.definition, BatchRows(rows, judge.counted(rows)))
 
 
 def messages(spark: SparkSession, source: Kafka) -> DataFrame:

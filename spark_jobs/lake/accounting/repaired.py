@@ -25,7 +25,7 @@ from spark_jobs.spec.names import first_of, in_delta, in_duckdb
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 
-Held = Callable[[DeltaTable], list[Transaction]]
+Precondition = Callable[[DeltaTable], list[Transaction]]
 """What a commit carries so that it is made only while something holds; of the table as it is found, or an error."""
 
 
@@ -137,7 +137,9 @@ def _rows(
     return opened.version(), found
 
 
-def mark_repaired(lake: Lake, table: str, events: pa.Table, version: int | None, *, held: Held | None = None) -> None:
+def mark_repaired(
+    lake: Lake, table: str, events: pa.Table, version: int | None, *, held: Precondition | None = None
+) -> None:
     """Marks events as counted in a version of the result, or as not counted any more.
 
     Args:
@@ -176,7 +178,7 @@ def mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
 
 
 def _mark(
-    lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, held: Held | None = None, undone: str
+    lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, held: Precondition | None = None, undone: str
 ) -> int:
     """Sets all columns of `marks` in the events that it names; in how many.
 
@@ -202,7 +204,7 @@ def _mark(
 
 
 @again_at_conflicts
-def _update(lake: Lake, table: str, marks: pa.Table, where: str | None, held: Held | None) -> int:
+def _update(lake: Lake, table: str, marks: pa.Table, where: str | None, held: Precondition | None) -> int:
     opened = open_table(lake, table, to_write=True)
     present = {field.name for field in opened.schema().fields}
     known, given = [name for name in IDENTITY if name in present], marks.column_names

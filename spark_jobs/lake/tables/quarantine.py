@@ -169,7 +169,7 @@ def samples(
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingEvents:
     """Events of a pipeline's quarantine that a replay would look up again.
 
     Attributes:
@@ -185,7 +185,7 @@ class Waiting:
     unfinished: int
 
 
-def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, selection: Selection) -> Waiting:
+def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, selection: Selection) -> WaitingEvents:
     """What a replay of a pipeline's quarantine would read; nothing is written.
 
     Args:
@@ -218,7 +218,7 @@ def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, sel
         f"{_where(selection)}",
         selection,
     )
-    return Waiting(opened.version(), row["rows"], row["first_batch"], row["unfinished"])
+    return WaitingEvents(opened.version(), row["rows"], row["first_batch"], row["unfinished"])
 
 
 def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, may_be_gone: bool = False) -> ReplayScope:

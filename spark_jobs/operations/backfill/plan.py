@@ -17,7 +17,7 @@ from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.plan.columns import WINDOW_END, WINDOW_START
 from spark_jobs.recompute.ranges import FIRST_US, Range, RangeError, shown, us
-from spark_jobs.recompute.target import Read, Target
+from spark_jobs.recompute.target import SourceVersion, Target
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import first_of, in_duckdb
@@ -72,7 +72,7 @@ class BackfillPlan(OperationPlan):
     slices: tuple[Slice, ...]
     epoch: int
     watermark_ms: int
-    reads: tuple[Read, ...]
+    reads: tuple[SourceVersion, ...]
     late_version: int | None
     quarantine_version: int | None = None
     late: int
@@ -221,7 +221,7 @@ def _refuse_mode(target: Target, mode: Mode) -> None:
         )
 
 
-def _refuse_before_first_event(target: Target, mode: Mode, reads: Sequence[Read], times: Range) -> None:
+def _refuse_before_first_event(target: Target, mode: Mode, reads: Sequence[SourceVersion], times: Range) -> None:
     """A range without events that has some before it is a quiet day, and no mistake."""
     if any(read.rows != 0 for read in reads):
         return

@@ -15,7 +15,7 @@ from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.recompute.ranges import FIRST_US, Range, us
-from spark_jobs.recompute.target import BackfillRefusedError, Read, column_of, within
+from spark_jobs.recompute.target import BackfillRefusedError, SourceVersion, column_of, within
 from spark_jobs.spec import Definition, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 
@@ -43,8 +43,8 @@ class BootstrapPlan(OperationPlan):
     begun: bool
     cut_us: int
     newest_us: int
-    streams: tuple[Read, ...]
-    computes: tuple[Read, ...]
+    streams: tuple[SourceVersion, ...]
+    computes: tuple[SourceVersion, ...]
 
 
 def plan_bootstrap(lake: Lake, definition: Definition, *, begins: bool = False) -> BootstrapPlan:
@@ -175,7 +175,7 @@ def cut_of(lake: Lake, planned: LogicalPlan) -> tuple[int, int]:
     return newest_us, planned.operator.recomputation.unit.last_cut_upto(max(watermark_us, 0))
 
 
-def reads_of(lake: Lake, planned: LogicalPlan, times: Range | None) -> tuple[Read, ...]:
+def reads_of(lake: Lake, planned: LogicalPlan, times: Range | None) -> tuple[SourceVersion, ...]:
     """The source tables as they are now, and how much of them may hold events of a range; None: all of them."""
     found = []
     for side in planned.sides:
@@ -183,5 +183,5 @@ def reads_of(lake: Lake, planned: LogicalPlan, times: Range | None) -> tuple[Rea
             opened = open_table(lake, source.name)
             refuse_missing(lake, source.name, opened)
             rows, size = within(opened, column_of(source, side.event_time), times)
-            found.append(Read(table=source.name, version=opened.version(), rows=rows, bytes=size))
+            found.append(SourceVersion(table=source.name, version=opened.version(), rows=rows, bytes=size))
     return tuple(found)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from spark_jobs.lake import Lake
 from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
+from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, WaitingEvents, table_of, waiting
 from spark_jobs.recompute.lookup_versions import VersionRange, range_of_batch, version_ranges
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec import Definition
@@ -30,7 +30,7 @@ class LookupPlan:
 
     target: Target
     selection: Selection
-    found: Waiting
+    found: WaitingEvents
     versions: Mapping[str, int]
     newer: Mapping[str, int]
     uncounted: int
