@@ -62,7 +62,11 @@ class IngestQuery(Query[Ingest]):
         return super().start(until_caught_up=until_caught_up)
 
     def create_tables(self) -> None:
-        """Bronze and its quarantine."""
+        """Makes the bronze table and its quarantine unless they exist; columns that are new are added.
+
+        Raises:
+            pyspark.errors.AnalysisException: if Spark refuses the SQL of a rule.
+        """
         schemas = ingested.schemas(self.definition)
         # Else Spark would refuse them in the first batch, when the fixed rules are a changed definition.
         rules = (broken(rule) for rule in self.definition.all_rules)

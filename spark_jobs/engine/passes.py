@@ -160,16 +160,16 @@ class KeepingPass(BatchPass):
 
     @property
     def kept(self) -> DataFrame:
-        """All of them."""
+        """Result rows, late events and events that were set aside."""
         return self._kept
 
     def run(self) -> None:
-        """In one pass."""
+        """Computes and counts the batch in one job of Spark's, which keeps its rows in memory."""
         self.figures = self._kept.selectExpr(*self._of_results, *self._of_narrow).collect()[0].asDict()
         self.events, self.repeated_tasks = self._observed.figures, self._observed.repeated_tasks
 
     def close(self) -> None:
-        """The rows."""
+        """Lets go of the rows that were kept in memory."""
         self._kept.unpersist()
 
     @property
@@ -183,7 +183,7 @@ class KeepingPass(BatchPass):
         return size_of(self._kept)
 
     def append(self, count: int) -> Append:
-        """The rows."""
+        """The change that appends the result rows from memory; `count` is how many they are."""
         return Append(self._appended(self.results), count, self.size)
 
 
@@ -224,11 +224,11 @@ class WritingPass(BatchPass):
 
     @property
     def kept(self) -> DataFrame:
-        """The narrow ones."""
+        """Narrow rows of late events and of those that were set aside; result rows are in files."""
         return self._kept
 
     def run(self) -> None:
-        """In one pass.
+        """Computes and counts the batch in one job of Spark's, which writes its result rows to data files.
 
         Raises:
             LedgerError: if its two parts are not what they were taken for.
@@ -249,12 +249,15 @@ class WritingPass(BatchPass):
         self.repeated_tasks = max(self._narrow.repeated_tasks, self._results.repeated_tasks)
 
     def append(self, count: int) -> WrittenFiles:
-        """The files. From now on a commit may name them, also where its answer gets lost."""
+        """The change that adds the files, which hold `count` rows.
+
+        From now on a commit may name them, also where its answer gets lost: `close` keeps them.
+        """
         files, self._files = self._files, []
         return WrittenFiles(files, count)
 
     def close(self) -> None:
-        """The rows, and the files where no commit was tried."""
+        """Lets go of the rows, and removes the data files if `append` was never called."""
         self._kept.unpersist()
         remove_files(self._lake, self._plan.result.name, self._files)
 

@@ -38,7 +38,7 @@ class DrainSignal(Exception):
 
 
 def unobserved(point: str, batch_id: int) -> None:
-    """Nobody watches."""
+    """A `Failpoint` that does nothing: what a query has where no test watches it."""
 
 
 def _of(query: "Query[D]") -> Callable[[DataFrame, int], None]:
@@ -93,7 +93,7 @@ class Query(ABC, Generic[D]):
 
     @property
     def name(self) -> str:
-        """Name of the pipeline."""
+        """The name of the pipeline or ingest, by which tables, checkpoints and logs know the query."""
         return self.definition.name
 
     @property
@@ -175,7 +175,7 @@ class Query(ABC, Generic[D]):
 
     @abstractmethod
     def plan(self) -> DataFrame:
-        """The streaming plan."""
+        """The streaming rows that Spark hands to `foreachBatch`, as the query's plan gives them."""
 
     def before_batch(self, batch_id: int) -> None:
         """Called before anything of a batch is done; what it raises ends the query, and the batch runs again."""

@@ -91,7 +91,7 @@ class Batch:
 
     @cached_property
     def census(self) -> Census:
-        """What was counted."""
+        """What the one pass that counted the batch has found: rows for bronze, rows set aside, and why."""
         return Census(self._counted, None)
 
     @property

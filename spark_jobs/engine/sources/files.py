@@ -125,7 +125,7 @@ class FilesBatch(Batch):
 
     @cached_property
     def census(self) -> Census:
-        """What was counted."""
+        """What the one pass that counted the batch has found, by the header that its files should have."""
         return Census(self._counted, self._headers.expected if self._headers is not None else None)
 
     @property
