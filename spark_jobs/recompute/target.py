@@ -271,7 +271,7 @@ class Target:
             quarantine_version: likewise.
         """
         late, quarantine = self.logical.table("late"), self.logical.table("quarantine")
-        found: list[pa.Table] = []
+        parts: list[pa.Table] = []
         if late is not None:
             version, rows = late_rows(
                 self.lake,
@@ -283,18 +283,18 @@ class Target:
                 version=version,
                 last_batch=self.last_batch,
             )
-            found.append(rows)
+            parts.append(rows)
         if quarantine is not None:
             quarantine_version, rows = replayed_rows(
                 self.lake, quarantine.name, self.epoch.number, version=quarantine_version
             )
-            found.append(rows)
-        if not found:
+            parts.append(rows)
+        if not parts:
             return None
         return LateEvents(
             version if late is not None else None,
             quarantine_version if quarantine is not None else None,
-            pa.concat_tables(found),
+            pa.concat_tables(parts),
         )
 
     def late_of(self, plan: "LatePlan") -> LateEvents | None:

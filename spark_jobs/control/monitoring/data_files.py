@@ -49,7 +49,7 @@ def missing(lake: Lake, definitions: Iterable[Definition]) -> Mapping[str, tuple
     before = before or _Turns()
     after: dict[str, str] = {}
     lost: dict[str, tuple[str, ...]] = {}
-    found: dict[str, str] = {}
+    described: dict[str, str] = {}
     opened: dict[str, DeltaTable] = {}
     for table in concerned:
         try:
@@ -76,12 +76,12 @@ def missing(lake: Lake, definitions: Iterable[Definition]) -> Mapping[str, tuple
             after[table] = last
         if missing:
             # So many are asked for again, to tell when they are back; of more the others have their turn.
-            lost[table], found[table] = missing[:NEWEST], describe_missing(table, opened[table].version(), missing)
+            lost[table], described[table] = missing[:NEWEST], describe_missing(table, opened[table].version(), missing)
     turns = _Turns(after=after, gone=lost)
     if turns != before:
         _keep(record, number, turns)
     pipelines = dict.fromkeys(name for names in concerned.values() for name in names)
-    texts = {name: tuple(found[table] for table in found if name in concerned[table]) for name in pipelines}
+    texts = {name: tuple(described[table] for table in described if name in concerned[table]) for name in pipelines}
     return {name: told_of for name, told_of in texts.items() if told_of}
 
 

@@ -188,7 +188,7 @@ def _look(lake: Lake, *, now: datetime) -> Observation:
             else:
                 definitions.append(definition)
                 books = _books(lake, definition, columns, now=now) if order.state == "running" else _Books()
-                seen = PipelineState(
+                state = PipelineState(
                     now,
                     definition,
                     order,
@@ -204,7 +204,7 @@ def _look(lake: Lake, *, now: datetime) -> Observation:
                     halt=halted.get(name),
                     broken=broken.get(name),
                 )
-                found, summed_up = examine(seen), summary(seen)
+                found, summed_up = examine(state), summary(state)
             found = tuple(replace(breach, since=since.get((name, breach.kind), breach.since)) for breach in found)
             for breach in found:
                 breaches[name, breach.kind] = _began(name, job, breach, now=now, muted=name in quiet)

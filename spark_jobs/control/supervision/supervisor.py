@@ -165,8 +165,8 @@ class Supervisor:
         else:
             self.alive.pop(job, None)
         statuses = status.records(self.lake, job)
-        number, found = statuses.newest()
-        before = found or Status(job=job, state="stopped", since=seen.now)
+        number, newest = statuses.newest()
+        before = newest or Status(job=job, state="stopped", since=seen.now)
         action, after = decide(seen, before)
         if len(after.ends) > len(before.ends):
             self.restarts[job] = self.restarts.get(job, 0) + 1

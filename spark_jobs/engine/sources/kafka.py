@@ -65,13 +65,13 @@ class KafkaSource(Source):
             TopicReplacedError: if it was deleted and made again under its name.
         """
         name, topic = self.definition.name, self._kafka.topic
-        found = self._topics.id_of(topic)
-        if found is not None and self._topic_id is None:
-            noted = fix_starts(self.lake, epoch, Starts(topics={topic: found}))
+        topic_id = self._topics.id_of(topic)
+        if topic_id is not None and self._topic_id is None:
+            noted = fix_starts(self.lake, epoch, Starts(topics={topic: topic_id}))
             self._topic_id = noted.topics.get(topic)
-        if found is not None and found != self._topic_id:
+        if topic_id is not None and topic_id != self._topic_id:
             raise TopicReplacedError(
-                f"pipeline `{name}`: topic {topic} was deleted and made again (id {found} instead of "
+                f"pipeline `{name}`: topic {topic} was deleted and made again (id {topic_id} instead of "
                 f"{self._topic_id}): the checkpoint's offsets mean messages of the old one, and what the new one has "
                 "before them would be passed over. Nothing of this batch was written. Read the new one from its start, "
                 f"beside the events of the old one: tidemark reset {name} --keep-tables"

@@ -207,12 +207,12 @@ def _change(lake: Lake, table: str, version: int, actions: Actions, operator: Op
         why = f"that takes {size / 2**30:,.1f} GiB of data files, and no more than {_MOST_BYTES / 2**30:,.1f} are read"
         return replace(unknown, uncounted=why)
     schema = pa.schema(opened.schema().to_arrow())
-    taken, added = ([unquote(str(each["path"])) for each in files[kind]] for kind in ("remove", "add"))
+    removed, added = ([unquote(str(each["path"])) for each in files[kind]] for kind in ("remove", "add"))
     try:
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             counting = _Counting(connection, schema, operator)
-            counting.fill("of_taken", _batches_of(lake, table, schema, taken))
+            counting.fill("of_taken", _batches_of(lake, table, schema, removed))
             counting.fill("of_added", _batches_of(lake, table, schema, added))
             counting.subtract()
             if counting.needed:

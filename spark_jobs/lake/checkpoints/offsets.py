@@ -146,18 +146,18 @@ def read_by_batch(
         if most is not None and place(offset)[0] - (place(begin)[0] if begin else start) > most:
             return LogSpan(None)
         if table in starts.snapshots and (not begin or in_snapshot(begin)):
-            found = _read_of_snapshot(lake, table, start, begin, offset)
+            span = _read_of_snapshot(lake, table, start, begin, offset)
         else:
-            found = read_between(lake, table, start, begin, offset)
-        if found.emptied_at is not None:
+            span = read_between(lake, table, start, begin, offset)
+        if span.emptied_at is not None:
             raise SourceEmptiedError(
                 f"pipeline `{pipeline.name}`: its source {table} was emptied by a reset at "
-                f"{found.emptied_at:%Y-%m-%d %H:%M:%S} UTC (version {found.emptied_in}). Events that it has counted "
+                f"{span.emptied_at:%Y-%m-%d %H:%M:%S} UTC (version {span.emptied_in}). Events that it has counted "
                 "are gone from there, and would be counted twice where they come again. Nothing of this batch was "
                 "written. "
                 f"Begin again with what is there now: tidemark reset {pipeline.name} --empty-tables"
             )
-        total = None if total is None or found.rows is None else total + found.rows
+        total = None if total is None or span.rows is None else total + span.rows
     return LogSpan(total)
 
 

@@ -134,7 +134,7 @@ def _differing(
 
     `row` tells it from others; `shown` and `what` are for a person, with the values of personal columns masked.
     """
-    keys, seen = (
+    keys, in_words = (
         comparison.target.operator.output.row_keys,
         text_of(personal_with(comparison.target.pipeline).of(table)),
     )
@@ -144,11 +144,11 @@ def _differing(
     differing = [
         F.when(
             differs(both, name),
-            F.concat(F.lit(f"{name} is "), seen(f"__old_{name}"), F.lit(", should be "), seen(name)),
+            F.concat(F.lit(f"{name} is "), in_words(f"__old_{name}"), F.lit(", should be "), in_words(name)),
         )
         for name in values
     ]
-    should = named(values, seen)
+    should = named(values, in_words)
     what = (
         F.when(F.col("__kind") == "inserted", F.concat(F.lit("missing; it should have "), should))
         .when(F.col("__kind") == "deleted", F.lit("must not be there: no event gives it"))
@@ -161,7 +161,7 @@ def _differing(
         return F.concat(F.lit(f"{table}: "), key)
 
     wrong = both.where(F.col("__kind").isNotNull()).select(
-        row(text).alias("row"), row(seen).alias("shown"), what.alias("what")
+        row(text).alias("row"), row(in_words).alias("shown"), what.alias("what")
     )
     # A row may have a key that `only` does not name: those of clusters say where their sessions start.
     held = comparison.held(table, where, list(keys))
@@ -170,7 +170,7 @@ def _differing(
     return wrong.unionByName(
         twice.select(
             F.concat(F.lit(f"{table}: "), named(keys, text)).alias("row"),
-            F.concat(F.lit(f"{table}: "), named(keys, seen)).alias("shown"),
+            F.concat(F.lit(f"{table}: "), named(keys, in_words)).alias("shown"),
             F.concat(F.lit("there "), F.col("count").cast("string"), F.lit(" times")).alias("what"),
         )
     )

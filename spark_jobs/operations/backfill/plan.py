@@ -145,7 +145,7 @@ def plan_backfill(
     if not allow_empty:
         _refuse_before_first_event(target, mode, reads, times)
     parts = in_slices(closed, sum(read.bytes for read in reads))
-    found = None if late is None else late.within(closed.begin_us, closed.end_us)
+    inside = None if late is None else late.within(closed.begin_us, closed.end_us)
     # One that died between the two tables has revised the groups alone.
     histories = [
         [each for _, each in revisions(lake, name, target.name, target.epoch.number)]
@@ -153,8 +153,8 @@ def plan_backfill(
     ]
 
     def nothing_to_do(part: Range) -> str | None:
-        found = [_nothing_to_do(target, mode, part, late, revised) for revised in histories]
-        return found[0] if not force and all(found) else None
+        reasons = [_nothing_to_do(target, mode, part, late, revised) for revised in histories]
+        return reasons[0] if not force and all(reasons) else None
 
     slices = [
         Slice(
@@ -174,8 +174,10 @@ def plan_backfill(
         reads=reads,
         late_version=late.version if late else None,
         quarantine_version=late.quarantine_version if late else None,
-        late=found.num_rows if found is not None else 0,
-        unrepaired=found.num_rows - pc.sum(found["repaired"]).as_py() if found is not None and found.num_rows else 0,
+        late=inside.num_rows if inside is not None else 0,
+        unrepaired=inside.num_rows - pc.sum(inside["repaired"]).as_py()
+        if inside is not None and inside.num_rows
+        else 0,
     )
 
 
@@ -270,6 +272,6 @@ def _nothing_to_do(
     if late is None:
         return None
     # What lies beside the part may belong to a row that begins in it.
-    found = late.events if target.operator.recomputation.unit.merging else late.within(part.begin_us, part.end_us)
-    repaired = pc.sum(found["repaired"]).as_py() if found.num_rows else 0
-    return None if found.num_rows - (repaired or 0) else "no late event of it is left to be counted"
+    inside = late.events if target.operator.recomputation.unit.merging else late.within(part.begin_us, part.end_us)
+    repaired = pc.sum(inside["repaired"]).as_py() if inside.num_rows else 0
+    return None if inside.num_rows - (repaired or 0) else "no late event of it is left to be counted"

@@ -158,13 +158,13 @@ def cut_of(lake: Lake, planned: LogicalPlan) -> tuple[int, int]:
                     "whose statistics do not tell how far it reaches. Nothing was read or written. Start it as a "
                     f"stream: tidemark run {name}"
                 )
-            found = newest(open_table(lake, source.name), column)
-            if not isinstance(found, datetime):
+            newest_time = newest(open_table(lake, source.name), column)
+            if not isinstance(newest_time, datetime):
                 raise BootstrapRefusedError(
                     f"pipeline `{name}`: {source.name} has no event with a `{column}`, or no statistics of it. Nothing "
                     f"was read or written. There is no history to compute: tidemark run {name}"
                 )
-            newest_us = us(found.replace(tzinfo=found.tzinfo or UTC))
+            newest_us = us(newest_time.replace(tzinfo=newest_time.tzinfo or UTC))
             reached.append(
                 (newest_us, newest_us // 1000 * 1000 - (duration_ms(side.delay) if side.delay else 0) * 1000)
             )

@@ -306,8 +306,8 @@ class ReplayRun:
         """Looks for a commit in the table's own log, and forces it to the disk."""
         for version in range(before + 1, latest_version(self._lake, table) + 1):
             info = info_of(actions_at(self._lake, table, version) or [])
-            found = decode_replay(info)
-            if found is None or (found.run, found.role, found.number) != (self._replay.run, role, number):
+            stamp = decode_replay(info)
+            if stamp is None or (stamp.run, stamp.role, stamp.number) != (self._replay.run, role, number):
                 continue
             force_commit(self._lake, table, version)
             prune_log_checkpoints(self._lake, table, version)
