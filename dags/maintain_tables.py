@@ -47,9 +47,9 @@ def maintain_tables() -> None:
         from spark_jobs.lake.tables.opening import table_names
 
         with reporting_errors():
-            found = sorted(table_names(this_lake()), key=lambda name: name == TABLE)
-        log(", ".join(found) if found else "There is no table on this lake yet.")
-        return found
+            tables = sorted(table_names(this_lake()), key=lambda name: name == TABLE)
+        log(", ".join(tables) if tables else "There is no table on this lake yet.")
+        return tables
 
     @task
     def remove_task_logs() -> int:

@@ -53,24 +53,24 @@ def monitor_streams() -> None:
         with reporting_errors():
             lake = this_lake()
             try:
-                seen = monitor.look(lake, now=now)
+                observation = monitor.look(lake, now=now)
             except LakeUnavailableError as error:
                 if context["ti"].try_number > context["ti"].max_tries:
                     notify_lake_unreachable(lake.uri, str(error), now, context)
                 raise
-        for move in seen.moves:
+        for move in observation.moves:
             extra = {"version": move.version, "rows": move.rows, "watermark": _as_text(move.watermark)}
             outlet_events[MOVED].add(table_asset(move.table), extra=extra)
-        if not seen.reports:
+        if not observation.reports:
             log("Nothing is deployed. Deploy something: Deploy streams, Trigger.")
-        for each in seen.reports:
+        for each in observation.reports:
             log(f"{_state(each):<8} {each.pipeline}: {each.summary}")
-        for move in seen.moves:
+        for move in observation.moves:
             log(f"new version  {move.table}: {move.version}, {move.rows:,} rows")
         notify_lake_back(lake.uri, now, context)
         with reporting_errors():
-            notify_of(lake, seen, context)
-        return [each.model_dump(mode="json") for each in seen.reports]
+            notify_of(lake, observation, context)
+        return [each.model_dump(mode="json") for each in observation.reports]
 
     @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}")
     def report(report: dict[str, Any]) -> None:

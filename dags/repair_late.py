@@ -10,7 +10,7 @@ from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 DOC = """
 Counts late events after all. Once an hour it computes again the results that open late events can change, from bronze
-and by the same steps as the stream, and marks these events as settled. The streams continue meanwhile.
+and by the same steps as the stream, and marks these events as repaired. The streams continue meanwhile.
 
 - **`find`** lists the pipelines that keep late events and have run on this lake.
 - **`repair`** runs once for each of them. If no late event is open, it ends after a few seconds without a JVM.

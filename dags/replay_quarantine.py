@@ -86,14 +86,14 @@ def replay_quarantine() -> None:
         # What is set aside after this report is not what the person approves.
         until = params["until"] or datetime.now(UTC).isoformat()
         with reporting_errors():
-            found = look(this_lake(), params["pipeline"], asked_for(params["reasons"], params["since"], until))
-        log("\n".join(found.lines))
-        if params["dry_run"] or not found.rows:
+            scope = look(this_lake(), params["pipeline"], asked_for(params["reasons"], params["since"], until))
+        log("\n".join(scope.lines))
+        if params["dry_run"] or not scope.rows:
             log("Nothing was written: dry run." if params["dry_run"] else "There is nothing to replay.")
             return {}
-        return {"rows": found.rows, "reasons": dict(found.reasons), "until": until}
+        return {"rows": scope.rows, "reasons": dict(scope.reasons), "until": until}
 
-    found = report()
+    reported = report()
     asked = approval(
         subject="Replay the quarantine of {{ params.pipeline }}?",
         body=(
@@ -104,7 +104,7 @@ def replay_quarantine() -> None:
             "{{ params.comment }}"
         ),
     )
-    found >> asked >> Replay(task_id="replay", pipeline="{{ params.pipeline }}", pool=POOL, outlets=[MOVED])
+    reported >> asked >> Replay(task_id="replay", pipeline="{{ params.pipeline }}", pool=POOL, outlets=[MOVED])
 
 
 replay_quarantine()

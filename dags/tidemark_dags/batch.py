@@ -147,16 +147,16 @@ class BatchCommand(BaseOperator):
 
         if not reports:
             return {"pipeline": self.pipeline, "rows": 0}
-        found = reports[0]
-        if found.rows:
+        report = reports[0]
+        if report.rows:
             extra = {
-                "version": found.version,
-                "rows": open_table(lake, found.table, version=found.version).count(),
-                "watermark": found.watermark.isoformat() if found.watermark else None,
-                "changed": found.rows,
+                "version": report.version,
+                "rows": open_table(lake, report.table, version=report.version).count(),
+                "watermark": report.watermark.isoformat() if report.watermark else None,
+                "changed": report.rows,
             }
-            context["outlet_events"][MOVED].add(table_asset(found.table), extra=extra)
-        return {**found.model_dump(mode="json"), "rows": found.rows}
+            context["outlet_events"][MOVED].add(table_asset(report.table), extra=extra)
+        return {**report.model_dump(mode="json"), "rows": report.rows}
 
 
 class Backfill(BatchCommand):

@@ -39,7 +39,7 @@ class Append:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """Rows are added whose data files are there already: the job that computed them has written them.
 
     Attributes:
@@ -121,4 +121,4 @@ class Remove:
     """Spark finds them."""
 
 
-Change = Append | Written | Upsert | Remove
+Change = Append | WrittenFiles | Upsert | Remove

@@ -8,7 +8,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.commits.changes import GONE, Append, Change, Remove, ReplaceWindows, Revise, Upsert, Written
+from spark_jobs.commits.changes import GONE, Append, Change, Remove, ReplaceWindows, Revise, Upsert, WrittenFiles
 from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
@@ -44,7 +44,7 @@ class LargeCommits:
             commit_id: of the change.
             metadata: the commit's `userMetadata`.
         """
-        if isinstance(change, Written) or not isinstance(change.rows, DataFrame):
+        if isinstance(change, WrittenFiles) or not isinstance(change.rows, DataFrame):
             raise TypeError(
                 f"table {self.table}: expected a change whose rows are a frame, got {type(change).__name__}"
             )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame
 
-from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert, Written
+from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Revise, Upsert, WrittenFiles
 from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LedgerError
@@ -56,7 +56,7 @@ class SmallCommits:
             case Append():
                 rows = self._collect(change, table)
                 self._add(table, commit_id, lambda opened: append(self.lake, self.table, opened, rows, properties))
-            case Written():
+            case WrittenFiles():
                 self._add(
                     table,
                     commit_id,

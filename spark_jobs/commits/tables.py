@@ -66,7 +66,7 @@ def create_table(
     if statistics:
         properties["delta.dataSkippingStatsColumns"] = ",".join(map(in_property, statistics))
     try:
-        found = open_or_create(lake, table, Schema.from_json(nullable.json()), properties)
+        opened = open_or_create(lake, table, Schema.from_json(nullable.json()), properties)
     except UnsupportedTableError:
         raise
     except (DeltaError, OSError) as error:
@@ -79,22 +79,22 @@ def create_table(
             f"table {table}: Delta cannot keep these columns ({first_line(error)}): {nullable.simpleString()}. Nothing "
             "was written. Cast them to other types in the definition."
         ) from error
-    present = {field.name for field in found.schema().fields}
+    present = {field.name for field in opened.schema().fields}
     lacking = [field for field in Schema.from_json(nullable.json()).fields if field.name not in present]
     if later := [field for field in lacking if grows or field.name in ADDED_LATER]:
-        found.alter.add_columns(later)
-    columns = {field.name: field.dataType for field in StructType.fromJson(json.loads(found.schema().to_json()))}
+        opened.alter.add_columns(later)
+    columns = {field.name: field.dataType for field in StructType.fromJson(json.loads(opened.schema().to_json()))}
     expected = {field.name: field.dataType for field in nullable}
     if grows:
         # Fields that were kept once stay, whether or not they still are.
         columns = {name: each for name, each in columns.items() if name in expected or name != UNKNOWN_FIELDS}
     if columns == expected:
-        _comment(found, comments)
-        return frozenset(field.name for field in found.schema().fields)
-    if row_count(found) == 0:
+        _comment(opened, comments)
+        return frozenset(field.name for field in opened.schema().fields)
+    if row_count(opened) == 0:
         # Emptied by a reset after the definition changed: nothing would be lost with the old columns.
         empty = pa.schema(Schema.from_json(nullable.json()).to_arrow()).empty_table()
-        write_deltalake(found, empty, mode="overwrite", schema_mode="overwrite")
+        write_deltalake(opened, empty, mode="overwrite", schema_mode="overwrite")
         return frozenset(expected)
     differing = sorted(name for name in columns.keys() | expected.keys() if columns.get(name) != expected.get(name))
     described = "; ".join(

@@ -18,7 +18,7 @@ from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_
 from spark_jobs.lake.checkpoints.continuity import RESTORE_OR_RESET
 from spark_jobs.lake.commit_records.conflicts import SAME_TRANSACTION
 from spark_jobs.lake.commit_records.history import commit_at, find_commit, latest_version
-from spark_jobs.lake.commit_records.replayed import decode_replay
+from spark_jobs.lake.commit_records.replay_commits import decode_replay
 from spark_jobs.lake.commit_records.stamps import Role, Stamp, decode
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
 from spark_jobs.lake.store.durable import force_commit
@@ -134,16 +134,16 @@ class TableWriter:
         while (commit := commit_at(self.lake, self.table, self._version + 1)) is not None:
             self._version += 1
             self._overtaken = self._overtaken or self._moves_on(commit)
-            found = decode(commit)
-            if found is not None and self._is_ours(found, stamp):
+            committed = decode(commit)
+            if committed is not None and self._is_ours(committed, stamp):
                 force_commit(self.lake, self.table, self._version)
                 prune_log_checkpoints(self.lake, self.table, self._version)
                 compact_ledger_now_and_then(self.lake, self.table, self._version)
-                self._refuse_other_count(commit, stamp if row_metrics else found)
+                self._refuse_other_count(commit, stamp if row_metrics else committed)
                 # It may be another driver's, of the same number.
-                self._refuse_other_plan(found, stamp)
-                self._refuse_other_rows(found, stamp, counted=bool(row_metrics))
-                return found
+                self._refuse_other_plan(committed, stamp)
+                self._refuse_other_rows(committed, stamp, counted=bool(row_metrics))
+                return committed
         before = self.find(stamp)
         if before is not None:
             # An upsert that changed nothing has no rows of its own, whatever it was given.
@@ -203,17 +203,17 @@ class TableWriter:
             LedgerError: if the commit has written another number of rows than it says.
         """
 
-        def is_ours_or_older(found: Stamp) -> bool:
-            same_writer = (found.pipeline, found.role) == (stamp.pipeline, stamp.role)
-            return same_writer and (found.epoch, found.batch_id) <= (stamp.epoch, stamp.batch_id)
+        def is_ours_or_older(committed: Stamp) -> bool:
+            same_writer = (committed.pipeline, committed.role) == (stamp.pipeline, stamp.role)
+            return same_writer and (committed.epoch, committed.batch_id) <= (stamp.epoch, stamp.batch_id)
 
         both = find_commit(self.lake, self.table, is_ours_or_older)
         if both is None or not self._is_ours(both[0], stamp):
             return None
-        found, commit = both
-        self._refuse_other_count(commit, found)
-        self._refuse_other_plan(found, stamp)
-        return found
+        committed, commit = both
+        self._refuse_other_count(commit, committed)
+        self._refuse_other_plan(committed, stamp)
+        return committed
 
     def _refuse_other_plan(self, found: Stamp, stamp: Stamp) -> None:
         if difference := found.differs(stamp):

@@ -162,10 +162,10 @@ def print_status(out: Console, lake: Lake) -> bool:
     for heading in _SHORT_HEADINGS if narrow else _HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
-    seen = {job: job_now(lake, job) for job in desired}
+    now_of = {job: job_now(lake, job) for job in desired}
     at = datetime.now(UTC)
     for job, wanted in desired.items():
-        now = seen[job]
+        now = now_of[job]
         _print_driver(out, job, now, at=at, wanted=bool(wanted.running))
         for name, order in wanted.pipelines.items():
             state, good = state_of(now, name, order, at=at)
@@ -176,7 +176,7 @@ def print_status(out: Console, lake: Lake) -> bool:
             table.add_row(job, name, *ordered, _coloured(state, good), *figures, note)
     out.print(table)
     for job in desired:
-        _print_troubles(out, job, seen[job])
+        _print_troubles(out, job, now_of[job])
     print_halts(out, halted)
     return fine and not halted
 
@@ -219,10 +219,10 @@ _SHORT_HEADINGS = ("events", "per s", "final up to", "behind", "fails")
 
 def state_of(now: JobNow, name: str, order: Order, *, at: datetime) -> tuple[str, bool]:
     """What a pipeline does at a time, in a word or two, and whether that is what was ordered."""
-    seen, status = now.pipeline(name), now.status
+    pulse, status = now.pipeline(name), now.status
     driver = status.state if status else "stopped"
     if order.state == "stopped":
-        runs = driver in ("running", "draining") and seen is not None and seen.state not in ("stopped", "failed")
+        runs = driver in ("running", "draining") and pulse is not None and pulse.state not in ("stopped", "failed")
         return ("stopping", True) if runs else ("stopped", True)
     if status is None:
         return "waits for a supervisor", False
@@ -230,9 +230,9 @@ def state_of(now: JobNow, name: str, order: Order, *, at: datetime) -> tuple[str
         return f"driver {driver.replace('_', ' ')}", False
     if now.pulse is not None and lost(now.pulse, now=at):
         return "no sign of life" if at - now.pulse.at > STALE else "Spark hangs", False
-    if driver == "starting" or seen is None or seen.generation < order.generation:
+    if driver == "starting" or pulse is None or pulse.generation < order.generation:
         return "starting", True
-    return seen.state, seen.state in ("running", "starting")
+    return pulse.state, pulse.state in ("running", "starting")
 
 
 def _coloured(state: str, good: bool) -> Text:

@@ -334,7 +334,7 @@ class _History:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the thread that computes the history has ended, done or not."""
         return not self._thread.is_alive()
 
     def cancel(self) -> None:

@@ -36,7 +36,7 @@ class BrokenRuleError(HaltedError):
         return self._without_values
 
 
-class Halting:
+class IngestHalts:
     """The halts of one ingest.
 
     Args:

@@ -12,15 +12,15 @@ from spark_jobs.commits.changes import Append
 from spark_jobs.commits.tables import create_table
 from spark_jobs.commits.writer import OvertakenError
 from spark_jobs.engine import heartbeats, ingested
-from spark_jobs.engine.halting import Halting
+from spark_jobs.engine.halting import IngestHalts
 from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.query import Failpoint, Query, unobserved
 from spark_jobs.engine.sources import source_of
-from spark_jobs.engine.sources.base import Batch, Planned
+from spark_jobs.engine.sources.base import Batch, PlannedBatch
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.commit_records.history import newest_numbered
-from spark_jobs.lake.commit_records.replayed import Replayed
+from spark_jobs.lake.commit_records.replay_commits import ReplayCommit
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables import opening as tables
 from spark_jobs.plan import logical as plan
@@ -47,7 +47,7 @@ class IngestQuery(Query[Ingest]):
     ) -> None:
         super().__init__(lenient_session(spark), lake, definition, failpoint=failpoint)
         self._source = source_of(self.spark, lake, definition)
-        self._halting = Halting(lake, definition)
+        self._halts = IngestHalts(lake, definition)
         self._next_seq = 0
         self._kept_before: frozenset[str] = frozenset()
         self._txn: int | None = None
@@ -58,11 +58,15 @@ class IngestQuery(Query[Ingest]):
         Raises:
             HaltedError: if it waits for a person's decision about a batch.
         """
-        self._halting.start()
+        self._halts.start()
         return super().start(until_caught_up=until_caught_up)
 
     def create_tables(self) -> None:
-        """Bronze and its quarantine."""
+        """Makes the bronze table and its quarantine unless they exist; columns that are new are added.
+
+        Raises:
+            pyspark.errors.AnalysisException: if Spark refuses the SQL of a rule.
+        """
         schemas = ingested.schemas(self.definition)
         # Else Spark would refuse them in the first batch, when the fixed rules are a changed definition.
         rules = (broken(rule) for rule in self.definition.all_rules)
@@ -115,9 +119,9 @@ class IngestQuery(Query[Ingest]):
                 self.failpoint("result_committed", batch_id)
                 return known
         self._source.before_batch(self.epoch)
-        decision = self._halting.decision(self.epoch.number, batch_id)
+        decision = self._halts.decision(self.epoch.number, batch_id)
         read = self._source.read(
-            Planned(
+            PlannedBatch(
                 frame=batch,
                 query=self.query,
                 epoch=self.epoch,
@@ -128,7 +132,7 @@ class IngestQuery(Query[Ingest]):
         )
         try:
             self.failpoint("materialised", batch_id)
-            self._halting.refuse_broken(read, decision, self.epoch.number, batch_id)
+            self._halts.refuse_broken(read, decision, self.epoch.number, batch_id)
             return self._commit(read, self._ledger(read, bounds), batch_id)
         finally:
             read.close()
@@ -153,7 +157,7 @@ class IngestQuery(Query[Ingest]):
         newest = newest_numbered(self.lake, self.definition.sink.table)
         self._next_seq = newest.next_seq or 0 if newest is not None else 0
         self._txn = None
-        if isinstance(newest, Replayed):
+        if isinstance(newest, ReplayCommit):
             self._txn = newest.txn if newest.writer == writer.txn_app_id else None
         elif newest is not None and (newest.epoch, newest.query_id) == (self.epoch.number, str(self.query.id)):
             # A batch before the newest is given no new number: the table skips it.

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.commits.changes import Append, Written
+from spark_jobs.commits.changes import Append, WrittenFiles
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables.appends import remove_files
@@ -22,7 +22,7 @@ from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
-from spark_jobs.spark.observed import Observed
+from spark_jobs.spark.observed_rows import ObservedRows
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms import account
@@ -74,7 +74,7 @@ class BatchPass(ABC):
         """The rows that were kept: late events, those that were set aside, and results unless they are written."""
 
     @abstractmethod
-    def append(self, count: int) -> Append | Written:
+    def append(self, count: int) -> Append | WrittenFiles:
         """The result, where its rows are appended as they are."""
 
     @property
@@ -154,22 +154,22 @@ class KeepingPass(BatchPass):
     def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds, batch: DataFrame) -> None:
         super().__init__(plan, branches, bounds, batch.columns)
         terms = account.terms_of_events(plan, self._branches.lateness, bounds.late_watermark_ms)
-        self._observed = Observed(batch, terms)
+        self._observed = ObservedRows(batch, terms)
         kept = f"{self._is_result} OR {self._is_late} OR {self._is_set_aside}"
         self._kept = self._observed.rows.where(kept).persist()
 
     @property
     def kept(self) -> DataFrame:
-        """All of them."""
+        """Result rows, late events and events that were set aside."""
         return self._kept
 
     def run(self) -> None:
-        """In one pass."""
+        """Computes and counts the batch in one job of Spark's, which keeps its rows in memory."""
         self.figures = self._kept.selectExpr(*self._of_results, *self._of_narrow).collect()[0].asDict()
         self.events, self.repeated_tasks = self._observed.figures, self._observed.repeated_tasks
 
     def close(self) -> None:
-        """The rows."""
+        """Lets go of the rows that were kept in memory."""
         self._kept.unpersist()
 
     @property
@@ -183,7 +183,7 @@ class KeepingPass(BatchPass):
         return size_of(self._kept)
 
     def append(self, count: int) -> Append:
-        """The rows."""
+        """The change that appends the result rows from memory; `count` is how many they are."""
         return Append(self._appended(self.results), count, self.size)
 
 
@@ -216,19 +216,19 @@ class WritingPass(BatchPass):
         self._lake, self._columns, self._data_files = lake, columns, files
         terms = account.terms_of_events(plan, self._branches.lateness, bounds.late_watermark_ms)
         of_narrow = [*self._of_narrow, f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}"]
-        self._narrow = Observed(narrow, [*terms, *map(F.expr, of_narrow)])
+        self._narrow = ObservedRows(narrow, [*terms, *map(F.expr, of_narrow)])
         self._kept = self._narrow.rows.where(f"{self._is_late} OR {self._is_set_aside}").persist()
         of_results = [*self._of_results, f"count(CASE WHEN {branches.narrow_rows} THEN 1 END) AS {_STRAYS}"]
-        self._results = Observed(results, [*map(F.expr, of_results)])
+        self._results = ObservedRows(results, [*map(F.expr, of_results)])
         self._files: list[dict[str, Any]] = []
 
     @property
     def kept(self) -> DataFrame:
-        """The narrow ones."""
+        """Narrow rows of late events and of those that were set aside; result rows are in files."""
         return self._kept
 
     def run(self) -> None:
-        """In one pass.
+        """Computes and counts the batch in one job of Spark's, which writes its result rows to data files.
 
         Raises:
             LedgerError: if its two parts are not what they were taken for.
@@ -248,13 +248,16 @@ class WritingPass(BatchPass):
         self.figures = {**{name: of_narrow[name] for name in of_late}, **of_results}
         self.repeated_tasks = max(self._narrow.repeated_tasks, self._results.repeated_tasks)
 
-    def append(self, count: int) -> Written:
-        """The files. From now on a commit may name them, also where its answer gets lost."""
+    def append(self, count: int) -> WrittenFiles:
+        """The change that adds the files, which hold `count` rows.
+
+        From now on a commit may name them, also where its answer gets lost: `close` keeps them.
+        """
         files, self._files = self._files, []
-        return Written(files, count)
+        return WrittenFiles(files, count)
 
     def close(self) -> None:
-        """The rows, and the files where no commit was tried."""
+        """Lets go of the rows, and removes the data files if `append` was never called."""
         self._kept.unpersist()
         remove_files(self._lake, self._plan.result.name, self._files)
 

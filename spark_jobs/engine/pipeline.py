@@ -51,7 +51,7 @@ class PipelineQuery(Query[Pipeline]):
 
     @cached_property
     def logical(self) -> logical.LogicalPlan:
-        """What the definition means."""
+        """The logical plan of the definition: its tables, operator and equations."""
         return logical.build(self.definition)
 
     @cached_property

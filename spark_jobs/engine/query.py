@@ -33,12 +33,12 @@ Failpoint = Callable[[str, int], None]
 """Told of each point of a batch that has been reached, with the batch's number; tests make it fail there."""
 
 
-class Drained(Exception):
+class DrainSignal(Exception):
     """A query was asked to end after its batch, and has."""
 
 
 def unobserved(point: str, batch_id: int) -> None:
-    """Nobody watches."""
+    """A `Failpoint` that does nothing: what a query has where no test watches it."""
 
 
 def _of(query: "Query[D]") -> Callable[[DataFrame, int], None]:
@@ -52,7 +52,7 @@ def _of(query: "Query[D]") -> Callable[[DataFrame, int], None]:
     def run(batch: DataFrame, batch_id: int) -> None:
         found = held()
         if found is None:
-            raise Drained("nobody holds the query any more")
+            raise DrainSignal("nobody holds the query any more")
         found._run_batch(batch, batch_id)
 
     return run
@@ -93,7 +93,7 @@ class Query(ABC, Generic[D]):
 
     @property
     def name(self) -> str:
-        """Name of the pipeline."""
+        """The name of the pipeline or ingest, by which tables, checkpoints and logs know the query."""
         return self.definition.name
 
     @property
@@ -175,7 +175,7 @@ class Query(ABC, Generic[D]):
 
     @abstractmethod
     def plan(self) -> DataFrame:
-        """The streaming plan."""
+        """The streaming rows that Spark hands to `foreachBatch`, as the query's plan gives them."""
 
     def before_batch(self, batch_id: int) -> None:
         """Called before anything of a batch is done; what it raises ends the query, and the batch runs again."""
@@ -266,7 +266,7 @@ class Query(ABC, Generic[D]):
         self._started.wait()
         if self._draining.is_set():
             # Planned, not begun: the next start runs it. Raising is the one way to end a query between two batches.
-            raise Drained(self.name)
+            raise DrainSignal(self.name)
         self._busy.set()
         try:
             started = time.time()

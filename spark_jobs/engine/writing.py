@@ -70,16 +70,16 @@ class BatchWriter:
         operator, name = self.branches.operator, self.query.name
         events, pairs = entry.late_events, entry.terms.get("pairs_late", entry.late_events)
         fetched = LateRows(self.plan, self.branches.lateness, self.bronze, self.bounds, self.schemas["late"].names)
-        rows, found = fetched.rows(late, events, self.batch_id, self.query.epoch.number)
+        rows, recount = fetched.rows(late, events, self.batch_id, self.query.epoch.number)
         try:
-            if (found.events, found.pairs) != (events, pairs):
+            if (recount.events, recount.pairs) != (events, pairs):
                 raise LedgerError(
                     f"pipeline `{name}`: batch {self.batch_id} has {events} late events in {pairs} pairs, "
-                    f"but bronze gives {found.events} in {found.pairs}. Nothing of it was written; the stream has "
+                    f"but bronze gives {recount.events} in {recount.pairs}. Nothing of it was written; the stream has "
                     "stopped."
                 )
-            if not found.fewest_groups <= dropped <= found.most_groups:
-                raise disagreement(name, dropped, f"{found.fewest_groups} late")
+            if not recount.fewest_groups <= dropped <= recount.most_groups:
+                raise disagreement(name, dropped, f"{recount.fewest_groups} late")
             self._commit("late", operator.output.late.name, Append(rows, events, size_of(rows)), events, content)
         finally:
             if isinstance(rows, DataFrame):
@@ -106,14 +106,16 @@ class BatchWriter:
             f"{self.batch_id}L AS _batch_id",
         )
         columns = self.schemas["quarantine"].names
-        found = bronze.beside(why.toArrow(), columns) if events <= FEW else bronze.beside_many(why, columns).persist()
+        whole_rows = (
+            bronze.beside(why.toArrow(), columns) if events <= FEW else bronze.beside_many(why, columns).persist()
+        )
         table = self.branches.operator.output.quarantine.name
         try:
-            change = Append(found, events, size_of(found))
+            change = Append(whole_rows, events, size_of(whole_rows))
             self._commit("quarantine", table, change, events, content, reasons={NO_SUCH_KEY: events})
         finally:
-            if isinstance(found, DataFrame):
-                found.unpersist()
+            if isinstance(whole_rows, DataFrame):
+                whole_rows.unpersist()
         self.query.failpoint("quarantine_committed", self.batch_id)
 
     def result(self, computed: KeepingPass | WritingPass, entry: LedgerEntry, content: str | None) -> LedgerEntry:

@@ -18,8 +18,8 @@ class BatchReport(BaseModel):
         inserted: rows that were missing.
         updated: rows that had other values.
         deleted: rows that must not be there.
-        settled: late events that are counted from now on.
-        unsettled: late events that are not counted any more.
+        repaired: late events that are counted from now on.
+        taken_out: late events that are not counted any more.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -31,8 +31,8 @@ class BatchReport(BaseModel):
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
-    settled: int = 0
-    unsettled: int = 0
+    repaired: int = 0
+    taken_out: int = 0
 
     @property
     def rows(self) -> int:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from spark_jobs.recompute.target import Read
+from spark_jobs.recompute.target import SourceVersion
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-def reads_text(reads: Sequence[Read]) -> Iterator[str]:
+def reads_text(reads: Sequence[SourceVersion]) -> Iterator[str]:
     """What is read, a line for each table."""
     for read in reads:
         rows = "an unknown number of rows" if read.rows is None else counted(read.rows, "row")

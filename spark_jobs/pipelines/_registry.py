@@ -78,7 +78,7 @@ def _by_name(definitions: Iterable[Definition]) -> dict[str, Definition]:
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class _LoadedDefinitions:
     """What this folder defines.
 
     Attributes:
@@ -128,32 +128,32 @@ def _files() -> tuple[Path, ...]:
 
 
 @cache
-def _load(files: tuple[Path, ...]) -> _Loaded:
+def _load(files: tuple[Path, ...]) -> _LoadedDefinitions:
     """Each file by itself: what is wrong with one concerns the pipelines of that one."""
     places: dict[int, str] = {}
-    found: dict[int, Definition] = {}
+    by_id: dict[int, Definition] = {}
     problems = []
     for path in files:
         try:
             for definition in _registered(path):
-                found.setdefault(id(definition), definition)
+                by_id.setdefault(id(definition), definition)
                 places.setdefault(id(definition), path.name)
         except DefinitionError as error:
             problems.append(Problem(str(error)))
     clashing: set[int] = set()
-    for those in _sharing(found.values(), lambda each: each.name):
+    for those in _sharing(by_id.values(), lambda each: each.name):
         clashing |= {id(each) for each in those}
         told = " and ".join(places[id(each)] for each in those)
         problems.append(Problem(f"pipeline `{those[0].name}` is defined in {told}: rename one", _names(those)))
-    for those in _sharing(found.values(), lambda each: each.sink.table):
+    for those in _sharing(by_id.values(), lambda each: each.sink.table):
         clashing |= {id(each) for each in those}
         told = " and ".join(f"`{each.name}` ({places[id(each)]})" for each in those)
         problems.append(Problem(f"pipelines {told} write {those[0].sink.table}: rename one sink", _names(those)))
-    sound = {each.name: each for place, each in found.items() if place not in clashing}
-    return _Loaded(
+    sound = {each.name: each for place, each in by_id.items() if place not in clashing}
+    return _LoadedDefinitions(
         definitions=MappingProxyType(dict(sorted(sound.items()))),
         problems=tuple(problems),
-        clashing=tuple(each for place, each in found.items() if place in clashing),
+        clashing=tuple(each for place, each in by_id.items() if place in clashing),
     )
 
 
@@ -180,7 +180,7 @@ def _said(error: BaseException) -> str:
     return str(error) if isinstance(error, DefinitionError) else f"{type(error).__name__}: {error}"
 
 
-class _Uncompiled(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """Reads a file anew each time: Python knows a compiled one by its size and the second in which it was written."""
 
     def path_stats(self, path: str) -> dict[str, object]:
@@ -195,7 +195,7 @@ def load_file(path: Path) -> tuple[Definition, ...]:
         DefinitionError: if the file defines none, two of one name, or two that write to one table.
     """
     name = f"tidemark_pipeline_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path, loader=_Uncompiled(name, str(path)))
+    spec = importlib.util.spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
     if path.suffix != ".py" or spec is None or spec.loader is None:
         raise DefinitionError(f"file {path}: expected a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
@@ -236,10 +236,10 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
         if name in registry():
             resolved.append(registry()[name])
         elif path.suffix == ".py" and path.is_file():
-            found = {definition.name: definition for definition in load_file(path)}
-            if one and one not in found:
-                raise UnknownPipelineError(one, found)
-            resolved += [found[one]] if one else found.values()
+            defined = {definition.name: definition for definition in load_file(path)}
+            if one and one not in defined:
+                raise UnknownPipelineError(one, defined)
+            resolved += [defined[one]] if one else defined.values()
         elif clash := next((problem for problem in problems() if name in problem.names), None):
             raise DefinitionError(f"{clash.message}. Nothing was done.")
         else:
@@ -267,18 +267,18 @@ def with_sources(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
         DefinitionError: if no registered definition, and none of these, writes such a table.
     """
     wanted = tuple(definitions)
-    found = {each.sink.table: each for each in wanted}
+    by_table = {each.sink.table: each for each in wanted}
     writers = {each.sink.table: each for each in registry().values()}
     needed = _needed_by(wanted)
-    while missing := needed - set(found):
+    while missing := needed - set(by_table):
         unknown = missing - set(writers)
         if unknown:
             raise DefinitionError(
                 f"--with-sources: no registered definition writes {', '.join(sorted(unknown))}.{_left_out(problems())}"
             )
-        found |= {table: writers[table] for table in missing}
-        needed |= _needed_by(found.values())
-    sources = [each for each in found.values() if each not in wanted]
+        by_table |= {table: writers[table] for table in missing}
+        needed |= _needed_by(by_table.values())
+    sources = [each for each in by_table.values() if each not in wanted]
     ordered = sorted(sources, key=lambda each: (not isinstance(each, Ingest), each.name))
     return tuple({each.name: each for each in (*ordered, *wanted)}.values())
 

@@ -114,7 +114,7 @@ def leeways(measures: Mapping[str, str], type_of: TypeOf) -> Iterator[Leeway]:
     several = sum(1 for atoms in found.values() for atom in atoms if isinstance(atom, _Sum))
     number = 0
     for name, atoms in found.items():
-        if any(not isinstance(atom, _Fixed) for atom in atoms):
+        if any(not isinstance(atom, _FixedValue) for atom in atoms):
             yield _leeway(name, measures[name], atoms, several, number)
             number += len(atoms)
 
@@ -135,7 +135,7 @@ class _Sum:
 
 
 @dataclass(frozen=True)
-class _Fixed:
+class _FixedValue:
     """What has one value, beside others in one expression.
 
     Attributes:
@@ -160,7 +160,7 @@ class _Choice:
     best: str
 
 
-_Atom = _Sum | _Choice | _Fixed
+_Atom = _Sum | _Choice | _FixedValue
 
 
 def _atoms(sql: str, type_of: TypeOf) -> Iterator[_Atom]:
@@ -176,7 +176,7 @@ def _atoms(sql: str, type_of: TypeOf) -> Iterator[_Atom]:
             function, best = _CHOICES[name]
             yield _Choice(node, f"{function}({both}, {order}, {MOST_TIES}){clause}", f"{best}({order}){clause}")
         else:
-            yield _sum(node, name, arguments, condition, type_of) or _Fixed(node)
+            yield _sum(node, name, arguments, condition, type_of) or _FixedValue(node)
 
 
 def _sum(node: exp.Expr, name: str, arguments: list[str], condition: str | None, type_of: TypeOf) -> _Sum | None:

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 
 from spark_jobs.spec import Ingest, Pipeline
-from spark_jobs.spec.steps.base import Known, Origins, origins_of_table
+from spark_jobs.spec.steps.base import KnownColumns, Origins, origins_of_table
 
 
-def known_columns(definitions: Mapping[str, object]) -> Known:
+def known_columns(definitions: Mapping[str, object]) -> KnownColumns:
     """The columns of every bronze table that a registered ingest writes."""
     return {each.sink.table: tuple(each.columns) for each in definitions.values() if isinstance(each, Ingest)}
 
 
-def lineage(pipeline: Pipeline, known: Known) -> Origins:
+def lineage(pipeline: Pipeline, known: KnownColumns) -> Origins:
     """Result column -> the columns that it is computed from, such as `bronze.sales.quantity`.
 
     Only values count, not which rows there are: what a `Where` reads, and the key of a join, is no origin.

@@ -145,16 +145,16 @@ def _new_files(
     """Files with rows that commits since then have brought and none has taken away; None: nobody can tell."""
     if since.version > version:
         return None  # the table was made again
-    found: dict[str, dict[str, Any]] = {}
+    added: dict[str, dict[str, Any]] = {}
     rewritten: set[str] = set()
-    seen = 0
+    commits = 0
     for _, actions in commits_between(lake, table, since.version + 1, version):
-        seen += 1
+        commits += 1
         # In the order of what they mean: a commit takes away what was there before it.
         for file in (action["remove"] for action in actions if "remove" in action):
             path = unquote(file["path"])
             if file.get("dataChange", True):
-                found.pop(path, None)
+                added.pop(path, None)
                 if path in rewritten:
                     return None
         for file in (action["add"] for action in actions if "add" in action):
@@ -163,13 +163,13 @@ def _new_files(
                 return None
             if file.get("dataChange", True):
                 told = json.loads(file.get("stats") or "{}").get("numRecords")
-                found[path] = now.get(path, {"size_bytes": file["size"], "num_records": told})
+                added[path] = now.get(path, {"size_bytes": file["size"], "num_records": told})
             else:
                 rewritten.add(path)
-    if seen != version - since.version:
+    if commits != version - since.version:
         return None
-    gone = [path for path in found if path not in now]
-    return found if all(_is_there(lake, table, path) for path in gone) else None
+    gone = [path for path in added if path not in now]
+    return added if all(_is_there(lake, table, path) for path in gone) else None
 
 
 def _is_there(lake: Lake, table: str, path: str) -> bool:

@@ -90,11 +90,11 @@ def check(
         left_out = [] if count else [*(each.name for each in possible), *map(_name, filter(needs_rows, suite.tables))]
         if count and possible:
             proven = [each for each in possible if small and why_unproven(each.rule.condition, types) is None]
-            found = _by_duckdb(suite, proven, rows, hidden) if proven else {}
-            if left := [each for each in possible if each.name not in found]:
+            by_name = _by_duckdb(suite, proven, rows, hidden) if proven else {}
+            if left := [each for each in possible if each.name not in by_name]:
                 read_by = "spark"
-                found |= _by_spark(suite, left, SparkRows(spark(), lake, suite.table, new), count, hidden)
-            results += [found[each.name] for each in possible]
+                by_name |= _by_spark(suite, left, SparkRows(spark(), lake, suite.table, new), count, hidden)
+            results += [by_name[each.name] for each in possible]
         checked = TableUnderCheck(lake, suite, opened, rows, personal, now)
         results += [look(checked, each) for each in suite.tables if count or not needs_rows(each)]
     return Check(

@@ -117,23 +117,23 @@ def _columns(connection: duckdb.DuckDBPyConnection, types: dict[str, str]) -> tu
         ends = (f"min({column})", f"max({column})") if _is_single(kind) else ("NULL", "NULL")
         parts += [f"count({column})", f"approx_count_distinct({column})", *ends]
     rows, *figures = connection.execute(f"SELECT {', '.join(parts)} FROM profiled").fetchall()[0]
-    found = []
+    profiles = []
     for place, (name, kind) in enumerate(types.items()):
         known, distinct, smallest, greatest = figures[4 * place : 4 * place + 4]
-        found.append(ColumnProfile(name, kind, rows - known, min(distinct, known), smallest, greatest))
+        profiles.append(ColumnProfile(name, kind, rows - known, min(distinct, known), smallest, greatest))
     few = [
         each.name
-        for each in found
+        for each in profiles
         if each.type == "VARCHAR" and each.distinct <= MOST_VALUES and rows >= _ROWS_FOR_A_VALUE * each.distinct > 0
     ]
     if few:
         lists = ", ".join(f"list_sort(list(DISTINCT {in_duckdb(name)}))" for name in few)
         values = dict(zip(few, connection.execute(f"SELECT {lists} FROM profiled").fetchall()[0], strict=True))
-        found = [
+        profiles = [
             ColumnProfile(**{**vars(each), "values": tuple(v for v in values.get(each.name, ()) if v is not None)})
-            for each in found
+            for each in profiles
         ]
-    return int(rows), tuple(found)
+    return int(rows), tuple(profiles)
 
 
 def _is_single(kind: str) -> bool:

@@ -201,20 +201,20 @@ def _fresh(checked: TableUnderCheck, expectation: Fresh) -> Result:
     column = checked.time_of(expectation)
     # Heartbeats are no events, and have no sequence number.
     beside = INGEST_SEQ if HEARTBEAT in checked.names else None
-    found = newest(checked.opened, column, beside=beside)
-    if found is None:
-        found = _newest_scanned(checked, column)
-    if found is None:
+    newest_time = newest(checked.opened, column, beside=beside)
+    if newest_time is None:
+        newest_time = _newest_scanned(checked, column)
+    if newest_time is None:
         return Result(expectation.name, expectation.severity, False, f"no row has a {column}")
-    if not isinstance(found, datetime):
+    if not isinstance(newest_time, datetime):
         raise _NotPossibleError(f"{column!r} is no time")
-    age = checked.now - found
+    age = checked.now - newest_time
     said = f"{format_duration(timedelta(seconds=max(0, int(age.total_seconds()))))} ago"
     return Result(
         expectation.name,
         expectation.severity,
         age < expectation.younger_than,
-        f"newest {column}: {found:%Y-%m-%d %H:%M:%S} UTC, {said}",
+        f"newest {column}: {newest_time:%Y-%m-%d %H:%M:%S} UTC, {said}",
     )
 
 

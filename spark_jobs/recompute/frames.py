@@ -49,7 +49,7 @@ from spark_jobs.recompute.lookup_versions import (
 )
 from spark_jobs.recompute.ranges import Range
 from spark_jobs.recompute.recorded_batches import NEVER_US, Batches, batches_of
-from spark_jobs.recompute.target import Read, Target, column_of, numbers_within
+from spark_jobs.recompute.target import SourceVersion, Target, column_of, numbers_within
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Table
 from spark_jobs.spec.durations import duration_ms
@@ -72,16 +72,16 @@ class Recompute:
         reads: its source tables, as they are read.
         clock_ms: `revised_at` of the rows that are new or differ.
         late_version: of the table of late events, whose rows are left out; None: all events count.
-        settled_count: leave out only those that no result counts.
+        counts_repaired: whether late events that are repaired count as well.
         replayed: events that are looked up as of other batches than their own, as `LateEvents.replayed`; None: none.
     """
 
     spark: SparkSession
     target: Target
-    reads: Sequence[Read]
+    reads: Sequence[SourceVersion]
     clock_ms: int
     late_version: int | None = None
-    settled_count: bool = False
+    counts_repaired: bool = False
     replayed: pa.Table | None = None
     _spans: list[Span] = field(default_factory=list, init=False, repr=False, compare=False)
     _further: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
@@ -108,7 +108,7 @@ class Recompute:
         """The version ranges in which the stream has read all that was asked for."""
         return reduce(Span.with_, self._spans)
 
-    def _span_of(self, side: Side, table: Table, read: Read, times: Sequence[Range]) -> Span:
+    def _span_of(self, side: Side, table: Table, read: SourceVersion, times: Sequence[Range]) -> Span:
         whole = Range(min(each.begin_us for each in times), max(each.end_us for each in times))
         opened = open_table(self.target.lake, table.name, version=read.version)
         numbers = numbers_within(opened, column_of(table, side.event_time), whole)
@@ -154,7 +154,7 @@ class Recompute:
         return {table.name: batches_of(self.target, table.name) for table in self.target.logical.reads}
 
     def _events(
-        self, side: Side, table: Table, read: Read, times: Sequence[Range], also: Column | None = None
+        self, side: Side, table: Table, read: SourceVersion, times: Sequence[Range], also: Column | None = None
     ) -> DataFrame:
         lake = self.target.lake
         bronze = self.spark.read.format("delta").option("versionAsOf", read.version).load(lake.table_path(table.name))
@@ -226,7 +226,7 @@ class Recompute:
             .option("versionAsOf", self.late_version)
             .load(self._path(target.operator.output.late.name))
             .where(F.col("_epoch") == target.epoch.number)
-            .where(F.col("settled_version").isNull() if self.settled_count else F.lit(True))
+            .where(F.col("settled_version").isNull() if self.counts_repaired else F.lit(True))
         )
         why = [F.col("engine_watermark").alias(JUDGED), self._history_upto.alias(COUNTED_UPTO)]
         late = with_identity(late).select(INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER, *why)
@@ -270,13 +270,13 @@ class Recompute:
     def _path(self, table: str) -> str:
         return self.target.lake.table_path(table)
 
-    def late(self, known: LateEvents, *, settled: bool) -> DataFrame:
+    def late(self, known: LateEvents, *, repaired: bool) -> DataFrame:
         """The late events, and those that were replayed, that results count by now or that nothing counts yet.
 
         Each has `LOOKED_UP`.
         """
         operator, parts = self.target.operator, []
-        counted = F.col("settled_version").isNotNull() == settled
+        counted = F.col("settled_version").isNotNull() == repaired
         if known.version is not None:
             late = self._of_epoch(operator.output.late.name, known.version)
             if (last_batch := self.target.last_batch) is not None:

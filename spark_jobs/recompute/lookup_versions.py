@@ -38,7 +38,7 @@ class VersionRange:
 def version_ranges(target: Target) -> tuple[VersionRange, ...]:
     """The version ranges of a pipeline's epoch, in order; none where it looks nothing up."""
     lookups = {step.table for step in target.logical.lookups}
-    found: list[VersionRange] = []
+    ranges: list[VersionRange] = []
     unclear: str | None = None
     if not lookups:
         return ()
@@ -49,13 +49,13 @@ def version_ranges(target: Target) -> tuple[VersionRange, ...]:
         read = {table_read(source, target.pipeline): offset for source, offset in entry.sources.items() if offset}
         ends = {table: place(offset) for table, offset in read.items() if table is not None}
         ids = {table: entry.table_ids[table] for table in sorted(lookups & entry.table_ids.keys())}
-        if found and found[-1].versions == versions and _same_tables(found[-1].ids, ids):
-            found.pop()
+        if ranges and ranges[-1].versions == versions and _same_tables(ranges[-1].ids, ids):
+            ranges.pop()
         elif unclear:
             raise _refused(target, unclear, place(read[unclear])[0])
         unclear = next((table for table, offset in read.items() if table is not None and in_snapshot(offset)), None)
-        found.append(VersionRange(versions, batch_id, ends, ids))
-    return tuple(found)
+        ranges.append(VersionRange(versions, batch_id, ends, ids))
+    return tuple(ranges)
 
 
 def _same_tables(some: Mapping[str, str], others: Mapping[str, str]) -> bool:

@@ -198,14 +198,14 @@ class RevisionOutcome:
 
     Attributes:
         changed: in the result.
-        settled: late events, and replayed ones, that are counted from now on.
-        unsettled: likewise, that are not counted any more.
+        repaired: late events, and replayed ones, that are counted from now on.
+        taken_out: likewise, that are not counted any more.
         replayed: of either, such as were looked up again.
         seconds: that it took.
     """
 
     changed: ChangeCount
-    settled: int = 0
-    unsettled: int = 0
+    repaired: int = 0
+    taken_out: int = 0
     replayed: int = 0
     seconds: float = 0.0

@@ -14,7 +14,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.foreign import Correction, ForeignChange, book, foreign_changes
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.ledger_table import takes_rows_away
-from spark_jobs.lake.accounting.repaired import LateEvents, late_rows, replayed_rows, settle
+from spark_jobs.lake.accounting.repaired import LateEvents, late_rows, mark_repaired, replayed_rows
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.checkpoints.spark_log import place
@@ -44,7 +44,7 @@ class NotComparableError(BackfillRefusedError):
     """Nothing can be computed again, and nothing is wrong with that."""
 
 
-class Read(BaseModel):
+class SourceVersion(BaseModel):
     """A source table as it is read.
 
     Attributes:
@@ -271,7 +271,7 @@ class Target:
             quarantine_version: likewise.
         """
         late, quarantine = self.logical.table("late"), self.logical.table("quarantine")
-        found: list[pa.Table] = []
+        parts: list[pa.Table] = []
         if late is not None:
             version, rows = late_rows(
                 self.lake,
@@ -283,18 +283,18 @@ class Target:
                 version=version,
                 last_batch=self.last_batch,
             )
-            found.append(rows)
+            parts.append(rows)
         if quarantine is not None:
             quarantine_version, rows = replayed_rows(
                 self.lake, quarantine.name, self.epoch.number, version=quarantine_version
             )
-            found.append(rows)
-        if not found:
+            parts.append(rows)
+        if not parts:
             return None
         return LateEvents(
             version if late is not None else None,
             quarantine_version if quarantine is not None else None,
-            pa.concat_tables(found),
+            pa.concat_tables(parts),
         )
 
     def late_of(self, plan: "LatePlan") -> LateEvents | None:
@@ -303,8 +303,8 @@ class Target:
             return None
         return self.late(plan.late_version, plan.quarantine_version)
 
-    def settle(self, events: pa.Table, version: int | None) -> None:
-        """Marks events as counted in a version of the result, or as not counted any more; as `settling.settle`.
+    def mark_repaired(self, events: pa.Table, version: int | None) -> None:
+        """Marks events as counted in a version of the result, or as not counted any more; as `repaired.mark_repaired`.
 
         Raises:
             OutdatedPlanError: if a backfill `--as-streamed` has taken them out of the result since.
@@ -319,7 +319,7 @@ class Target:
                 if version is not None
                 else None
             )
-            settle(self.lake, table, events.filter(part), version, held=held)
+            mark_repaired(self.lake, table, events.filter(part), version, held=held)
 
     def take_out(self) -> LateEvents | None:
         """Late and replayed events as they are, of which no other run marks one as counted until the result is revised.
@@ -331,7 +331,7 @@ class Target:
                 self.basis.take_out(self.lake, table.name, self.operator.output.groups.name)
         return self.late()
 
-    def reads(self, mode: Mode, times: Range | None) -> tuple[Read, ...]:
+    def reads(self, mode: Mode, times: Range | None) -> tuple[SourceVersion, ...]:
         """The source tables: as they are now, or as far as the stream has read them."""
         found = []
         for side in self.logical.sides:
@@ -343,7 +343,7 @@ class Target:
                 opened = open_table(self.lake, source.name, version=version)
                 refuse_missing(self.lake, source.name, opened)
                 rows, size = within(opened, column_of(source, side.event_time), times)
-                found.append(Read(table=source.name, version=version, upto=upto, rows=rows, bytes=size))
+                found.append(SourceVersion(table=source.name, version=version, upto=upto, rows=rows, bytes=size))
         return tuple(found)
 
     def all_upto(self, end_us: int) -> Range:

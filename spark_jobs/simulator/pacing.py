@@ -44,7 +44,7 @@ class Pacing:
         self._began_s = self._ticked_s = clock.monotonic_s()
         self._in_the_past = start_ms <= clock.now_ms()
         self._due_ms = start_ms
-        self._settled = False
+        self._frozen = False
         self.caught_up = False
 
     def elapsed_s(self) -> float:
@@ -55,14 +55,14 @@ class Pacing:
         """Whether the row has arrived by now, or by the moment at which time was stopped."""
         if not self._paced or row.after_end or row.arrival_ms <= self._due_ms:
             return True
-        if not self._settled:
+        if not self._frozen:
             self._advance()
         return row.arrival_ms <= self._due_ms
 
-    def settle(self) -> None:
+    def freeze(self) -> None:
         """Stops event time at this moment."""
         self._advance()
-        self._settled = True
+        self._frozen = True
 
     def _advance(self) -> None:
         self._due_ms = self._start_ms + int(self.elapsed_s() * self._speed * 1000)

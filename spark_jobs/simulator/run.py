@@ -169,7 +169,7 @@ def _run(
             pacing.wait_a_tick()
             ended_by = pacing.ended_by()
             if ended_by is not None:
-                pacing.settle()  # what came during the last wait has arrived
+                pacing.freeze()  # what came during the last wait has arrived
         if ended_by is not None and not pacing.is_due(row):
             break
         if ended_by is None and number % _CHECK_EVERY_ROWS == 0:

@@ -97,7 +97,7 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
         lake: where the driver will write.
         settings: of the process.
     """
-    found = {
+    options = {
         **_SETTINGS,
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
@@ -112,26 +112,26 @@ def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
     }
     if settings.master.startswith("local"):
         # Nobody else has anything to ask of it: its ports are those of this machine, and want a secret of this run.
-        found["spark.driver.bindAddress"] = found["spark.driver.host"] = _LOOPBACK
-        found["spark.authenticate"] = "true"
+        options["spark.driver.bindAddress"] = options["spark.driver.host"] = _LOOPBACK
+        options["spark.authenticate"] = "true"
         # On the class path, not in spark.jars: those would be copied at each start.
-        found["spark.driver.extraClassPath"] = os.pathsep.join(jars())
+        options["spark.driver.extraClassPath"] = os.pathsep.join(jars())
     else:
-        found["spark.jars"] = ",".join(jars())
-        found["spark.executor.memory"] = settings.executor_memory
+        options["spark.jars"] = ",".join(jars())
+        options["spark.executor.memory"] = settings.executor_memory
         if settings.java_options:
-            found["spark.executor.extraJavaOptions"] = settings.java_options
+            options["spark.executor.extraJavaOptions"] = settings.java_options
     if settings.master.startswith("spark://") and settings.spark_secret is not None:
-        found["spark.authenticate"] = "true"
+        options["spark.authenticate"] = "true"
         # A driver of a cluster does not start without; what is in the environment goes before it, wherever it is used.
-        found["spark.authenticate.secret"] = f"in the environment, as {_SECRET}"
+        options["spark.authenticate.secret"] = f"in the environment, as {_SECRET}"
     if lake.on_s3:
         s3 = S3Settings.of_environment()
-        found["spark.hadoop.fs.s3a.endpoint.region"] = s3.region
+        options["spark.hadoop.fs.s3a.endpoint.region"] = s3.region
         if s3.endpoint_url:
-            found["spark.hadoop.fs.s3a.endpoint"] = s3.endpoint_url
-            found["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(s3.endpoint_url.startswith("https")).lower()
-    return found
+            options["spark.hadoop.fs.s3a.endpoint"] = s3.endpoint_url
+            options["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(s3.endpoint_url.startswith("https")).lower()
+    return options
 
 
 def secret_environment(settings: Settings) -> dict[str, str]:

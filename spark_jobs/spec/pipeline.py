@@ -397,28 +397,28 @@ class Pipeline(_Definition):
                 )
         # Columns of a table without `select` are bronze's own: Spark checks them when the stream starts.
         given: Columns = frozenset({*selects[0], *_KEPT_COLUMNS}) if selects else None
-        taken = {name.casefold() for name in (*(selects[0] if selects else ()), self.event_time or "")}
+        names_in_use = {name.casefold() for name in (*(selects[0] if selects else ()), self.event_time or "")}
         for name in selects[0] if selects else ():
             self._check_late_name(name)
         is_result = False
         for step in self.steps:
             after = " of results" if is_result else ""
             for name in step.adds():
-                if name.casefold() in taken:
+                if name.casefold() in names_in_use:
                     raise ValueError(
                         f"steps: {type(step).__name__}{after}: expected a new column, got {name!r}, which exists: "
                         "rename it"
                     )
                 if not is_result:
                     self._check_late_name(name)
-                taken.add(name.casefold())
+                names_in_use.add(name.casefold())
             for what, read in step.reads():
                 unknown = sorted(set(read) - given) if given is not None else []
                 if unknown:
                     raise ValueError(f"steps: {what}{after} reads {unknown}; expected columns of {sorted(given or ())}")
             given = step.gives(given)
             if step.stateful and given is not None:
-                is_result, taken = True, {name.casefold() for name in given}
+                is_result, names_in_use = True, {name.casefold() for name in given}
         known = (*given, *_OF_RESULTS) if given is not None else None
         check_expectations(self.expectations, (), known, _RESULT_TYPES, self.event_time)
         self._check_named_columns(given, of_events=self._of_events())

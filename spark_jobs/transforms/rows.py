@@ -211,9 +211,9 @@ def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] =
         (too_early, PAST, _before_year_one(definition.event_time, definition.personal)),
         *((broken(rule), rule.name, values_read(rule, definition.personal)) for rule in set_aside),
     ]
-    found = F.when(F.col(REASON).isNotNull(), F.lit(-1))
+    first_broken = F.when(F.col(REASON).isNotNull(), F.lit(-1))
     for index, (is_broken, _, _) in enumerate(faults):
-        found = found.when(is_broken, F.lit(index))
+        first_broken = first_broken.when(is_broken, F.lit(index))
     # A column of its own, so that no rule is computed again for the words about a row that breaks none.
     fault, sound = F.col(_FAULT), F.col(_FAULT).isNull()
     reason, detail = (
@@ -222,7 +222,7 @@ def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] =
     )
     for index, (_, name, values) in enumerate(faults):
         reason, detail = reason.when(fault == index, F.lit(name)), detail.when(fault == index, values)
-    return rows.withColumn(_FAULT, found).withColumns({REASON: reason, DETAIL: detail}).drop(_FAULT)
+    return rows.withColumn(_FAULT, first_broken).withColumns({REASON: reason, DETAIL: detail}).drop(_FAULT)
 
 
 def skipped(rows: DataFrame) -> DataFrame:

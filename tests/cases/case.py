@@ -19,7 +19,7 @@ KINDS_OF_JOIN = {"inner": "inner", "left": "left", "right": "right", "full": "fu
 
 
 @dataclass(frozen=True, order=True)
-class Found:
+class CaseWindow:
     """A window in the case's own time, with the arrival numbers of the events in it."""
 
     key: str
@@ -30,7 +30,7 @@ class Found:
 
 
 @dataclass(frozen=True, order=True)
-class Written:
+class CaseRow:
     """A row of a dedup or join case: the places of its events in the case, -1 for the side that has none."""
 
     members: tuple[int, ...]
@@ -41,11 +41,11 @@ class Written:
 class Verdict:
     """What becomes of a case under some rules."""
 
-    closed: tuple[Found, ...]
-    open: tuple[Found, ...]
+    closed: tuple[CaseWindow, ...]
+    open: tuple[CaseWindow, ...]
     late: frozenset[int]
     partly_late: frozenset[int]
-    rows: tuple[Written, ...] = ()
+    rows: tuple[CaseRow, ...] = ()
     duplicates: int = 0
 
 
@@ -298,7 +298,7 @@ class Case:
         lowest, highest = self.reach
         return (lowest is None or lowest <= apart_ms) and (highest is None or apart_ms <= highest)
 
-    def row(self, members: Sequence[int], after: int) -> Written | None:
+    def row(self, members: Sequence[int], after: int) -> CaseRow | None:
         """A row of a dedup or join case; None if the case does not want it: an event alone, of a side not named."""
         if self.kind == "join":
             left, right = members
@@ -308,7 +308,7 @@ class Case:
                 wanted = self.matches(left, right)
             if not wanted:
                 return None
-        return Written(tuple(members), after)
+        return CaseRow(tuple(members), after)
 
     def value(self, members: Sequence[int]) -> Any:
         """The aggregate of some events."""

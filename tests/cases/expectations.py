@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, TypeAlias
 
-from tests.cases.case import Case, Found, Verdict, key_of
+from tests.cases.case import Case, CaseWindow, Verdict, key_of
 from tests.cases.differences import AS_WRITTEN, DIFFERENCES
 from tests.cases.errors import CaseError
 from tests.cases.rows import disagreement_of_rows
@@ -61,7 +61,10 @@ def _judged(case: Case, place: Place) -> bool:
 
 
 def _disagreement_of_firings(
-    case: Case, firings: Mapping[Place, list[Any]], closed: Mapping[Place, Found], still: Mapping[Place, Found]
+    case: Case,
+    firings: Mapping[Place, list[Any]],
+    closed: Mapping[Place, CaseWindow],
+    still: Mapping[Place, CaseWindow],
 ) -> str | None:
     """Final rows against what fired: the last firing is the final row, or all of them together are."""
     ours = {place: found.members for place, found in {**closed, **still}.items()}
@@ -94,7 +97,7 @@ def _together(case: Case, values: Sequence[Any]) -> Any:
     return case.normal([item for value in values for item in value])
 
 
-def _emitted_otherwise(case: Case, ours: Mapping[Place, Found]) -> str | None:
+def _emitted_otherwise(case: Case, ours: Mapping[Place, CaseWindow]) -> str | None:
     numbers = [event.get("batch") for event in case.events]
     batches = case.raw.get("emitted_after_batch") or ()
     for index, entry in enumerate(case.raw.get("expected") or ()):
@@ -113,7 +116,7 @@ def _place(entry: Mapping[str, Any]) -> Place:
     return key_of(entry), int(entry["start_ms"]), int(entry["end_ms"])
 
 
-def _place_of(found: Found) -> Place:
+def _place_of(found: CaseWindow) -> Place:
     return found.key, found.start_ms, found.end_ms
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.cases.case import SIDES, Case, Verdict, Written, key_of
+from tests.cases.case import SIDES, Case, CaseRow, Verdict, key_of
 from tests.cases.errors import CaseError
 from tests.support import model
 
@@ -13,7 +13,7 @@ _OF_JOIN = frozenset({"key", "ts_ms", *(f"{side}_{name}" for side in SIDES for n
 _PLACE = frozenset({"batch", "emitted_after", "notes"})
 
 
-def judged(case: Case) -> model.Judged:
+def judged(case: Case) -> model.JudgedEvents:
     """What the model says of a case."""
     if case.kind == "dedup":
         return model.first_events(
@@ -25,7 +25,7 @@ def judged(case: Case) -> model.Judged:
     )
 
 
-def wanted_rows(case: Case, outcome: model.Judged) -> list[list[Written]]:
+def wanted_rows(case: Case, outcome: model.JudgedEvents) -> list[list[CaseRow]]:
     """The model's rows that the case wants, by batch."""
     data = iter(case.steps())
     after = 0
@@ -37,7 +37,7 @@ def wanted_rows(case: Case, outcome: model.Judged) -> list[list[Written]]:
     return batches
 
 
-def verdict_of(case: Case, outcome: model.Judged) -> Verdict:
+def verdict_of(case: Case, outcome: model.JudgedEvents) -> Verdict:
     """The same in the words of cases."""
     rows = sorted(row for batch in wanted_rows(case, outcome) for row in batch)
     late = frozenset(case.orders[_place(name)] for name in outcome.of("late"))
@@ -50,7 +50,7 @@ def _place(name: str | None) -> int:
 
 def by_other_row_rules(case: Case, rules: frozenset[str]) -> Verdict:
     """What the rules say with some differences applied: event by event, all in the case's own time."""
-    rows: list[Written | None] = []
+    rows: list[CaseRow | None] = []
     late: set[int] = set()
     duplicates = 0
     newest: dict[int, int] = {}
@@ -75,7 +75,7 @@ def by_other_row_rules(case: Case, rules: frozenset[str]) -> Verdict:
                     duplicates += 1
                     continue
                 remembered[case.key(index)] = time_ms + case.size_ms
-                rows.append(Written((index,), step.after))
+                rows.append(CaseRow((index,), step.after))
                 continue
             met = [other for other in kept if case.key(index) is not None and _meet(case, rules, index, other)]
             kept.append(index)
@@ -146,7 +146,7 @@ def check_rows(case: Case) -> None:
             raise CaseError(f"{name}: a {case.kind} has none, got {case.raw[name]}")
 
 
-def _fits(case: Case, entry: Mapping[str, Any], row: Written) -> bool:
+def _fits(case: Case, entry: Mapping[str, Any], row: CaseRow) -> bool:
     """Whether an expected row, as far as it says, is this one."""
     events = [case.events[index] if index >= 0 else None for index in row.members]
     there = [event for event in events if event is not None]
@@ -172,6 +172,6 @@ def _fits(case: Case, entry: Mapping[str, Any], row: Written) -> bool:
     return all(wanted in found for wanted, found in said)
 
 
-def _shown(case: Case, row: Written) -> str:
+def _shown(case: Case, row: CaseRow) -> str:
     events = [dict(case.events[index]) if index >= 0 else None for index in row.members]
     return f"{events} after {row.emitted_after}"

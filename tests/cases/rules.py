@@ -3,12 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from tests.cases.case import Case, Found, Verdict, key_of
+from tests.cases.case import Case, CaseWindow, Verdict, key_of
 from tests.cases.rows import by_other_row_rules, judged, verdict_of
 from tests.support import model
 
 
-def by_tidemarks_rules(case: Case) -> tuple[Verdict, model.Outcome | model.Judged]:
+def by_tidemarks_rules(case: Case) -> tuple[Verdict, model.Outcome | model.JudgedEvents]:
     """What the model says of a case, in the case's own time."""
     if not case.windowed:
         singly = judged(case)
@@ -38,11 +38,11 @@ def case_has(case: Case, start_ms: int) -> bool:
     return start_ms >= case.shift_ms or not case.has("no window before zero")
 
 
-def found_by_model(case: Case, row: model.Row, after: int | None = None) -> Found:
+def found_by_model(case: Case, row: model.Row, after: int | None = None) -> CaseWindow:
     bits = int(row.sum)
     members = tuple(index for index in range(bits.bit_length()) if bits >> index & 1)
     end_ms = row.window_end_ms - case.shift_ms - (case.size_ms if case.inclusive_end else 0)
-    return Found(str(row.key), row.window_start_ms - case.shift_ms, end_ms, members, after)
+    return CaseWindow(str(row.key), row.window_start_ms - case.shift_ms, end_ms, members, after)
 
 
 @dataclass
@@ -59,7 +59,7 @@ def by_other_rules(case: Case, rules: frozenset[str]) -> Verdict:
         return by_other_row_rules(case, rules)
     windows: dict[str, list[_Open]] = {}
     watermarks: dict[str, int] = {}
-    closed: list[Found] = []
+    closed: list[CaseWindow] = []
     late: set[int] = set()
     partly: set[int] = set()
     everything, grace_ms = "everything", case.pipeline_grace_ms
@@ -121,6 +121,6 @@ def by_other_rules(case: Case, rules: frozenset[str]) -> Verdict:
     return Verdict(tuple(sorted(closed)), tuple(sorted(still)), frozenset(late), frozenset(partly))
 
 
-def _other_found(case: Case, key: str, window: _Open, after: int | None = None) -> Found:
+def _other_found(case: Case, key: str, window: _Open, after: int | None = None) -> CaseWindow:
     end_ms = window.end_ms - (case.size_ms if case.inclusive_end else 0)
-    return Found(key, window.start_ms, end_ms, tuple(sorted(window.members)), after)
+    return CaseWindow(key, window.start_ms, end_ms, tuple(sorted(window.members)), after)

@@ -53,7 +53,7 @@ def run_case(spark: SparkSession, lake: Lake, case: Case) -> list[str]:
     verdict, outcome = by_tidemarks_rules(case)
     pipeline = _pipeline(case)
     _feed(spark, lake, case, pipeline)
-    if isinstance(outcome, model.Judged):
+    if isinstance(outcome, model.JudgedEvents):
         problem = _difference_of_rows(lake, case, pipeline, outcome)
     else:
         problem = _difference_of_windows(lake, case, pipeline, outcome)
@@ -201,7 +201,7 @@ def _purge_last_commit(lake: Lake, query: PipelineQuery) -> None:
     (commits / f".{newest.name}.crc").unlink(missing_ok=True)
 
 
-def _difference_of_rows(lake: Lake, case: Case, pipeline: Pipeline, outcome: model.Judged) -> str | None:
+def _difference_of_rows(lake: Lake, case: Case, pipeline: Pipeline, outcome: model.JudgedEvents) -> str | None:
     """In what the rows that Tidemark wrote are not those that its rules say."""
     batches = wanted_rows(case, outcome)
     ruled = sorted(row.members for batch in batches for row in batch)

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.control.desired import orders
-from spark_jobs.control.desired.orders import Desired
+from spark_jobs.control.desired.orders import DesiredState
 from spark_jobs.control.supervision import terms
 from spark_jobs.job.loop import JobDriver
 from spark_jobs.lake import Lake
@@ -29,7 +29,7 @@ def test_orders_that_cannot_be_read_at_first_are_not_taken_for_none(
     driver, looks = JobDriver(spark, lake, JOB, 1), []
     read = driver._orders.newest
 
-    def fail_at_first() -> tuple[int, Desired | None]:
+    def fail_at_first() -> tuple[int, DesiredState | None]:
         looks.append(None)
         if len(looks) == 1:
             raise OSError("the lake is unreachable")

@@ -319,7 +319,7 @@ def test_an_unreachable_lake_is_told_once_and_streams_go_on_afterwards(here: Mac
     until(lambda: _read(here, "shop_totals") > read, 120, "further events in the ledger")
 
 
-def test_a_backfill_corrects_closed_results_and_settles_late_events(here: Machine) -> None:
+def test_a_backfill_corrects_closed_results_and_repairs_late_events(here: Machine) -> None:
     pool = here.api.get("pools/tidemark_batch")
     assert pool["slots"] == 1
     before = _late(here, "settled_version IS NULL")

@@ -18,7 +18,7 @@ from spark_jobs.commits.changes import Revise
 from spark_jobs.commits.large import LargeCommits
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting import repaired as settling
+from spark_jobs.lake.accounting import repaired
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.errors import ConflictError
@@ -40,6 +40,7 @@ from tests.support.clicks import (
     START,
     TABLES,
     TUMBLING,
+    are_repaired,
     assert_same,
     by_duckdb,
     closed_ms,
@@ -50,7 +51,6 @@ from tests.support.clicks import (
     pipeline,
     run_backfill,
     run_repair,
-    settled,
     table,
 )
 
@@ -69,7 +69,7 @@ def test_repair_and_backfill_count_every_event_unless_as_streamed(spark: SparkSe
     opened = [row for row in table(lake) if row not in streamed]
     expected = by_duckdb(lake, window, closed_ms=closed, top=top)
     assert streamed != expected, "late events matter"
-    assert settled(lake) == {False}
+    assert are_repaired(lake) == {False}
 
     # Nothing but late events distinguishes the stream from the batch.
     assert [done.changed.rows for done in run_backfill(spark, lake, definition, mode="as-streamed", force=True)] == [0]
@@ -78,18 +78,18 @@ def test_repair_and_backfill_count_every_event_unless_as_streamed(spark: SparkSe
     assert done is not None
     assert done.changed.rows
     assert_same(table(lake), expected + opened)
-    assert settled(lake) == {True}
+    assert are_repaired(lake) == {True}
     lakes.assert_balanced(lake, definition)
     assert run_repair(spark, lake, definition) is None
 
     (undone,) = run_backfill(spark, lake, definition, mode="as-streamed")
-    assert undone.unsettled == done.settled
+    assert undone.taken_out == done.repaired
     assert_same(table(lake), streamed + opened)
-    assert settled(lake) == {False}
+    assert are_repaired(lake) == {False}
     lakes.assert_balanced(lake, definition)
 
     (again,) = run_backfill(spark, lake, definition)
-    assert again.settled == done.settled
+    assert again.repaired == done.repaired
     assert_same(table(lake), expected + opened)
     assert run_backfill(spark, lake, definition) == []
     lakes.assert_balanced(lake, definition)
@@ -109,7 +109,7 @@ def test_any_split_of_a_range_gives_the_same_tables(spark: SparkSession, streame
         # An event whose windows lie on both sides of an edge is left for the repair, which finds nothing to change.
         if (done := run_repair(spark, lake, RANKING)) is not None:
             assert done.changed.rows == 0
-        assert settled(lake) == {True}
+        assert are_repaired(lake) == {True}
         lakes.assert_balanced(lake, RANKING)
     assert found[0] == found[1]
     assert found[0] != contents(streamed)
@@ -117,7 +117,7 @@ def test_any_split_of_a_range_gives_the_same_tables(spark: SparkSession, streame
 
 # Before the result nothing is done: test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest
 @pytest.mark.parametrize(
-    "point", [pytest.param("before the result", marks=pytest.mark.long), "before the late events are settled"]
+    "point", [pytest.param("before the result", marks=pytest.mark.long), "before the late events are marked"]
 )
 def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     spark: SparkSession, copy: Lake, monkeypatch: pytest.MonkeyPatch, point: str
@@ -131,14 +131,14 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     if point == "before the result":
         monkeypatch.setattr(TableComparison, "results", cut)
     else:
-        monkeypatch.setattr(recomputed, "settle", cut)
+        monkeypatch.setattr(recomputed, "mark_repaired", cut)
     with pytest.raises(RuntimeError, match="cut off"):
         run_repair(spark, copy, RANKING)
     monkeypatch.undo()
-    assert settled(copy) == {False}
+    assert are_repaired(copy) == {False}
     assert run_repair(spark, copy, RANKING) is not None
     assert_same(table(copy), by_duckdb(copy, TUMBLING, closed_ms=closed, top=True) + opened)
-    assert settled(copy) == {True}
+    assert are_repaired(copy) == {True}
     lakes.assert_balanced(copy, RANKING)
 
 
@@ -165,14 +165,14 @@ def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
         run_backfill(spark, copy, RANKING, mode="as-streamed")
     monkeypatch.undo()
     # A repair may be the next as well: whatever is not in the results for certain must be open to it.
-    assert settled(copy) == {False}
+    assert are_repaired(copy) == {False}
 
     assert run_backfill(spark, copy, RANKING, mode="as-streamed") != []
     assert values() == streamed
     lakes.assert_balanced(copy, RANKING)
     run_repair(spark, copy, RANKING)
     assert values() == corrected
-    assert settled(copy) == {True}
+    assert are_repaired(copy) == {True}
 
 
 def test_where_another_writer_is_always_faster_both_are_named(
@@ -189,15 +189,15 @@ def test_where_another_writer_is_always_faster_both_are_named(
         with pytest.raises(ConflictError, match=rf"{plan.run}.*the stream of `activity`, batch 5 .*same command again"):
             backfill.execute(spark, target, plan)
     assert contents(copy) == before
-    assert settled(copy) == {False}
+    assert are_repaired(copy) == {False}
 
     with monkeypatch.context() as patched:
-        patched.setattr(settling, "_update", refused)
+        patched.setattr(repaired, "_update", refused)
         with pytest.raises(ConflictError, match=r"gold\.activity__late.*the stream of `activity`.*not marked yet"):
             backfill.execute(spark, target, plan)
     assert contents(copy) != before
     assert run_backfill(spark, copy, RANKING) != []
-    assert settled(copy) == {True}
+    assert are_repaired(copy) == {True}
     lakes.assert_balanced(copy, RANKING)
 
 
@@ -212,7 +212,7 @@ def test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest(spark:
     second = run_repair(spark, lake, definition)
     assert first is not None
     assert second is not None
-    assert first.settled + second.settled == len(lakes.rows(lake, "gold.activity__late"))
+    assert first.repaired + second.repaired == len(lakes.rows(lake, "gold.activity__late"))
     assert_same(table(lake), by_duckdb(lake, HOPPING, closed_ms=closed_ms(lake, definition)))
     lakes.assert_balanced(lake, definition)
 
@@ -257,7 +257,7 @@ def test_of_two_runs_over_the_same_rows_the_second_has_nothing_to_change(
     assert second.changed.rows == 0
     closed = closed_ms(lake, definition)
     assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed))
-    assert settled(lake) == {True}
+    assert are_repaired(lake) == {True}
     lakes.assert_balanced(lake, definition)
 
 
@@ -271,7 +271,7 @@ def test_a_backfill_keeps_what_another_run_has_counted_meanwhile(spark: SparkSes
     assert run_repair(spark, lake, definition) is not None
     backfill.execute(spark, target, plan)
     assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, definition)))
-    assert settled(lake) == {True}
+    assert are_repaired(lake) == {True}
     lakes.assert_balanced(lake, definition)
 
 
@@ -286,25 +286,25 @@ def test_a_slow_repair_marks_nothing_that_a_backfill_took_out_since(
         if not undone:
             undone.append(None)
             undone[0] = run_backfill(spark, lake, definition, mode="as-streamed")
-        settling.settle(*arguments, **named)
+        repaired.mark_repaired(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(recomputed, "settle", after_a_backfill)
+        patched.setattr(recomputed, "mark_repaired", after_a_backfill)
         with pytest.raises(OutdatedPlanError, match=r"--as-streamed has taken.*run the same command again"):
             run_repair(spark, lake, definition)
     assert sum(done.changed.rows for done in undone[0]) > 0
     assert_same(table(lake), before)
-    assert settled(lake) == {False}
+    assert are_repaired(lake) == {False}
     lakes.assert_balanced(lake, definition)
     # One that was cut off before it changed anything leaves it to the next to say that all is counted.
     assert run_repair(spark, lake, definition) is not None
     target, _ = plan_backfill(lake, definition, BEGIN, END, mode="as-streamed")
     known = target.take_out()
     assert known is not None
-    target.settle(known.events, None)
+    target.mark_repaired(known.events, None)
     finished = run_repair(spark, lake, definition)
     assert finished is not None
-    assert (finished.changed.rows, settled(lake)) == (0, {True})
+    assert (finished.changed.rows, are_repaired(lake)) == (0, {True})
     lakes.assert_balanced(lake, definition)
 
 

@@ -107,7 +107,7 @@ def test_the_command_shows_its_plan_and_finds_nothing_to_do_without_spark(
     def refused(*_: Any, **__: Any) -> None:
         raise AssertionError("Spark was started")
 
-    before, unsettled = contents(lake), len(lakes.rows(lake, "gold.activity__late"))
+    before, unrepaired = contents(lake), len(lakes.rows(lake, "gold.activity__late"))
     with monkeypatch.context() as patched:
         patched.setattr(operation, "session", refused)
         plan = told("--dry-run")
@@ -115,7 +115,7 @@ def test_the_command_shows_its_plan_and_finds_nothing_to_do_without_spark(
     windows = {(row["window_start"], row["window_end"]) for row in rows}
     events_read = len(lakes.rows(lake, "bronze.clicks"))
     assert f"reads    bronze.clicks, version 5: at most {events_read} rows" in plan
-    assert f"late     {unsettled} late events in the range, {unsettled} not counted in a result yet" in plan
+    assert f"late     {unrepaired} late events in the range, {unrepaired} not counted in a result yet" in plan
     closed = [each for each in windows if lakes.ms(each[1]) <= closed_ms(lake, RANKING)]
     counted = len([row for row in rows if (row["window_start"], row["window_end"]) in closed])
     assert f"replaces among {counted} rows of {len(closed)} windows in gold.activity those that differ" in plan

@@ -51,9 +51,9 @@ from tests.support.clicks import (
     events,
     feed,
     pipeline,
+    repaired_ids,
     run_backfill,
     run_repair,
-    settled_ids,
     with_duplicates,
 )
 
@@ -184,7 +184,7 @@ def test_a_join_with_late_events_of_both_sides_is_repaired_and_given_back(
     assert found() == expected
     lakes.assert_balanced(lake, definition)
     (undone,) = run_backfill(spark, lake, definition, mode="as-streamed")
-    assert undone.unsettled == done.settled
+    assert undone.taken_out == done.repaired
     assert found() == streamed
     backfill_in_parts(spark, lake, definition, (31, 74), random.Random(5))
     assert found() == expected
@@ -198,19 +198,19 @@ def test_any_split_of_a_range_gives_the_same_pairs(
     spark: SparkSession, streamed_join: tuple[Lake, Pipeline], tmp_path: Path
 ) -> None:
     streamed, definition = streamed_join
-    chance, found, settled_late = random.Random(5), [], []
+    chance, found, repaired_late = random.Random(5), [], []
     for number, cuts in enumerate((0, 3)):
         lake = copy_of(streamed, tmp_path / str(number))
         backfill_in_parts(spark, lake, definition, (chance.uniform(-20, 110) for _ in range(cuts)), chance)
         assert pairs(lake, definition) == pairs_by_duckdb(lake, definition)
         lakes.assert_balanced(lake, definition)
         found.append(lakes.comparable(lakes.rows(lake, "gold.paid")))
-        # An event whose pairs lie on both sides of a cut is settled by neither part: a repair finds nothing to change.
+        # An event whose pairs lie on both sides of a cut is repaired by neither part: a repair finds nothing to change.
         run_repair(spark, lake, definition)
         assert lakes.comparable(lakes.rows(lake, "gold.paid")) == found[-1]
-        settled_late.append(settled_ids(lake, "gold.paid"))
+        repaired_late.append(repaired_ids(lake, "gold.paid"))
     assert found[0] == found[1]
-    assert settled_late[0] == settled_late[1]
+    assert repaired_late[0] == repaired_late[1]
     assert found[0] != lakes.comparable(lakes.rows(streamed, "gold.paid"))
 
 
@@ -267,7 +267,7 @@ def test_late_events_come_in_where_no_event_of_their_key_has(spark: SparkSession
     assert sorted(row[0] for row in found(lake) if row[0] in every_key) == sorted(every_key)
     assert run_repair(spark, copied, definition) is not None
     (undone,) = run_backfill(spark, copied, definition, mode="as-streamed")
-    assert undone.unsettled == done.settled
+    assert undone.taken_out == done.repaired
     assert found(copied) == streamed
     lakes.assert_balanced(copied, definition)
 
@@ -344,7 +344,7 @@ def test_late_events_draw_sessions_together(
     copied = copy_of(lake, tmp_path / "copy")
     done = run_repair(spark, lake, definition)
     assert done is not None
-    assert done.settled >= len(late) - len(waiting)
+    assert done.repaired >= len(late) - len(waiting)
     assert [row for row in found(lake) if row[1] < last_open] == [row for row in expected if row[1] < last_open]
     lakes.assert_balanced(lake, definition)
 
@@ -352,10 +352,10 @@ def test_late_events_draw_sessions_together(
     backfill_in_parts(spark, copied, definition, (7, 31, 55, 81), random.Random(len(late)))
     assert found(copied) == found(lake)
     lakes.assert_balanced(copied, definition)
-    assert settled_ids(copied) == settled_ids(lake)
+    assert repaired_ids(copied) == repaired_ids(lake)
 
     (undone,) = run_backfill(spark, lake, definition, mode="as-streamed")
-    assert undone.unsettled == done.settled
+    assert undone.taken_out == done.repaired
     assert found(lake) == streamed
     lakes.assert_balanced(lake, definition)
 
@@ -369,16 +369,16 @@ def test_any_split_of_a_range_gives_the_same_sessions(
     streamed, batches = streamed_sessions
     open_ms = first_open_ms(streamed, batches)
     expected = [row for row in sessions_by_python(batches, GAP * MINUTE) if row[1] < open_ms]
-    chance, found, settled_late = random.Random(2), [], []
+    chance, found, repaired_late = random.Random(2), [], []
     for number, cuts in enumerate((0, 3)):
         lake = copy_of(streamed, tmp_path / str(number))
         backfill_in_parts(spark, lake, SESSIONS, (chance.uniform(-20, 120) for _ in range(cuts)), chance)
         assert [row for row in sessions(lake) if row[1] < open_ms] == expected
         lakes.assert_balanced(lake, SESSIONS)
         found.append(lakes.comparable(lakes.rows(lake, "gold.activity"), without=("mean",)))
-        settled_late.append(settled_ids(lake))
+        repaired_late.append(repaired_ids(lake))
     assert found[0] == found[1]
-    assert settled_late[0] == settled_late[1]
+    assert repaired_late[0] == repaired_late[1]
     assert found[0] != lakes.comparable(lakes.rows(streamed, "gold.activity"), without=("mean",))
 
 

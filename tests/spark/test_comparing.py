@@ -146,7 +146,7 @@ def test_what_another_order_of_addition_gives_is_right(spark: SparkSession, lake
     assert done.changed.rows == 0
     assert lakes.comparable(lakes.rows(lake, "gold.balances")) == before
 
-    # What no order gives is wrong; and what another program has done is settled by what the audit says to run.
+    # What no order gives is wrong; and what another program has done is put right by what the audit says to run.
     chosen = min(lakes.rows(lake, "gold.balances"), key=lambda row: (row["window_start"], row["rank"]))
     where = f"window_start = '{chosen['window_start']:%Y-%m-%dT%H:%M:%SZ}' AND k = '{chosen['k']}'"
     open_table(lake, "gold.balances").update({"total": "total + 0.01"}, predicate=where)
@@ -210,7 +210,7 @@ def test_maps_are_compared_and_unread_events_are_left_to_the_stream(spark: Spark
     if step != "stateless":
         repaired = run_repair(spark, lake, definition)
         assert repaired is not None
-        assert repaired.settled
+        assert repaired.repaired
     assert {"k4", "k5", "k6"} <= {row["k"] for row in lakes.rows(lake, "gold.maps")}
     lakes.assert_balanced(lake, definition)
     # A map that was changed is named, and put right.

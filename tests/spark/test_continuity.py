@@ -83,7 +83,7 @@ def landing(tmp_path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Ingested:
+class PartlyReadIngest:
     """An ingest that has read two of three files.
 
     Attributes:
@@ -98,9 +98,9 @@ class Ingested:
 
 
 @pytest.fixture(scope="module")
-def ingested(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ingested:
+def ingested(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> PartlyReadIngest:
     folder = tmp_path_factory.mktemp("ingested")
-    found = Ingested(an_ingest(folder / "landing"), folder / "lake", folder / "older")
+    found = PartlyReadIngest(an_ingest(folder / "landing"), folder / "lake", folder / "older")
     lake = Lake(str(found.lake)).ensure_exists()
     land(folder / "landing", "a", 1, 2)
     ingest(spark, lake, found.definition)
@@ -112,7 +112,7 @@ def ingested(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture
-def copied(ingested: Ingested, tmp_path: Path) -> Lake:
+def copied(ingested: PartlyReadIngest, tmp_path: Path) -> Lake:
     """A copy of its lake."""
     shutil.copytree(ingested.lake, tmp_path / "copied")
     return Lake(str(tmp_path / "copied"))
@@ -120,7 +120,7 @@ def copied(ingested: Ingested, tmp_path: Path) -> Lake:
 
 @pytest.mark.parametrize("lost", ["folder", "older copy", "all checkpoints", "bronze"])
 def test_an_ingest_that_lost_batches_reads_nothing_and_says_so(
-    spark: SparkSession, ingested: Ingested, copied: Lake, lost: str
+    spark: SparkSession, ingested: PartlyReadIngest, copied: Lake, lost: str
 ) -> None:
     checkpoint = Path(copied.uri, INGEST_CHECKPOINT)
     match lost:
@@ -148,7 +148,7 @@ def test_an_ingest_that_lost_batches_reads_nothing_and_says_so(
 
 
 def test_a_batch_planned_again_is_not_taken_for_the_one_in_the_table(
-    spark: SparkSession, ingested: Ingested, copied: Lake
+    spark: SparkSession, ingested: PartlyReadIngest, copied: Lake
 ) -> None:
     # The older copy of the checkpoint ends just before the batch that the table has: numbers alone tell nothing.
     checkpoint = Path(copied.uri, INGEST_CHECKPOINT)

@@ -195,6 +195,6 @@ def test_on_time_counts_and_a_repair_give_the_counts_of_all_earthquakes(
     target, plan = repair.plan_repair(repaired.lake, repaired.pipelines[name])
     assert plan.late == LATE[delay]
     done = repair.execute(spark, target, plan)
-    assert done.settled == LATE[delay]
+    assert done.repaired == LATE[delay]
     assert repaired.counts(name) == [tuple(row) for row in by_duckdb(repaired.rows)]
     lakes.assert_balanced(repaired.lake, repaired.pipelines[name])

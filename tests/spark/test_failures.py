@@ -26,7 +26,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.errors import RepeatedTasksError
 from spark_jobs.lake.tables.opening import exists, open_table
-from spark_jobs.spark.observed import Observed
+from spark_jobs.spark.observed_rows import ObservedRows
 from spark_jobs.spec import (
     Aggregate,
     Between,
@@ -97,7 +97,7 @@ def land(bronze: lakes.Bronze, minutes: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True)
-class Undisturbed:
+class CalmRun:
     """A run without a failure.
 
     Attributes:
@@ -111,7 +111,7 @@ class Undisturbed:
     tables: dict[str, Any]
 
 
-Calm = Callable[[str], Undisturbed]
+Calm = Callable[[str], CalmRun]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     """Gives it by the mode of the sink."""
 
     @cache
-    def of_mode(mode: str) -> Undisturbed:
+    def of_mode(mode: str) -> CalmRun:
         folder, definition = tmp_path_factory.mktemp(mode), a_pipeline(mode)
         lake = Lake(str(folder / "lake")).ensure_exists()
         columns = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
@@ -137,7 +137,7 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
         assert all(tables.values()), "each table has rows that could be lost or doubled"
         row = dict(lakes.ledger(lake, definition))[batch_id]
         assert row["read"] == 8
-        return Undisturbed(folder / "before", batch_id, tables)
+        return CalmRun(folder / "before", batch_id, tables)
 
     return of_mode
 
@@ -187,8 +187,8 @@ def test_a_batch_with_repeated_tasks_writes_nothing_and_runs_again(
     lake, definition = Lake(str(tmp_path / "lake")).ensure_exists(), a_pipeline(mode)
     before = contents(lake, definition)
     with monkeypatch.context() as patched:
-        # As when a worker was lost: tests/spark/test_observed.py provokes it.
-        patched.setattr(Observed, "repeated_tasks", 1)
+        # As when a worker was lost: tests/spark/test_observed_rows.py provokes it.
+        patched.setattr(ObservedRows, "repeated_tasks", 1)
         with pytest.raises(RepeatedTasksError, match=f"1 tasks of batch {calm.batch_id} ran twice"):
             lakes.run(spark, lake, definition)
     assert contents(lake, definition) == before

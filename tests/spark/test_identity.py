@@ -171,13 +171,13 @@ def test_two_late_events_of_one_number_are_repaired_and_given_back(
         forget_sources(both, "gold.windows__late")
     done = run_repair(spark, both, WINDOWS)
     assert done is not None
-    assert done.settled == 4
+    assert done.repaired == 4
     assert windows(both) == by_python(events())
     assert {row["settled_version"] is None for row in lakes.rows(both, "gold.windows__late")} == {False}
     lakes.assert_balanced(both, WINDOWS)
     assert run_repair(spark, both, WINDOWS) is None
     (undone,) = run_backfill(spark, both, WINDOWS, mode="as-streamed")
-    assert undone.unsettled == 4
+    assert undone.taken_out == 4
     assert windows(both) == by_python(IN_TIME)
     lakes.assert_balanced(both, WINDOWS)
 
@@ -193,7 +193,7 @@ def test_the_first_event_of_each_key_is_told_from_others_of_its_number(spark: Sp
     assert same.changed.rows == 0
     done = run_repair(spark, both, FIRST)
     assert done is not None
-    assert (done.settled, done.changed.inserted, done.changed.rows) == (4, 4, 4)
+    assert (done.repaired, done.changed.inserted, done.changed.rows) == (4, 4, 4)
     assert kept(both, "gold.first") == sorted((table, v) for table, _, v in events())
     lakes.assert_balanced(both, FIRST)
 
@@ -246,7 +246,7 @@ def append_right(bronze: lakes.Bronze, *batches: tuple[str, int]) -> None:
         bronze.append([{"g": g, "p": minute, "u": lakes.at(START + minute * MINUTE)}])
 
 
-def test_a_repair_settles_the_late_event_of_its_side_alone(spark: SparkSession, lake: Lake) -> None:
+def test_a_repair_marks_the_late_event_of_its_side_alone(spark: SparkSession, lake: Lake) -> None:
     left, right = lakes.Bronze(lake, SHOPS, COLUMNS, "t"), lakes.Bronze(lake, "bronze.paid", PAID, "u")
     # Both come late in the fourth batch, with one id and one number; what the right one can change is still open.
     append_left(left, ("a", 1), ("b", 40), ("c", 41), ("late", 2))
@@ -254,18 +254,18 @@ def test_a_repair_settles_the_late_event_of_its_side_alone(spark: SparkSession, 
     definition = paid(Table(SHOPS), "full")
     lakes.run(spark, lake, definition)
 
-    def settled() -> dict[str, tuple[str, bool]]:
+    def repaired() -> dict[str, tuple[str, bool]]:
         rows = lakes.rows(lake, "gold.joined__late")
         return {row["_side"]: (row["_source_table"], row["settled_version"] is not None) for row in rows}
 
     assert {(r["_batch_id"], r["_event_id"], r["_ingest_seq"]) for r in lakes.rows(lake, "gold.joined__late")} == {
         (3, "e3", 3)
     }
-    assert settled() == {"left": (SHOPS, False), "right": ("bronze.paid", False)}
+    assert repaired() == {"left": (SHOPS, False), "right": ("bronze.paid", False)}
     done = run_repair(spark, lake, definition)
     assert done is not None
-    assert done.settled == 1
-    assert settled() == {"left": (SHOPS, True), "right": ("bronze.paid", False)}
+    assert done.repaired == 1
+    assert repaired() == {"left": (SHOPS, True), "right": ("bronze.paid", False)}
     assert ("left", "late") in {(row["_side"], row["g"]) for row in lakes.rows(lake, "gold.joined")}
     lakes.assert_balanced(lake, definition)
 
@@ -352,7 +352,7 @@ def test_a_replayed_event_is_looked_up_anew_and_none_of_its_number(spark: SparkS
     plan = plan_lookup(lake, definition, Selection())
     assert execute(spark, plan, by="ada").replayed == 1
     target, planned = plan_repair(lake, definition)
-    assert repair.execute(spark, target, planned).settled == 1
+    assert repair.execute(spark, target, planned).repaired == 1
     assert categories() == sorted([*streamed, (SHOPS, 1, "milk")])
     # The other one with its id and number is still looked up as its own batch did.
     (same,) = run_backfill(spark, lake, definition, force=True)

@@ -756,16 +756,16 @@ def test_a_file_that_is_removed_before_it_is_read_is_set_aside(
     assert_books_balance(lake, definition, read=2)
 
 
-class Killed(Exception):
+class DriverDeath(Exception):
     """What a test raises where a driver dies."""
 
 
 def run_killed_at(point: str, spark: SparkSession, lake: Lake, definition: Ingest) -> None:
     def die(reached: str, batch_id: int) -> None:
         if reached == point:
-            raise Killed
+            raise DriverDeath
 
-    with pytest.raises(Exception, match="Killed"):
+    with pytest.raises(Exception, match="DriverDeath"):
         IngestQuery(spark, lake, definition, failpoint=die).start(until_caught_up=True).awaitTermination()
 
 

@@ -273,11 +273,11 @@ def replayed_once(
     return made
 
 
-Replayed = Callable[[str], tuple[Lake, LookupOutcome]]
+ReplayedLakes = Callable[[str], tuple[Lake, LookupOutcome]]
 
 
 @pytest.fixture
-def replayed(replayed_once: Replayed, tmp_path: Path) -> Replayed:
+def replayed(replayed_once: ReplayedLakes, tmp_path: Path) -> ReplayedLakes:
     """Gives a lake of the test's own after a replay, and what the replay did."""
 
     def copied(kind: str) -> tuple[Lake, LookupOutcome]:
@@ -298,7 +298,7 @@ def replayed(replayed_once: Replayed, tmp_path: Path) -> Replayed:
     ],
 )
 def test_in_closed_windows_replayed_events_count_like_late_events(
-    spark: SparkSession, replayed: Replayed, kind: str
+    spark: SparkSession, replayed: ReplayedLakes, kind: str
 ) -> None:
     (lake, done), definition = replayed(kind), pipeline(kind)
     # Of the event at minute 40 the window is open in the stream, which has not counted it.
@@ -318,7 +318,7 @@ def test_in_closed_windows_replayed_events_count_like_late_events(
 
 
 def test_a_backfill_counts_what_was_replayed_and_as_streamed_does_not(
-    spark: SparkSession, once: Callable[[str], Lake], replayed: Replayed
+    spark: SparkSession, once: Callable[[str], Lake], replayed: ReplayedLakes
 ) -> None:
     (lake, _), definition = replayed("tumbling"), pipeline("tumbling")
     before, counted_after_all = windows(once("tumbling")), windows(lake)
@@ -337,10 +337,10 @@ def test_a_backfill_counts_what_was_replayed_and_as_streamed_does_not(
 
 
 # Where nothing was marked, the next one is the first: test_in_closed_windows_replayed_events_count_like_late_events.
-# Before they are settled a repair of late events dies at the same step:
+# Before they are marked a repair of late events dies at the same step:
 # tests/spark/test_backfill.py::test_a_repair_that_is_cut_off_is_finished_by_the_next
 @pytest.mark.long
-@pytest.mark.parametrize("point", ["mark", "settle"])
+@pytest.mark.parametrize("point", ["mark as replayed", "mark as repaired"])
 def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     spark: SparkSession, streamed: Streamed, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -349,15 +349,15 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     def dies(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    if point == "mark":
+    if point == "mark as replayed":
         monkeypatch.setattr("spark_jobs.operations.replay.lookup.mark_replayed", dies)
     else:
         # The result has the events, and nothing says so yet.
-        monkeypatch.setattr("spark_jobs.recompute.target.settle", dies)
+        monkeypatch.setattr("spark_jobs.recompute.target.mark_repaired", dies)
     with pytest.raises(KeyboardInterrupt):
         replay(spark, lake, definition)
     monkeypatch.undo()
-    if point == "settle":
+    if point == "mark as repaired":
         # Neither a repair nor an audit in between takes them for wrong.
         assert sound(spark, lake, definition)
         again = plan_lookup(lake, definition, Selection())

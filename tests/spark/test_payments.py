@@ -214,10 +214,10 @@ def test_every_order_and_payment_is_matched_alone_late_or_without_a_time(
     prefix = "stored_" if order == "as stored" else ""
     # As an ingest sees it, a row without an event time is no event.
     quarantine = [row["raw"].split(",") for row in lakes.rows(arrival.lake, f"bronze.{prefix}payments__quarantine")]
-    timeless = {f"{order} {number}" for order, number, *_ in quarantine}
-    assert (len(timeless), len({order for order, *_ in quarantine})) == WITHOUT_A_TIME
-    assert len(payments) + len(late_payments) + len(timeless) == PAYMENTS
-    assert payments | late_payments | timeless == set(map(payment_id, arrival.payments))
+    null_event_time = {f"{order} {number}" for order, number, *_ in quarantine}
+    assert (len(null_event_time), len({order for order, *_ in quarantine})) == WITHOUT_A_TIME
+    assert len(payments) + len(late_payments) + len(null_event_time) == PAYMENTS
+    assert payments | late_payments | null_event_time == set(map(payment_id, arrival.payments))
     totals = Totals.of(row for _, row in lakes.ledger(arrival.lake, pipeline))
     assert totals["left_on_time"] + totals["left_late"] == totals["left_read"] == ORDERS
     assert totals["right_on_time"] + totals["right_late"] == totals["right_read"] == PAYMENTS - WITHOUT_A_TIME[0]

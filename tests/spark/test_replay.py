@@ -129,14 +129,14 @@ def reasons(lake: Lake) -> Counter[str]:
     return Counter(row["reason"] for row in lakes.rows(lake, "bronze.events__quarantine"))
 
 
-class Died(Exception):
+class DriverDeath(Exception):
     pass
 
 
 def dies_at(point: str, number: int = 0) -> Callable[[str, int], None]:
     def reached(at: str, which: int) -> None:
         if (at, which) == (point, number):
-            raise Died
+            raise DriverDeath
 
     return reached
 
@@ -179,7 +179,7 @@ def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
     assert dict(plan.found.reasons) == dict(set_aside)
     noted = begin(lake, plan, by="ada", comment="the rules were wrong", slice_rows=300)
     for point, number in deaths:
-        with pytest.raises(Died):
+        with pytest.raises(DriverDeath):
             ReplayRun(spark, lake, now, noted, dies_at(point, number)).execute()
         assert open_replay(lake, now.name) == noted
         assert_balanced(lake, now)

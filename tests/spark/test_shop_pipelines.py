@@ -239,7 +239,7 @@ def test_repairs_and_backfills_of_shop_pipelines_count_all_events(
         target, repairs = plan_repair(lake, definition)
         assert repairs.late > 0
         done = repair.execute(spark, target, repairs)
-        assert done.settled == len(lakes.rows(lake, f"{definition.sink.table}__late"))
+        assert done.repaired == len(lakes.rows(lake, f"{definition.sink.table}__late"))
         assert_all_events()
     target, plan = plan_backfill(lake, definition, BEGIN, END, mode="as-streamed", force=True)
     backfill.execute(spark, target, plan)

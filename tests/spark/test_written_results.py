@@ -22,7 +22,7 @@ from spark_jobs.lake.errors import LedgerError, RepeatedTasksError
 from spark_jobs.lake.tables.appends import append_rows
 from spark_jobs.lake.tables.opening import history, open_table
 from spark_jobs.spark.data_files import DataFiles
-from spark_jobs.spark.observed import Observed
+from spark_jobs.spark.observed_rows import ObservedRows
 from spark_jobs.spec import Deduplicate, Pipeline, Sink, Table, Watermark, Where
 from tests.support import lakes
 
@@ -129,7 +129,7 @@ def test_both_ways_to_compute_a_batch_give_the_same_rows_and_ledger(
 def test_a_batch_that_fails_a_check_leaves_nothing_and_runs_again(
     spark: SparkSession, filled: Lake, writes: list[int], monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
-    failing = {"repeated": (Observed, "repeated_tasks", 1), "equation": (reading, "read_by_batch", _one_row_more)}
+    failing = {"repeated": (ObservedRows, "repeated_tasks", 1), "equation": (reading, "read_by_batch", _one_row_more)}
     with monkeypatch.context() as patched:
         patched.setattr(*failing[check])
         with pytest.raises((RepeatedTasksError, LedgerError), match="Nothing of"):
@@ -142,7 +142,7 @@ def test_a_batch_that_fails_a_check_leaves_nothing_and_runs_again(
 
 
 def _one_row_more(*args: Any) -> Any:
-    return type("Read", (), {"rows": sum(map(len, BATCHES)) + 1})
+    return type("LogSpan", (), {"rows": sum(map(len, BATCHES)) + 1})
 
 
 @pytest.mark.parametrize(

@@ -162,11 +162,11 @@ def run_repair(spark: SparkSession, lake: Lake, definition: Pipeline) -> Revisio
     return None if plan.nothing_to_do else repair.execute(spark, target, plan)
 
 
-def settled_ids(lake: Lake, table: str = "gold.activity") -> set[str]:
+def repaired_ids(lake: Lake, table: str = "gold.activity") -> set[str]:
     return {row["_event_id"] for row in lakes.rows(lake, f"{table}__late") if row["settled_version"] is not None}
 
 
-def settled(lake: Lake) -> set[bool]:
+def are_repaired(lake: Lake) -> set[bool]:
     return {row["settled_version"] is not None for row in lakes.rows(lake, "gold.activity__late")}
 
 

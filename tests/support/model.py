@@ -76,8 +76,8 @@ class Clock:
             yield Tick(batch, True, watermark_ms, last_ms)
             last_ms = watermark_ms
             self._see(batch)
-            settles = no_data_batches is True or (no_data_batches == "at_end" and number == len(batches) - 1)
-            if settles and self.next_watermark_ms > last_ms:
+            then_empty = no_data_batches is True or (no_data_batches == "at_end" and number == len(batches) - 1)
+            if then_empty and self.next_watermark_ms > last_ms:
                 yield Tick([], False, self.next_watermark_ms, last_ms)
                 last_ms = self.next_watermark_ms
 
@@ -240,7 +240,7 @@ def run(
         delay_ms: the delay that the definition states.
         grace_ms: added to it in Spark's watermark.
         mode: append or update; Spark refuses sessions in update mode, and so does this.
-        no_data_batches: True: the stream settles after each data batch, as when a test waits for it.
+        no_data_batches: True: a batch without data follows each data batch, as when a test waits for it.
             "at_end": more data is always there, only the last batch is followed by one. False: never.
         filtered_rows_move_watermark: False where the engine filters below the watermark.
         sources: how many there are; rows say by number which one they come from.
@@ -275,7 +275,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedEvents:
     """What became of events that are judged by their own time.
 
     Attributes:
@@ -302,7 +302,7 @@ class Judged:
 
 def first_events(
     batches: Sequence[Batch], *, delay_ms: int, within_ms: int, no_data_batches: NoDataBatches = True
-) -> Judged:
+) -> JudgedEvents:
     """The first event of each key; of several in one batch, the first of the input. A missing key is one like others.
 
     Args:
@@ -311,7 +311,7 @@ def first_events(
         within_ms: how long a key is remembered; from its first event on, by the watermark.
         no_data_batches: as for `run`.
     """
-    judged = Judged({}, [], [])
+    judged = JudgedEvents({}, [], [])
     remembered: dict[str | None, int] = {}
     for tick in Clock([delay_ms]).ticks(batches, no_data_batches=no_data_batches):
         firsts: list[tuple[str | None, ...]] = []
@@ -334,7 +334,7 @@ def joined(
     within_ms: int,
     before_ms: int,
     no_data_batches: NoDataBatches = True,
-) -> Judged:
+) -> JudgedEvents:
     """Matches of two sources, and the events of both that found none; a missing key matches nothing.
 
     Args:
@@ -370,7 +370,7 @@ def joined(
                 rows.append((None, event_id) if source else (event_id, None))
         written.append(rows)
         has_data.append(tick.has_data)
-    return Judged(verdicts, written, has_data, frozenset(waiting))
+    return JudgedEvents(verdicts, written, has_data, frozenset(waiting))
 
 
 def _in_time(tick: Tick, verdicts: dict[str, Verdict]) -> Iterator[tuple[Event, int]]:

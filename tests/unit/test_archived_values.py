@@ -13,17 +13,17 @@ import pytest
 
 import spark_jobs.control
 import spark_jobs.lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 
 VALUES = Path(__file__).parents[1] / "archive/values"
 
 
-def kept() -> dict[str, type[Persisted]]:
+def kept() -> dict[str, type[PersistedValue]]:
     """Everything that outlives its process, by name."""
     for package in (spark_jobs.lake, spark_jobs.control):
         for module in walk_packages(package.__path__, f"{package.__name__}."):
             import_module(module.name)
-    return {each.__name__.strip("_"): each for each in Persisted.__subclasses__()}
+    return {each.__name__.strip("_"): each for each in PersistedValue.__subclasses__()}
 
 
 KEPT = kept()

@@ -238,7 +238,7 @@ def a_change(pipeline="top", kind="late-share", **changes):
 
 def history(*minutes, confirmed=True):
     """For each minute, of (breached, muted): what is recorded and what is told; True where it began."""
-    state, recorded, told = alert_log.Open(), [], []
+    state, recorded, told = alert_log.OpenAlerts(), [], []
     for minute, (breached, muted) in enumerate(minutes):
         at = NOW + timedelta(minutes=minute)
         now = {("top", "late-share"): a_change(at=at)} if breached else {}

@@ -24,7 +24,7 @@ from spark_jobs.control.desired.deployment import (
     plan,
 )
 from spark_jobs.control.desired.deployment_text import as_text
-from spark_jobs.control.desired.orders import Desired, Order
+from spark_jobs.control.desired.orders import DesiredState, Order
 from spark_jobs.control.supervision import status
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, open_epoch
@@ -59,7 +59,7 @@ def epoch(definition: Definition = SALES, number: int = 2) -> Epoch:
 def found(*known: tuple[str, Order], begun: Epoch | None = None, failed: int = 0, taken: str = "") -> DeploymentContext:
     """What a lake knows of `hourly_sales`, by job."""
     return DeploymentContext(
-        {job: Desired(job=job, pipelines={SALES.name: each}) for job, each in known},
+        {job: DesiredState(job=job, pipelines={SALES.name: each}) for job, each in known},
         {SALES.name: begun} if begun else {},
         {SALES.name: failed} if failed else {},
         {SALES.name: taken} if taken else {},

@@ -1,4 +1,4 @@
-"""Commits of other programs on results: counted from their files, and settled by a backfill of their range."""
+"""Commits of other programs on results: counted from their files, and put right by a backfill of their range."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -93,7 +93,7 @@ def said(lake, definition=None, table=TABLE):
     return [change.describe() for change in found]
 
 
-def settle(lake, begin, end, *, inserted=0, deleted=0, grown=0, definition=None):
+def put_right(lake, begin, end, *, inserted=0, deleted=0, grown=0, definition=None):
     """What a forced backfill of a range commits that makes so many rows anew."""
     target = Target(lake, definition or a_pipeline(), force=True)
     booked = target.put_right(TABLE, *(lakes.ms(each) * 1000 for each in (begin, end)))
@@ -235,8 +235,8 @@ class TestWhatIsCounted:
         )
 
 
-class TestSettling:
-    def test_the_remedy_settles_what_was_deleted(self, lake):
+class TestPuttingRight:
+    def test_the_remedy_puts_right_what_was_deleted(self, lake):
         assert wrong(lake) == []
         open_table(lake, TABLE).delete("window_start = '2026-01-01T12:00:00Z'")
         change = (
@@ -246,7 +246,7 @@ class TestSettling:
         for plan in (lambda: plan_repair(lake, a_pipeline()), lambda: plan_backfill(lake, a_pipeline(), *FORCED)):
             with pytest.raises(BackfillRefusedError, match=r"\(version 1, DELETE\).*--force"):
                 plan()
-        settle(lake, *FORCED, inserted=1, grown=3)
+        put_right(lake, *FORCED, inserted=1, grown=3)
         assert wrong(lake) == []
         # A repair needs no --force any more.
         _, plan = plan_repair(lake, a_pipeline())
@@ -254,22 +254,22 @@ class TestSettling:
 
     def test_it_takes_the_whole_range_of_the_change(self, lake):
         open_table(lake, TABLE).update({"units": "units + 1"})
-        half = settle(lake, NOON.replace(hour=0), NOON.replace(hour=13))
+        half = put_right(lake, NOON.replace(hour=0), NOON.replace(hour=13))
         assert half.versions == {1: False}
         assert said(lake) == [f"{TABLE} (version 1, UPDATE): took 2 rows of 6 events and added 2 rows of 6 events"]
-        rest = settle(lake, NOON.replace(hour=13), NOON.replace(hour=18))
+        rest = put_right(lake, NOON.replace(hour=13), NOON.replace(hour=18))
         assert rest.versions == {1: True}
         assert said(lake) == []
         assert wrong(lake) == []
 
     def test_what_lies_elsewhere_is_not_booked(self, lake):
         open_table(lake, TABLE).delete("window_start = '2026-01-01T12:00:00Z'")
-        assert settle(lake, NOON.replace(hour=13), NOON.replace(hour=18)).versions == {}
+        assert put_right(lake, NOON.replace(hour=13), NOON.replace(hour=18)).versions == {}
         assert len(said(lake)) == 1
 
-    def test_what_is_there_twice_is_not_settled_by_a_backfill(self, lake):
+    def test_what_is_there_twice_is_not_put_right_by_a_backfill(self, lake):
         write_deltalake(lake.table_uri(TABLE), rows_of(a_row(12)), mode="append")
-        assert settle(lake, *FORCED).versions == {}
+        assert put_right(lake, *FORCED).versions == {}
         assert f"rows: 4 written, 5 in {TABLE}" in wrong(lake)
 
     def test_the_remedy_names_a_range_that_has_all_of_it(self, lake):
@@ -283,8 +283,8 @@ class TestSettling:
         open_table(lake, TABLE).delete("window_start = '2026-01-01T12:00:00Z'")
         write_deltalake(lake.table_uri(TABLE), rows_of(a_row(12)), mode="append")
         assert len(said(lake)) == 2
-        # Nothing differs, and it is settled all the same.
-        assert settle(lake, *FORCED).versions == {1: True, 2: True}
+        # Nothing differs, and it is put right all the same.
+        assert put_right(lake, *FORCED).versions == {1: True, 2: True}
         assert wrong(lake) == []
 
 

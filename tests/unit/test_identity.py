@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_jobs.commits.tables import create_table
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
-from spark_jobs.lake.accounting.repaired import late_rows, mark_replayed, settle, those_of
+from spark_jobs.lake.accounting.repaired import late_rows, mark_repaired, mark_replayed, those_of
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.repair.plan import plan_repair
@@ -62,42 +62,42 @@ def events(lake: Lake, **options: Any) -> pa.Table:
     return late_rows(lake, LATE, 1, times=["sold_at"], in_windows=True, **options)[1]
 
 
-def settled(lake: Lake, name: str) -> dict[str | None, int | None]:
+def repaired_in(lake: Lake, name: str) -> dict[str | None, int | None]:
     return {row[name]: row["settled_version"] for row in open_table(lake, LATE).to_pyarrow_table().to_pylist()}
 
 
-class TestSettling:
+class TestMarking:
     def test_of_two_tables_events_with_one_number_each_is_marked_alone(self, lake: Lake) -> None:
         late(lake, TABLE, {"_source_table": "bronze.sales"}, {"_source_table": "bronze.more"})
         found = events(lake)
-        settle(lake, LATE, found.filter(pc.equal(found["_source_table"], "bronze.more")), 7)
-        assert settled(lake, "_source_table") == {"bronze.sales": None, "bronze.more": 7}
-        settle(lake, LATE, found, 8)
-        assert settled(lake, "_source_table") == {"bronze.sales": 8, "bronze.more": 8}
+        mark_repaired(lake, LATE, found.filter(pc.equal(found["_source_table"], "bronze.more")), 7)
+        assert repaired_in(lake, "_source_table") == {"bronze.sales": None, "bronze.more": 7}
+        mark_repaired(lake, LATE, found, 8)
+        assert repaired_in(lake, "_source_table") == {"bronze.sales": 8, "bronze.more": 8}
 
     def test_of_two_sides_whose_rows_name_no_table_each_is_marked_alone(self, lake: Lake) -> None:
         late(lake, SIDE, {"_side": "left"}, {"_side": "right"})
         found = events(lake)
-        settle(lake, LATE, found.filter(pc.equal(found["_side"], "left")), 7)
-        assert settled(lake, "_side") == {"left": 7, "right": None}
+        mark_repaired(lake, LATE, found.filter(pc.equal(found["_side"], "left")), 7)
+        assert repaired_in(lake, "_side") == {"left": 7, "right": None}
 
     def test_rows_that_nothing_tells_apart_are_marked_together(self, lake: Lake) -> None:
         late(lake, {}, {"product_id": "a"}, {"product_id": "b"})
-        settle(lake, LATE, events(lake), 7)
-        assert settled(lake, "product_id") == {"a": 7, "b": 7}
+        mark_repaired(lake, LATE, events(lake), 7)
+        assert repaired_in(lake, "product_id") == {"a": 7, "b": 7}
 
     def test_an_event_without_an_id_is_marked(self, lake: Lake) -> None:
         late(lake, TABLE, {"_event_id": None, "_source_table": "bronze.sales"}, {"_source_table": "bronze.more"})
         found = events(lake)
-        settle(lake, LATE, found.filter(pc.is_null(found["_event_id"])), 7)
-        assert settled(lake, "_source_table") == {"bronze.sales": 7, "bronze.more": None}
+        mark_repaired(lake, LATE, found.filter(pc.is_null(found["_event_id"])), 7)
+        assert repaired_in(lake, "_source_table") == {"bronze.sales": 7, "bronze.more": None}
 
     def test_what_is_undone_is_undone_of_its_table_alone(self, lake: Lake) -> None:
         rows = [{"_source_table": table, "settled_version": 5} for table in ("bronze.sales", "bronze.more")]
         late(lake, TABLE, *rows)
         found = events(lake)
-        settle(lake, LATE, found.filter(pc.equal(found["_source_table"], "bronze.sales")), None)
-        assert settled(lake, "_source_table") == {"bronze.sales": None, "bronze.more": 5}
+        mark_repaired(lake, LATE, found.filter(pc.equal(found["_source_table"], "bronze.sales")), None)
+        assert repaired_in(lake, "_source_table") == {"bronze.sales": None, "bronze.more": 5}
 
     @pytest.mark.parametrize("column", ["_source_table", "_side", "_event_id"])
     def test_events_are_found_again_by_what_tells_them_apart(self, lake: Lake, column: str) -> None:
@@ -141,8 +141,8 @@ def test_a_repair_plans_for_both_of_two_tables_events_with_one_number(lake: Lake
     assert plan.late == 2
     known = target.late_of(plan)
     assert known is not None
-    target.settle(known.unsettled, 1)
-    assert settled(lake, "_source_table") == {"bronze.sales": 1, "bronze.more": 1}
+    target.mark_repaired(known.unrepaired, 1)
+    assert repaired_in(lake, "_source_table") == {"bronze.sales": 1, "bronze.more": 1}
 
 
 JOIN = Join(

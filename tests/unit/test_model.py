@@ -226,38 +226,39 @@ modes = st.sampled_from(["append", "update"])
 
 
 @given(inputs(), windows, delays, delays, modes, no_data)
-def test_every_pair_is_counted_late_or_open(batches, window, delay, grace, mode, settle):
+def test_every_pair_is_counted_late_or_open(batches, window, delay, grace, mode, no_data_batches):
     mode = mode_for(window, mode)
-    outcome = run(batches, window, delay_ms=delay, grace_ms=grace, mode=mode, no_data_batches=settle)
+    outcome = run(batches, window, delay_ms=delay, grace_ms=grace, mode=mode, no_data_batches=no_data_batches)
     assert_conservation(batches, window, outcome)
     if mode == "append":
         assert outcome.emitted == outcome.closed
 
 
 @given(inputs(), windows, delays, modes, no_data, st.randoms(use_true_random=False))
-def test_late_pairs_depend_on_events_batches_and_window_alone(batches, window, delay, mode, settle, dice):
+def test_late_pairs_depend_on_events_batches_and_window_alone(batches, window, delay, mode, no_data_batches, dice):
     """Not on the mode, the keys, the values, or the order of the rows within a batch."""
-    expected = run(batches, window, delay_ms=delay, no_data_batches=settle)
+    expected = run(batches, window, delay_ms=delay, no_data_batches=no_data_batches)
     others = [[_disguised(row, dice) for row in dice.sample(batch, len(batch))] for batch in batches]
-    got = run(others, window, delay_ms=delay, mode=mode_for(window, mode), no_data_batches=settle)
+    got = run(others, window, delay_ms=delay, mode=mode_for(window, mode), no_data_batches=no_data_batches)
     assert sorted(got.late_pairs) == sorted(expected.late_pairs)
     assert got.verdicts == expected.verdicts
 
 
 @given(inputs(), windows, delays, no_data)
-def test_the_order_of_rows_within_a_batch_does_not_change_the_rows(batches, window, delay, settle):
-    forwards = run(batches, window, delay_ms=delay, no_data_batches=settle)
-    backwards = run([batch[::-1] for batch in batches], window, delay_ms=delay, no_data_batches=settle)
+def test_the_order_of_rows_within_a_batch_does_not_change_the_rows(batches, window, delay, no_data_batches):
+    forwards = run(batches, window, delay_ms=delay, no_data_batches=no_data_batches)
+    backwards = run([batch[::-1] for batch in batches], window, delay_ms=delay, no_data_batches=no_data_batches)
     assert forwards.emitted == backwards.emitted
     assert forwards.open == backwards.open
 
 
 @given(inputs(), windows, delays, no_data)
-def test_a_fixed_window_closes_at_most_once(batches, window, delay, settle):
+def test_a_fixed_window_closes_at_most_once(batches, window, delay, no_data_batches):
     if isinstance(window, Session):
         return
     closed = [
-        (row.key, row.window_start_ms) for row in run(batches, window, delay_ms=delay, no_data_batches=settle).closed
+        (row.key, row.window_start_ms)
+        for row in run(batches, window, delay_ms=delay, no_data_batches=no_data_batches).closed
     ]
     assert len(closed) == len(set(closed))
 
@@ -289,7 +290,7 @@ class TestFirstEvents:
     def test_at_the_watermark_an_event_is_late_whatever_its_key(self):
         batches = [[event("a", 10)], [event("b", 8, key="x"), event("c", 9, key="y")]]
         assert first_events(batches, delay_ms=2, within_ms=5).of("late") == {"b"}
-        # If the stream does not settle in between, the second batch is judged by what was before the first.
+        # If the stream runs no batch without data in between, the second batch is judged by what was before the first.
         assert first_events(batches, delay_ms=2, within_ms=5, no_data_batches=False).of("late") == set()
 
     def test_what_is_filtered_or_has_no_time_is_no_first_event(self):

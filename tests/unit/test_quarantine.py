@@ -19,7 +19,7 @@ from spark_jobs.lake.accounting.ledger_compaction import compact_ledger
 from spark_jobs.lake.accounting.replays import commits_of, open_replay, records
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.commit_records.history import newest_numbered
-from spark_jobs.lake.commit_records.replayed import Replayed, decode_replay
+from spark_jobs.lake.commit_records.replay_commits import ReplayCommit, decode_replay
 from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.maintenance.readers import Need, needs
@@ -213,8 +213,8 @@ def test_a_replay_that_died_is_ended_by_its_command_with_no_rows_left(lake: Lake
         plan_replay(lake, an_ingest(), named)
 
 
-def replayed(run: str, role: Any, rows: int, **more: Any) -> Replayed:
-    return Replayed(pipeline="ingest_sales", epoch=1, run=run, role=role, rows=rows, **more)
+def replayed(run: str, role: Any, rows: int, **more: Any) -> ReplayCommit:
+    return ReplayCommit(pipeline="ingest_sales", epoch=1, run=run, role=role, rows=rows, **more)
 
 
 def ran(selected: int, replayed: int) -> LedgerEntry:

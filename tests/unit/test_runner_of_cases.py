@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cases.case import Case, Written
+from tests.cases.case import Case, CaseRow
 from tests.cases.differences import DIFFERENCES, WINDOWS
 from tests.cases.errors import CaseError
 from tests.cases.expectations import disagreement, explanation
@@ -290,7 +290,7 @@ class TestJoin:
         params = {"condition": "left.ts < right.ts - 5"}
         found = row_case("join", [left(1), right(6), right(7), right(90)], [], params=params | {"grace_ms": 500})
         assert (found.refused, found.narrower, found.within_ms, found.before_ms) == (False, True, 90, 0)
-        assert by_tidemarks_rules(found)[0].rows == (Written((0, 2), 3), Written((0, 3), 4))
+        assert by_tidemarks_rules(found)[0].rows == (CaseRow((0, 2), 3), CaseRow((0, 3), 4))
         found.raw["expected"] = [{"left_ts_ms": 1, "right_ts_ms": 7}, {"left_ts_ms": 1, "right_ts_ms": 90}]
         assert differences(found) == ["join without an end"]
 

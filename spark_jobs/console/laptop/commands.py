@@ -365,19 +365,19 @@ def _end_drivers(lake: Lake) -> str:
     def runs(beat: Pulse) -> bool:
         return is_driver(beat.pid, beat.pid_born, driver_arguments(beat.job, beat.term, lake.uri))
 
-    found = {}
+    beats = {}
     for job in orders.jobs(lake):
         beat = pulse.pulse_of(lake, job, terms.records(lake, job).newest_number())
         if beat is not None and beat.host == terms.this_host() and runs(beat):
-            found[job] = beat
+            beats[job] = beat
             terminate(beat.pid)
-    if not found:
+    if not beats:
         return ""
-    psutil.wait_procs([psutil.Process(b.pid) for b in found.values() if psutil.pid_exists(b.pid)], timeout=_DRAIN_S)
-    killed = [job for job, beat in found.items() if runs(beat)]
+    psutil.wait_procs([psutil.Process(b.pid) for b in beats.values() if psutil.pid_exists(b.pid)], timeout=_DRAIN_S)
+    killed = [job for job, beat in beats.items() if runs(beat)]
     for job in killed:
-        kill_group(found[job].pid)
-    drained = [job for job in found if job not in killed]
+        kill_group(beats[job].pid)
+    drained = [job for job in beats if job not in killed]
     return "; ".join(f"{word}: {', '.join(jobs)}" for word, jobs in (("drained", drained), ("killed", killed)) if jobs)
 
 

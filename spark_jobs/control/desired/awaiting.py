@@ -95,12 +95,12 @@ def await_running(
             now = job_now(lake, job)
             _refuse_failed_driver(lake, job, now, ordered)
             for each in [one for one in waiting.values() if one.job == job]:
-                seen = now.pipeline(each.pipeline)
-                if seen is None or seen.generation < each.generation:
+                pulse = now.pipeline(each.pipeline)
+                if pulse is None or pulse.generation < each.generation:
                     continue
-                _refuse_failed(each, seen)
-                if seen.state == "running" and seen.progressed_at is not None:
-                    on_progress(f"{each.pipeline}: runs (generation {seen.generation}, driver of job {job})")
+                _refuse_failed(each, pulse)
+                if pulse.state == "running" and pulse.progressed_at is not None:
+                    on_progress(f"{each.pipeline}: runs (generation {pulse.generation}, driver of job {job})")
                     waiting.pop(each.pipeline)
         if not waiting:
             return

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from spark_jobs.control.desired import orders
 from spark_jobs.control.desired.awaiting import failed_generations
 from spark_jobs.control.desired.contracts import Difference, differences
-from spark_jobs.control.desired.orders import Desired, Order, OrderOutcome
+from spark_jobs.control.desired.orders import DesiredState, Order, OrderOutcome
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
@@ -112,7 +112,7 @@ class DeploymentContext:
         halted: pipelines that wait for a person's decision about a batch.
     """
 
-    desired: Mapping[str, Desired] = field(default_factory=dict)
+    desired: Mapping[str, DesiredState] = field(default_factory=dict)
     epochs: Mapping[str, Epoch] = field(default_factory=dict)
     failed: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def plan(
 
 def look(lake: Lake, definitions: Iterable[Definition]) -> DeploymentContext:
     """Reads what a plan is made from."""
-    epochs, taken, sources = {}, {}, {}
+    epochs, owned_elsewhere, sources = {}, {}, {}
     for definition in definitions:
         if isinstance(definition, Ingest):
             sources[definition.name] = differences(lake, definition)
@@ -163,9 +163,14 @@ def look(lake: Lake, definitions: Iterable[Definition]) -> DeploymentContext:
         try:
             refuse_tables_of_others(lake, definition)
         except CheckpointError as error:
-            taken[definition.name] = str(error)
+            owned_elsewhere[definition.name] = str(error)
     return DeploymentContext(
-        orders.all_desired(lake), epochs, failed_generations(lake), taken, sources, tuple(halts.all_standing(lake))
+        orders.all_desired(lake),
+        epochs,
+        failed_generations(lake),
+        owned_elsewhere,
+        sources,
+        tuple(halts.all_standing(lake)),
     )
 
 
@@ -301,17 +306,17 @@ def execute(lake: Lake, plan: Plan, *, by: str) -> tuple[OrderOutcome, ...]:
     if plan.blocked:
         raise CheckpointError("\n".join([*map(refusal, plan.blocked), "Nothing was ordered."]))
     definitions = {name: definition_from_json(text) for name, text in plan.definitions.items()}
-    found = look(lake, definitions.values())
-    now = [decide(definition, found) for definition in definitions.values()]
+    context = look(lake, definitions.values())
+    now = [decide(definition, context) for definition in definitions.values()]
     _refuse_stale(lake, plan, now)
     done: list[str] = []
-    for job, seen in found.desired.items():
+    for job, desired in context.desired.items():
         if gone := [step.pipeline for step in now if job in step.leaves]:
-            _stop(lake, job, gone, seen, by=by, done=done)
+            _stop(lake, job, gone, desired, by=by, done=done)
     ordered: list[OrderOutcome] = []
     for job in dict.fromkeys(step.job for step in now):
         mine = [step for step in now if step.job == job]
-        ordered += _order(lake, job, mine, found.desired.get(job), definitions, by=by, done=done)
+        ordered += _order(lake, job, mine, context.desired.get(job), definitions, by=by, done=done)
     return tuple(ordered)
 
 
@@ -373,8 +378,8 @@ def _stale(pipeline: str, what: str, done: Sequence[str]) -> StalePlanError:
     )
 
 
-def _stop(lake: Lake, job: str, names: Sequence[str], seen: Desired, *, by: str, done: list[str]) -> None:
-    def after(newest: Desired) -> Desired:
+def _stop(lake: Lake, job: str, names: Sequence[str], seen: DesiredState, *, by: str, done: list[str]) -> None:
+    def after(newest: DesiredState) -> DesiredState:
         for name in names:
             if newest.pipelines.get(name) != seen.pipelines[name]:
                 raise _stale(name, f"that it leaves job {job}, where other orders stand by now", done)
@@ -388,13 +393,13 @@ def _order(
     lake: Lake,
     job: str,
     steps: Sequence[Step],
-    seen: Desired | None,
+    seen: DesiredState | None,
     definitions: Mapping[str, Definition],
     *,
     by: str,
     done: list[str],
 ) -> list[OrderOutcome]:
-    def after(newest: Desired) -> Desired:
+    def after(newest: DesiredState) -> DesiredState:
         pipelines = dict(newest.pipelines)
         for step in steps:
             name, definition = step.pipeline, definitions[step.pipeline]

@@ -12,7 +12,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.spec import Definition, DefinitionError, definition_from_json, is_name
 
@@ -54,7 +54,7 @@ class Order(BaseModel):
             return False  # of another version of Tidemark, with fields that this one does not know
 
 
-class Desired(Persisted):
+class DesiredState(PersistedValue):
     """What is wanted of a job.
 
     Attributes:
@@ -89,9 +89,9 @@ class OrderOutcome(BaseModel):
     changed: bool
 
 
-def records(lake: Lake, job: str) -> Records[Desired]:
+def records(lake: Lake, job: str) -> Records[DesiredState]:
     """The orders of a job."""
-    return Records(lake, f"{CONTROL}/{job}/desired", Desired)
+    return Records(lake, f"{CONTROL}/{job}/desired", DesiredState)
 
 
 def jobs(lake: Lake) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def jobs(lake: Lake) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if is_name(name) and name != "probe"))
 
 
-def all_desired(lake: Lake) -> dict[str, Desired]:
+def all_desired(lake: Lake) -> dict[str, DesiredState]:
     """Job -> what is wanted of it."""
     found = {job: records(lake, job).newest()[1] for job in jobs(lake)}
     return {job: desired for job, desired in found.items() if desired is not None}
@@ -137,7 +137,7 @@ def stop(lake: Lake, names: Iterable[str], *, by: str) -> tuple[OrderOutcome, ..
     wait=wait_random_exponential(multiplier=0.02, max=1),
     reraise=True,
 )
-def change(lake: Lake, job: str, change: Callable[[Desired], Desired]) -> tuple[Desired, Desired]:
+def change(lake: Lake, job: str, change: Callable[[DesiredState], DesiredState]) -> tuple[DesiredState, DesiredState]:
     """Changes what is wanted of a job; if somebody else does so at the same time, from what they have left.
 
     Args:
@@ -150,14 +150,14 @@ def change(lake: Lake, job: str, change: Callable[[Desired], Desired]) -> tuple[
     """
     kept = records(lake, job)
     number, found = kept.newest()
-    before = found or Desired(job=job)
+    before = found or DesiredState(job=job)
     after = change(before)
     if after != before:
         kept.append(number + 1, after)
     return before, after
 
 
-def stopped(now: Desired, names: Iterable[str], by: str) -> Desired:
+def stopped(now: DesiredState, names: Iterable[str], by: str) -> DesiredState:
     """What is wanted, less these pipelines, which are to end."""
     orders = dict(now.pipelines)
     for name in names:
@@ -168,7 +168,7 @@ def stopped(now: Desired, names: Iterable[str], by: str) -> Desired:
     return now.model_copy(update={"pipelines": orders})
 
 
-def outcome(before: Desired, after: Desired, names: set[str]) -> list[OrderOutcome]:
+def outcome(before: DesiredState, after: DesiredState, names: set[str]) -> list[OrderOutcome]:
     """What orders for these pipelines came to."""
     return [
         OrderOutcome(

@@ -10,18 +10,18 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 
 
-class Acknowledged(Persisted):
+class Acknowledgements(PersistedValue):
     """Pipeline -> up to when its restarts are known."""
 
     up_to: Mapping[str, datetime] = {}
 
 
-def _records(lake: Lake) -> Records[Acknowledged]:
-    return Records(lake, f"{CONTROL}/_monitor/acknowledged", Acknowledged)
+def _records(lake: Lake) -> Records[Acknowledgements]:
+    return Records(lake, f"{CONTROL}/_monitor/acknowledged", Acknowledgements)
 
 
 @retry(
@@ -35,7 +35,7 @@ def acknowledge(lake: Lake, pipelines: Iterable[str], *, at: datetime) -> None:
     records = _records(lake)
     number, found = records.newest()
     known = dict(found.up_to) if found else {}
-    records.append(number + 1, Acknowledged(up_to={**known, **dict.fromkeys(pipelines, at)}))
+    records.append(number + 1, Acknowledgements(up_to={**known, **dict.fromkeys(pipelines, at)}))
 
 
 def acknowledged(lake: Lake) -> Mapping[str, datetime]:

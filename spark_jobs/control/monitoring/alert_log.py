@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records
 from spark_jobs.lake.tables.appends import append_rows
 
@@ -86,7 +86,7 @@ class Entry(BaseModel):
         return self.change.model_copy(update=changes)
 
 
-class Open(Persisted):
+class OpenAlerts(PersistedValue):
     """An alert that has begun and not cleared."""
 
     entries: tuple[Entry, ...] = ()
@@ -96,12 +96,14 @@ class Open(Persisted):
         return {entry.key: entry.change.since for entry in self.entries if entry.cleared_at is None}
 
 
-def records(lake: Lake) -> Records[Open]:
+def records(lake: Lake) -> Records[OpenAlerts]:
     """What is open, with its history."""
-    return Records(lake, f"{CONTROL}/_monitor/open", Open)
+    return Records(lake, f"{CONTROL}/_monitor/open", OpenAlerts)
 
 
-def after(before: Open, now: Mapping[tuple[str, str], Change], *, at: datetime) -> tuple[Open, tuple[Change, ...]]:
+def after(
+    before: OpenAlerts, now: Mapping[tuple[str, str], Change], *, at: datetime
+) -> tuple[OpenAlerts, tuple[Change, ...]]:
     """What is open after a look, and what the look has changed.
 
     Args:
@@ -125,21 +127,21 @@ def after(before: Open, now: Mapping[tuple[str, str], Change], *, at: datetime) 
             changed.append(ended.cleared)
         if ended.told:
             entries.append(ended)
-    return Open(entries=tuple(entries)), tuple(changed)
+    return OpenAlerts(entries=tuple(entries)), tuple(changed)
 
 
-def to_report(state: Open, *, muted: Iterable[str]) -> tuple[Change, ...]:
+def to_report(state: OpenAlerts, *, muted: Iterable[str]) -> tuple[Change, ...]:
     """What is not reported yet. A mute puts off the begin of a breach; an end is reported if the begin was."""
     quiet = set(muted)
     begun = [e.change for e in state.entries if e.cleared_at is None and not e.told and e.change.pipeline not in quiet]
     return (*begun, *(entry.cleared for entry in state.entries if entry.cleared_at is not None))
 
 
-def mark_reported(state: Open, changes: Iterable[Change]) -> Open:
+def mark_reported(state: OpenAlerts, changes: Iterable[Change]) -> OpenAlerts:
     """The same after these have been reported."""
     keys = {(change.pipeline, change.kind) for change in changes}
     left = (e for e in state.entries if e.cleared_at is None or e.key not in keys)
-    return Open(entries=tuple(e.model_copy(update={"told": True}) if e.key in keys else e for e in left))
+    return OpenAlerts(entries=tuple(e.model_copy(update={"told": True}) if e.key in keys else e for e in left))
 
 
 def record(lake: Lake, changes: Sequence[Change]) -> None:

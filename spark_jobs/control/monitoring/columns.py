@@ -9,14 +9,14 @@ from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.control.monitoring.health import FEWEST_EVENTS, ColumnUsage
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.spec import Ingest
 
 _WINDOW = timedelta(minutes=10)
 
 
-class _Held(BaseModel):
+class _HeldColumns(BaseModel):
     """The columns of one ingest that have held values in this epoch: a column that never did is not suddenly empty."""
 
     model_config = ConfigDict(frozen=True)
@@ -25,10 +25,10 @@ class _Held(BaseModel):
     columns: tuple[str, ...] = ()
 
 
-class _Known(Persisted):
+class _KnownColumns(PersistedValue):
     """Ingest -> its columns that have held values."""
 
-    ingests: Mapping[str, _Held] = {}
+    ingests: Mapping[str, _HeldColumns] = {}
 
 
 class Columns:
@@ -39,10 +39,10 @@ class Columns:
     """
 
     def __init__(self, lake: Lake) -> None:
-        self._records = Records(lake, f"{CONTROL}/_monitor/columns", _Known)
+        self._records = Records(lake, f"{CONTROL}/_monitor/columns", _KnownColumns)
         self._number, before = self._records.newest()
-        self._before = before or _Known()
-        self._now: dict[str, _Held] = {}
+        self._before = before or _KnownColumns()
+        self._now: dict[str, _HeldColumns] = {}
 
     def taken(self, definition: Ingest, epoch: int, rows: Iterable[LedgerEntry], *, now: datetime) -> ColumnUsage:
         """What the columns took in the batches of the last ten minutes.
@@ -59,7 +59,7 @@ class Columns:
         events, nulls = _sums(rows)
         if events >= FEWEST_EVENTS:
             held |= {name for name in definition.columns if 2 * nulls.get(name, 0) <= events}
-        self._now[definition.name] = _Held(epoch=epoch, columns=tuple(sorted(held)))
+        self._now[definition.name] = _HeldColumns(epoch=epoch, columns=tuple(sorted(held)))
         recent = [row for row in rows if now.timestamp() - row.started_ms / 1000 <= _WINDOW.total_seconds()]
         events, nulls = _sums(recent)
         return ColumnUsage(
@@ -72,7 +72,7 @@ class Columns:
 
     def keep(self) -> None:
         """Notes what is known now for the looks to come."""
-        after = _Known(ingests={**self._before.ingests, **self._now})
+        after = _KnownColumns(ingests={**self._before.ingests, **self._now})
         if after != self._before:
             try:
                 self._records.append(self._number + 1, after)

@@ -8,7 +8,7 @@ from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.lake.tables.files import data_files, describe_missing, gone
 from spark_jobs.lake.tables.opening import open_table
@@ -21,7 +21,7 @@ BY_TURNS = 200
 """So many of the others are, of all tables together."""
 
 
-class _Turns(Persisted):
+class _Turns(PersistedValue):
     """How far the looks have come.
 
     Attributes:
@@ -49,7 +49,7 @@ def missing(lake: Lake, definitions: Iterable[Definition]) -> Mapping[str, tuple
     before = before or _Turns()
     after: dict[str, str] = {}
     lost: dict[str, tuple[str, ...]] = {}
-    found: dict[str, str] = {}
+    described: dict[str, str] = {}
     opened: dict[str, DeltaTable] = {}
     for table in concerned:
         try:
@@ -76,12 +76,12 @@ def missing(lake: Lake, definitions: Iterable[Definition]) -> Mapping[str, tuple
             after[table] = last
         if missing:
             # So many are asked for again, to tell when they are back; of more the others have their turn.
-            lost[table], found[table] = missing[:NEWEST], describe_missing(table, opened[table].version(), missing)
+            lost[table], described[table] = missing[:NEWEST], describe_missing(table, opened[table].version(), missing)
     turns = _Turns(after=after, gone=lost)
     if turns != before:
         _keep(record, number, turns)
     pipelines = dict.fromkeys(name for names in concerned.values() for name in names)
-    texts = {name: tuple(found[table] for table in found if name in concerned[table]) for name in pipelines}
+    texts = {name: tuple(described[table] for table in described if name in concerned[table]) for name in pipelines}
     return {name: told_of for name, told_of in texts.items() if told_of}
 
 

@@ -13,7 +13,7 @@ from spark_jobs.control.supervision.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.supervision.status import Status
 from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.errors import ConcurrentDriverError
-from spark_jobs.lake.tables.broken_expectations import Broken
+from spark_jobs.lake.tables.broken_expectations import BrokenExpectations
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import format_duration
 
@@ -110,7 +110,7 @@ class PipelineState:
     files_gone: tuple[str, ...] = ()
     taken_by_columns: ColumnUsage = ColumnUsage()
     halt: Halt | None = None
-    broken: Broken | None = None
+    broken: BrokenExpectations | None = None
 
     @property
     def taken(self) -> bool:
@@ -154,16 +154,16 @@ def examine(seen: PipelineState) -> tuple[Breach, ...]:
     if seen.order.state != "running":
         return ()
     down = (*_halted(seen), *_not_running(seen))
-    found = [*_unsupervised(seen), *down]
+    breaches = [*_unsupervised(seen), *down]
     pipeline = seen.pipeline
     if pipeline is not None and not down:
-        found += _slow(seen, pipeline)
+        breaches += _slow(seen, pipeline)
     if pipeline is not None:
-        found += _shares(seen, pipeline.figures)
-    found += _shape(seen)
+        breaches += _shares(seen, pipeline.figures)
+    breaches += _shape(seen)
     if seen.unreadable is not None:
         remedy = "see who else writes to it; what its pipeline says of it stands in the driver's log"
-        found.append(Breach("table-unreadable", f"Its table cannot be read: {seen.unreadable}", seen.now, remedy))
+        breaches.append(Breach("table-unreadable", f"Its table cannot be read: {seen.unreadable}", seen.now, remedy))
     if seen.files_gone:
         name = seen.definition.name
         what = f"Data files of its tables are gone. {'. '.join(seen.files_gone)}."
@@ -171,9 +171,9 @@ def examine(seen: PipelineState) -> tuple[Breach, ...]:
             "bring them back from a copy of the lake; only where there is none: "
             f"`tidemark stop {name}`, `tidemark reset {name} --empty-tables`, `tidemark deploy {name}`"
         )
-        found.append(Breach("data-file-missing", what, seen.now, remedy))
+        breaches.append(Breach("data-file-missing", what, seen.now, remedy))
     if seen.books:
-        found.append(
+        breaches.append(
             Breach(
                 "unbalanced-ledger",
                 f"The ledger does not balance: {'; '.join(seen.books[:3])}.",
@@ -181,7 +181,7 @@ def examine(seen: PipelineState) -> tuple[Breach, ...]:
                 f"run `tidemark ledger {seen.definition.name}`; do not reset before you know why.",
             )
         )
-    return (*found, *_expectations(seen), *_restarts(seen))
+    return (*breaches, *_expectations(seen), *_restarts(seen))
 
 
 def summary(seen: PipelineState) -> str:
@@ -380,21 +380,21 @@ def _shares(seen: PipelineState, figures: Figures) -> Iterator[Breach]:
 
 
 def _shape(seen: PipelineState) -> Iterator[Breach]:
-    limits, taken = seen.definition.alerts, seen.taken_by_columns
-    limit, enough = limits.max_unknown_share, taken.searched >= FEWEST_EVENTS
-    if limit is not None and enough and taken.unknown > limit * taken.searched:
+    limits, usage = seen.definition.alerts, seen.taken_by_columns
+    limit, enough = limits.max_unknown_share, usage.searched >= FEWEST_EVENTS
+    if limit is not None and enough and usage.unknown > limit * usage.searched:
         told = (
-            f"{taken.unknown:,} of {taken.searched:,} events of the newest batches have fields that no column takes "
-            f"({', '.join(taken.fields)}); the limit is {limit:.1%}."
+            f"{usage.unknown:,} of {usage.searched:,} events of the newest batches have fields that no column takes "
+            f"({', '.join(usage.fields)}); the limit is {limit:.1%}."
         )
         remedy = "see whether a column was renamed; if nobody needs them, alerts=Alerts(max_unknown_share=None)"
         yield Breach("unknown-fields", told, seen.now, remedy)
-    limit, enough = limits.max_null_share, taken.events >= FEWEST_EVENTS
-    empty = {name: count for name, count in taken.nulls.items() if limit is not None and count > limit * taken.events}
+    limit, enough = limits.max_null_share, usage.events >= FEWEST_EVENTS
+    empty = {name: count for name, count in usage.nulls.items() if limit is not None and count > limit * usage.events}
     if limit is not None and enough and empty:
         columns = ", ".join(f"{name} in {count:,}" for name, count in sorted(empty.items()))
         told = (
-            f"Columns that held values are null in the newest batches: {columns} of {taken.events:,} events; the limit "
+            f"Columns that held values are null in the newest batches: {columns} of {usage.events:,} events; the limit "
             f"is {limit:.1%}."
         )
         yield Breach("null-share", told, seen.now, "see whether the source has renamed or dropped them")

@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 
 _BEGAN, _PATH = f"{CONTROL}/_monitor/began.json", f"{CONTROL}/_monitor/look.json"
 
 
-class _MonitorPulse(Persisted):
+class _MonitorPulse(PersistedValue):
     at: datetime
 
 

@@ -15,7 +15,7 @@ from spark_jobs.control.desired.awaiting import job_now
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.control.monitoring import alert_log, data_files, marks, mutes
 from spark_jobs.control.monitoring.acknowledgements import acknowledged
-from spark_jobs.control.monitoring.alert_log import Change, Open
+from spark_jobs.control.monitoring.alert_log import Change, OpenAlerts
 from spark_jobs.control.monitoring.columns import Columns
 from spark_jobs.control.monitoring.health import Breach, ColumnUsage, PipelineState, examine, summary
 from spark_jobs.control.supervision.lease import GONE, last_holder, last_renewal
@@ -27,7 +27,7 @@ from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
 from spark_jobs.lake.checkpoints.offsets import SourceEmptiedError, read_by_batch
 from spark_jobs.lake.commit_records.history import actions_at, newest_ledger_rows
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.health import refuse_vanished, trouble
 from spark_jobs.lake.store.records import Records
 from spark_jobs.lake.tables import broken_expectations
@@ -105,7 +105,7 @@ class Observation(BaseModel):
     changes: tuple[Change, ...] = ()
 
 
-class _Versions(Persisted):
+class _Versions(PersistedValue):
     """Table -> the version that the look before has seen."""
 
     seen: Mapping[str, int] = {}
@@ -152,7 +152,7 @@ def mark_reported(lake: Lake, seen: Observation) -> None:
     _refuse_bare(lake)
     known = alert_log.records(lake)
     number, before = known.newest()
-    after = alert_log.mark_reported(before or Open(), seen.changes)
+    after = alert_log.mark_reported(before or OpenAlerts(), seen.changes)
     if after != before:
         known.append(number + 1, after)
     if seen.moves:
@@ -188,7 +188,7 @@ def _look(lake: Lake, *, now: datetime) -> Observation:
             else:
                 definitions.append(definition)
                 books = _books(lake, definition, columns, now=now) if order.state == "running" else _Books()
-                seen = PipelineState(
+                state = PipelineState(
                     now,
                     definition,
                     order,
@@ -204,7 +204,7 @@ def _look(lake: Lake, *, now: datetime) -> Observation:
                     halt=halted.get(name),
                     broken=broken.get(name),
                 )
-                found, summed_up = examine(seen), summary(seen)
+                found, summed_up = examine(state), summary(state)
             found = tuple(replace(breach, since=since.get((name, breach.kind), breach.since)) for breach in found)
             for breach in found:
                 breaches[name, breach.kind] = _began(name, job, breach, now=now, muted=name in quiet)
@@ -220,13 +220,13 @@ def _look(lake: Lake, *, now: datetime) -> Observation:
             )
     _refuse_bare(lake)  # it may have gone during the look: what is written now would begin another one in its place
     columns.keep()
-    after, changed = alert_log.after(before or Open(), breaches, at=now)
+    after, changed = alert_log.after(before or OpenAlerts(), breaches, at=now)
     try:
         alert_log.record(lake, changed)
     except (LakeUnavailableError, DeltaError) as error:
         # Its history matters less than that people are notified; a lake that takes no writes ends the look below.
         log.warning("%d changes are missing in %s: %s", len(changed), alert_log.TABLE, first_line(error))
-    if after != (before or Open()):
+    if after != (before or OpenAlerts()):
         known.append(number + 1, after)
     # Where not even this can be written, the lake is unreachable, and nothing can be marked as reported.
     marks.mark_begin(lake, at=now)
@@ -250,7 +250,7 @@ def _supervised_at(lake: Lake, *, now: datetime) -> datetime | None:
     return now
 
 
-def _to_run(wanted: Mapping[str, orders.Desired]) -> Iterator[Definition]:
+def _to_run(wanted: Mapping[str, orders.DesiredState]) -> Iterator[Definition]:
     for desired in wanted.values():
         for order in desired.pipelines.values():
             if order.state == "running":

@@ -7,11 +7,11 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 
 
-class Mutes(Persisted):
+class Mutes(PersistedValue):
     """Pipeline -> until when its alerts are muted."""
 
     until: Mapping[str, datetime] = {}

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.health import refuse_vanished
 from spark_jobs.lake.store.records import Records, RecordTakenError
 
@@ -28,7 +28,7 @@ GONE = timedelta(seconds=4 * LEASE_S)
 _FOLDER = f"{CONTROL}/_supervisor"
 
 
-class Holder(Persisted):
+class Holder(PersistedValue):
     """Who holds the lease.
 
     Attributes:
@@ -44,7 +44,7 @@ class Holder(Persisted):
     since: datetime
 
 
-class _Renewal(Persisted):
+class _Renewal(PersistedValue):
     sequence: int
     at: datetime
     released: bool = False

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.health import refuse_vanished
 
 State = Literal["starting", "running", "retrying", "stopping", "stopped", "failed", "halted"]
@@ -112,7 +112,7 @@ class PipelinePulse(BaseModel):
     figures: Figures = Figures()
 
 
-class Pulse(Persisted):
+class Pulse(PersistedValue):
     """A driver that lives.
 
     Attributes:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records
 
 DriverState = Literal["starting", "running", "draining", "backing_off", "failed", "stopped"]
@@ -45,7 +45,7 @@ class End(BaseModel):
         return f"{self.log or f'that of term {self.term} in its folder of logs'} on {self.host}"
 
 
-class Status(Persisted):
+class Status(PersistedValue):
     """A job's driver, as its supervisor sees it.
 
     Attributes:

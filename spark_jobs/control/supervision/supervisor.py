@@ -47,7 +47,7 @@ _LOG_BYTES = 50 * 2**20
 
 
 @dataclass
-class _Watched:
+class _WatchedJob:
     """What the supervisor remembers of one job between two looks."""
 
     launched: StartedTask | None = None
@@ -88,7 +88,7 @@ class Supervisor:
     active: bool = False
     restarts: dict[str, int] = field(default_factory=dict)
     alive: dict[str, bool] = field(default_factory=dict)
-    _watched: dict[str, _Watched] = field(default_factory=dict)
+    _watched: dict[str, _WatchedJob] = field(default_factory=dict)
     _troubles: dict[str, str] = field(default_factory=dict)
     _held: bool = False
     _stands_by: bool = False
@@ -156,7 +156,7 @@ class Supervisor:
         order, desired = orders.records(self.lake, job).newest()
         if desired is None:
             return
-        watched = self._watched.setdefault(job, _Watched())
+        watched = self._watched.setdefault(job, _WatchedJob())
         term = terms.records(self.lake, job).newest_number()
         beat = pulse.pulse_of(self.lake, job, term) if term else None
         seen = self._seen(job, watched, term, beat, order=order, wanted=bool(desired.running))
@@ -165,8 +165,8 @@ class Supervisor:
         else:
             self.alive.pop(job, None)
         statuses = status.records(self.lake, job)
-        number, found = statuses.newest()
-        before = found or Status(job=job, state="stopped", since=seen.now)
+        number, newest = statuses.newest()
+        before = newest or Status(job=job, state="stopped", since=seen.now)
         action, after = decide(seen, before)
         if len(after.ends) > len(before.ends):
             self.restarts[job] = self.restarts.get(job, 0) + 1
@@ -183,7 +183,7 @@ class Supervisor:
         self._rotate(job, term)
 
     def _seen(
-        self, job: str, watched: _Watched, term: int, beat: Pulse | None, *, order: int, wanted: bool
+        self, job: str, watched: _WatchedJob, term: int, beat: Pulse | None, *, order: int, wanted: bool
     ) -> JobState:
         now = self.clock()
         sequence = beat.sequence if beat else -1
@@ -230,7 +230,7 @@ class Supervisor:
             return self._is_driver(beat)
         return beat.ending is None and silent_s < _REMOTE_S
 
-    def _start(self, job: str, term: int, watched: _Watched) -> None:
+    def _start(self, job: str, term: int, watched: _WatchedJob) -> None:
         # The term first: whoever drove the job until now stops, before or after the new driver is there.
         self._take_term(job, term)
         path = self._log_file(job, term)
@@ -247,7 +247,7 @@ class Supervisor:
         for old in sorted(path.parent.glob("*.log*"))[: -2 * _LOGS_KEPT]:
             old.unlink(missing_ok=True)
 
-    def _kill(self, job: str, watched: _Watched, beat: Pulse | None, silent_s: float) -> None:
+    def _kill(self, job: str, watched: _WatchedJob, beat: Pulse | None, silent_s: float) -> None:
         why = f"no sign of life for {silent_s:.0f} s, or it took too long to end"
         if beat is not None and beat.spark_silent_s > HUNG_S:
             why = f"Spark has not answered in it for {beat.spark_silent_s:.0f} s"

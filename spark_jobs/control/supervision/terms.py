@@ -11,7 +11,7 @@ from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.settings import Settings
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records
 
 
@@ -21,7 +21,7 @@ class FencedError(TidemarkError):
     exit_code = 3
 
 
-class Term(Persisted):
+class Term(PersistedValue):
     """The right to drive a job.
 
     Attributes:

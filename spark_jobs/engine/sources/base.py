@@ -20,7 +20,7 @@ from spark_jobs.transforms.shape import Shape, shape_of
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedBatch:
     """One batch as Spark has planned it.
 
     Attributes:
@@ -55,7 +55,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Read:
+class BatchRows:
     """What has been read of one batch.
 
     Attributes:
@@ -82,7 +82,7 @@ class Batch:
         read: what has been read.
     """
 
-    def __init__(self, definition: Ingest, read: Read) -> None:
+    def __init__(self, definition: Ingest, read: BatchRows) -> None:
         self.definition = definition
         self.rows = read.rows
         self.unreadable = read.unreadable
@@ -91,7 +91,7 @@ class Batch:
 
     @cached_property
     def census(self) -> Census:
-        """What was counted."""
+        """What the one pass that counted the batch has found: rows for bronze, rows set aside, and why."""
         return Census(self._counted, None)
 
     @property
@@ -165,7 +165,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def read(self, planned: Planned) -> Batch:
+    def read(self, planned: PlannedBatch) -> Batch:
         """Reads, judges and counts one batch.
 
         Args:

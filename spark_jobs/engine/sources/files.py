@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.engine.sources.base import Batch, Planned, Read, Source, Verdict
+from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch, Source, Verdict
 from spark_jobs.engine.sources.census import BLOCK, Census
 from spark_jobs.engine.sources.csv_files import by_own_headers, without_parts_of_values
 from spark_jobs.engine.sources.file_paths import is_folder, link_that_comes_back, links_to_others, local, plain
@@ -74,7 +74,7 @@ class FilesSource(Source):
             )
         return file_names(self.spark, self._files, path)
 
-    def read(self, planned: Planned) -> Batch:
+    def read(self, planned: PlannedBatch) -> Batch:
         """The files, in one pass; those of CSV in another one where the first has shown that they need it.
 
         Args:
@@ -89,7 +89,7 @@ class FilesSource(Source):
         if self._files.is_csv:
             judge, rows, counted = by_own_headers(judge, rows, counted)
             rows, counted = without_parts_of_values(judge, rows, counted)
-        read = Read(rows, counted, unreadable, {LINKED: len(linked)} if linked else {})
+        read = BatchRows(rows, counted, unreadable, {LINKED: len(linked)} if linked else {})
         return FilesBatch(self, read, judge.headers, paths)
 
     def _figures(self) -> list[Column]:
@@ -117,7 +117,7 @@ class FilesBatch(Batch):
         paths: of them, those that cannot be read included.
     """
 
-    def __init__(self, source: Source, read: Read, headers: Headers | None, paths: Sequence[str]) -> None:
+    def __init__(self, source: Source, read: BatchRows, headers: Headers | None, paths: Sequence[str]) -> None:
         super().__init__(source.definition, read)
         self._source = source
         self._headers = headers
@@ -125,7 +125,7 @@ class FilesBatch(Batch):
 
     @cached_property
     def census(self) -> Census:
-        """What was counted."""
+        """What the one pass that counted the batch has found, by the header that its files should have."""
         return Census(self._counted, self._headers.expected if self._headers is not None else None)
 
     @property

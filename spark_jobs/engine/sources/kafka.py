@@ -5,7 +5,7 @@ from typing import cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.engine.sources.base import Batch, Planned, Read, Source
+from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch, Source
 from spark_jobs.engine.sources.judging import Judge
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch, Starts, fix_starts, starts_of
@@ -65,19 +65,19 @@ class KafkaSource(Source):
             TopicReplacedError: if it was deleted and made again under its name.
         """
         name, topic = self.definition.name, self._kafka.topic
-        found = self._topics.id_of(topic)
-        if found is not None and self._topic_id is None:
-            noted = fix_starts(self.lake, epoch, Starts(topics={topic: found}))
+        topic_id = self._topics.id_of(topic)
+        if topic_id is not None and self._topic_id is None:
+            noted = fix_starts(self.lake, epoch, Starts(topics={topic: topic_id}))
             self._topic_id = noted.topics.get(topic)
-        if found is not None and found != self._topic_id:
+        if topic_id is not None and topic_id != self._topic_id:
             raise TopicReplacedError(
-                f"pipeline `{name}`: topic {topic} was deleted and made again (id {found} instead of "
+                f"pipeline `{name}`: topic {topic} was deleted and made again (id {topic_id} instead of "
                 f"{self._topic_id}): the checkpoint's offsets mean messages of the old one, and what the new one has "
                 "before them would be passed over. Nothing of this batch was written. Read the new one from its start, "
                 f"beside the events of the old one: tidemark reset {name} --keep-tables"
             )
 
-    def read(self, planned: Planned) -> Batch:
+    def read(self, planned: PlannedBatch) -> Batch:
         """The messages: each brings its place with it.
 
         Args:
@@ -85,7 +85,7 @@ class KafkaSource(Source):
         """
         judge = Judge(self.definition, planned.decision)
         rows = judge.judged(planned.frame).persist()
-        return Batch(self.definition, Read(rows, judge.counted(rows)))
+        return Batch(self.definition, BatchRows(rows, judge.counted(rows)))
 
 
 def messages(spark: SparkSession, source: Kafka) -> DataFrame:

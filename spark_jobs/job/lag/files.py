@@ -13,7 +13,14 @@ class FilesLag(SourceLag[Ingest]):
     """Counts the files that are newer than the newest one that has been planned."""
 
     def behind(self, sources: Mapping[str, str]) -> Lag | None:
-        """As `SourceLag.behind`."""
+        """The lag in files that Spark has not planned yet; `oldest` is when the oldest of them was modified.
+
+        Args:
+            sources: as `SourceLag.behind`; before the first batch every file is behind.
+
+        Returns:
+            None where the folder is a pattern, is not there, or is on another file system.
+        """
         newest_ms = self._newest_file_ms(sources)
         store = source_store(self._lake, cast(Files, self._definition.source))
         if store is None:

@@ -47,12 +47,22 @@ class KafkaLag(SourceLag[Ingest]):
         self._refused = False
 
     def close(self) -> None:
-        """Leaves Kafka."""
+        """Closes the consumer's connections to Kafka, if there are any."""
         if self._consumer is not None:
             self._consumer.close()
 
     def behind(self, sources: Mapping[str, str]) -> Lag | None:
-        """As `SourceLag.behind`; and tells Kafka."""
+        """The lag in messages, and Kafka's own tools are told of the offsets that were read.
+
+        Args:
+            sources: as `SourceLag.behind`.
+
+        Returns:
+            None where no offset has been read yet.
+
+        Raises:
+            confluent_kafka.KafkaException: if no broker answers in time.
+        """
         places = [TopicPartition(*position) for position in kafka_positions(sources)]
         if not places:
             return None

@@ -18,7 +18,14 @@ class TablesLag(SourceLag[Pipeline]):
     """Counts the rows of the commits that have not been read."""
 
     def behind(self, sources: Mapping[str, str]) -> Lag | None:
-        """As `SourceLag.behind`."""
+        """The lag in rows of bronze tables; `oldest` is when the first commit that was not read was made.
+
+        Args:
+            sources: as `SourceLag.behind`.
+
+        Returns:
+            None where no table has been read yet.
+        """
         if not sources:
             return None
         rows, oldest = 0, []

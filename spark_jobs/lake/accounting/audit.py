@@ -103,12 +103,12 @@ def _revised(lake: Lake, planned: plan.LogicalPlan, epoch: int, revised: list[Re
         _counted(count, f"commit of a {kind}", f"commits of {kind}s") for kind, count in kinds.items()
     )
     changes = ", ".join(f"{named(term)} {count:+,}" for term, count in sorted(grown.items()))
-    settled = _settled(lake, planned.table("late"), "late events", epoch)
-    replayed = _settled(lake, planned.table("quarantine"), "replayed events", epoch, "replayed_batch IS NOT NULL")
-    return f"revised: {commits}: {changes}{settled}{replayed}"
+    repaired = _repaired(lake, planned.table("late"), "late events", epoch)
+    replayed = _repaired(lake, planned.table("quarantine"), "replayed events", epoch, "replayed_batch IS NOT NULL")
+    return f"revised: {commits}: {changes}{repaired}{replayed}"
 
 
-def _settled(lake: Lake, table: TableRef | None, events: str, epoch: int, which: str = "true") -> str:
+def _repaired(lake: Lake, table: TableRef | None, events: str, epoch: int, which: str = "true") -> str:
     """How many events of a table beside the result it counts by now."""
     if table is None:
         return ""

@@ -3,7 +3,7 @@
 A commit that nobody of Tidemark has signed is counted from the data files that its log entry names: which rows it took
 away or added. Until a backfill with `--force` has computed the range of all of them, nothing in the table is sure, and
 repairs are refused. Such a backfill books in its own commit by how much the table had changed, beside what it has
-changed itself: the ledger balances, and the commit is settled (`Revision.replaced`).
+changed itself: the ledger balances, and the commit is put right (`Revision.replaced`).
 """
 
 from collections import Counter
@@ -83,7 +83,7 @@ class ForeignChange:
         return self._of(pc.invert(self._inside(begin_us, end_us)))
 
     @property
-    def is_settled(self) -> bool:
+    def is_put_right(self) -> bool:
         """Whether nothing of it is left."""
         return self.rows is not None and not self.rows.num_rows
 
@@ -134,13 +134,13 @@ def book(changes: Iterable[ForeignChange], begin_us: int, end_us: int) -> tuple[
     left = []
     for each in changes:
         inside, rest = each.within(begin_us, end_us), each.without(begin_us, end_us)
-        if each.doubled or each.rows is None or inside.is_settled:
+        if each.doubled or each.rows is None or inside.is_put_right:
             left.append(each)
             continue
-        versions[each.version] = rest.is_settled
+        versions[each.version] = rest.is_put_right
         for term, count in inside.terms.items():
             terms[term] += count
-        left += [] if rest.is_settled else [rest]
+        left += [] if rest.is_put_right else [rest]
     return Correction(versions, dict(terms)), left
 
 
@@ -164,7 +164,7 @@ def foreign_changes(lake: Lake, table: str, operator: Operator, pipeline: str, e
         left = _change(lake, table, version, actions, operator)
         for each in told:
             left = left.without(each.begin_us or 0, each.end_us or 0)
-        if not left.is_settled:
+        if not left.is_put_right:
             yield left
 
 
@@ -207,12 +207,12 @@ def _change(lake: Lake, table: str, version: int, actions: Actions, operator: Op
         why = f"that takes {size / 2**30:,.1f} GiB of data files, and no more than {_MOST_BYTES / 2**30:,.1f} are read"
         return replace(unknown, uncounted=why)
     schema = pa.schema(opened.schema().to_arrow())
-    taken, added = ([unquote(str(each["path"])) for each in files[kind]] for kind in ("remove", "add"))
+    removed, added = ([unquote(str(each["path"])) for each in files[kind]] for kind in ("remove", "add"))
     try:
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             counting = _Counting(connection, schema, operator)
-            counting.fill("of_taken", _batches_of(lake, table, schema, taken))
+            counting.fill("of_taken", _batches_of(lake, table, schema, removed))
             counting.fill("of_added", _batches_of(lake, table, schema, added))
             counting.subtract()
             if counting.needed:

@@ -10,14 +10,14 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.plan.equations import FATES, Equation
 
 WARNING = "warn: "
 """Before the name of a rule in `reasons`: its rows were not set aside."""
 
 
-class LedgerEntry(Persisted):
+class LedgerEntry(PersistedValue):
     """What one commit of a result table accounts for.
 
     Attributes:
@@ -145,7 +145,7 @@ _SHOWN = 100
 """So many things that do not agree are kept in words; more are counted."""
 
 
-class LedgerSums(Persisted):
+class LedgerSums(PersistedValue):
     """The ledger of one epoch up to a batch: its sums, and what does not agree.
 
     It is kept from one look to the next, so that a look costs what is new.

@@ -37,7 +37,7 @@ from spark_jobs.lake.checkpoints.epochs import epoch_at
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.commit_records.conflicts import is_of_others
 from spark_jobs.lake.commit_records.history import commits_between, info_of, latest_version, ledger_rows
-from spark_jobs.lake.commit_records.replayed import decode_replay
+from spark_jobs.lake.commit_records.replay_commits import decode_replay
 from spark_jobs.lake.commit_records.revisions import decode_revision
 from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import TidemarkError, first_line

@@ -25,7 +25,7 @@ from spark_jobs.spec.names import first_of, in_delta, in_duckdb
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 
-Held = Callable[[DeltaTable], list[Transaction]]
+Precondition = Callable[[DeltaTable], list[Transaction]]
 """What a commit carries so that it is made only while something holds; of the table as it is found, or an error."""
 
 
@@ -38,7 +38,7 @@ class LateEvents:
         quarantine_version: likewise.
         events: one row for each: `IDENTITY`, `_ingest_time`, `first_us` and `last_us` (where the first and the last of
             the windows that it missed start; without windows the first and the last instant at which it can change
-            rows), `replayed_batch` (null: it is late) and `settled`.
+            rows), `replayed_batch` (null: it is late) and `repaired`.
     """
 
     version: int | None
@@ -51,9 +51,9 @@ class LateEvents:
         return self.events.filter(pa.compute.is_valid(self.events["replayed_batch"]))
 
     @property
-    def unsettled(self) -> pa.Table:
+    def unrepaired(self) -> pa.Table:
         """Those that nothing has counted yet."""
-        return self.events.filter(pa.compute.invert(self.events["settled"]))
+        return self.events.filter(pa.compute.invert(self.events["repaired"]))
 
     def within(self, begin_us: int, end_us: int) -> pa.Table:
         """Those that missed a window which starts in a range."""
@@ -105,7 +105,9 @@ def replayed_rows(lake: Lake, table: str, epoch: int, *, version: int | None = N
     """
     if "replayed_batch" not in {field.name for field in open_table(lake, table, version=version).schema().fields}:
         # It was made before there were replays, and its pipeline has not been started since.
-        version, found = _rows(lake, table, version, "0::BIGINT", "0::BIGINT", "NULL::BIGINT", "false", settled="false")
+        version, found = _rows(
+            lake, table, version, "0::BIGINT", "0::BIGINT", "NULL::BIGINT", "false", repaired="false"
+        )
         return version, found
     first, last = "epoch_us(changes_from)", "epoch_us(changes_upto)"
     where = f"_epoch = {epoch} AND replayed_batch IS NOT NULL"
@@ -121,7 +123,7 @@ def _rows(
     replayed_batch: str,
     where: str,
     *,
-    settled: str = "settled_version IS NOT NULL",
+    repaired: str = "settled_version IS NOT NULL",
 ) -> tuple[int, pa.Table]:
     opened = open_table(lake, table, version=version)
     event = as_in({field.name for field in opened.schema().fields}, (*IDENTITY, INGEST_TIME))
@@ -130,12 +132,14 @@ def _rows(
         connection.register("aside", opened.to_pyarrow_dataset())
         found = connection.sql(
             f"SELECT {', '.join(event)}, {first} AS first_us, {last} AS last_us, "
-            f"{replayed_batch} AS replayed_batch, {settled} AS settled FROM aside WHERE {where}"
+            f"{replayed_batch} AS replayed_batch, {repaired} AS repaired FROM aside WHERE {where}"
         ).to_arrow_table()
     return opened.version(), found
 
 
-def settle(lake: Lake, table: str, events: pa.Table, version: int | None, *, held: Held | None = None) -> None:
+def mark_repaired(
+    lake: Lake, table: str, events: pa.Table, version: int | None, *, held: Precondition | None = None
+) -> None:
     """Marks events as counted in a version of the result, or as not counted any more.
 
     Args:
@@ -162,19 +166,19 @@ def mark_replayed(lake: Lake, table: str, marks: pa.Table) -> int:
         lake: where.
         table: the quarantine.
         marks: `IDENTITY`, `replayed_batch`, `changes_from`, `changes_upto` and `settled_version` of each event; that
-            of one that changes nothing is settled.
+            of one that changes nothing is set.
 
     Raises:
         ConflictError: if another writer was faster each time.
     """
-    now, settled = pa.scalar(datetime.now(UTC), _INSTANT), pc.is_valid(marks["settled_version"])
+    now, repaired = pa.scalar(datetime.now(UTC), _INSTANT), pc.is_valid(marks["settled_version"])
     marks = marks.append_column("replayed_at", pa.repeat(now, marks.num_rows))
-    marks = marks.append_column("settled_at", pc.if_else(settled, now, pa.scalar(None, _INSTANT)))
+    marks = marks.append_column("settled_at", pc.if_else(repaired, now, pa.scalar(None, _INSTANT)))
     return _mark(lake, table, marks, where="t.replayed_batch IS NULL", undone="Nothing was replayed")
 
 
 def _mark(
-    lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, held: Held | None = None, undone: str
+    lake: Lake, table: str, marks: pa.Table, *, where: str | None = None, held: Precondition | None = None, undone: str
 ) -> int:
     """Sets all columns of `marks` in the events that it names; in how many.
 
@@ -183,7 +187,7 @@ def _mark(
         table: of late events, or a quarantine.
         marks: `IDENTITY` of each event, and what is to be set.
         where: of which events only.
-        held: as `settle`.
+        held: as `mark_repaired`.
         undone: what a conflict leaves undone.
     """
     if not marks.num_rows:
@@ -200,7 +204,7 @@ def _mark(
 
 
 @again_at_conflicts
-def _update(lake: Lake, table: str, marks: pa.Table, where: str | None, held: Held | None) -> int:
+def _update(lake: Lake, table: str, marks: pa.Table, where: str | None, held: Precondition | None) -> int:
     opened = open_table(lake, table, to_write=True)
     present = {field.name for field in opened.schema().fields}
     known, given = [name for name in IDENTITY if name in present], marks.column_names

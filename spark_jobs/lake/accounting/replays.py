@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Literal
 
 from spark_jobs.lake.commit_records.history import info_of, replay_commits
-from spark_jobs.lake.commit_records.replayed import Replayed, decode_replay
+from spark_jobs.lake.commit_records.replay_commits import ReplayCommit, decode_replay
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records
 from spark_jobs.lake.tables.quarantine import Selection
 
@@ -22,7 +22,7 @@ _ENDS_WITHIN_S = 900
 """So long after its commit to bronze a replay may take to remove the rows from the quarantine."""
 
 
-class Replay(Persisted):
+class Replay(PersistedValue):
     """A replay that somebody has asked for.
 
     Attributes:
@@ -65,7 +65,7 @@ def open_replay(lake: Lake, pipeline: str) -> Replay | None:
     return newest if newest is not None and newest.state == "open" else None
 
 
-def commits_of(lake: Lake, table: str, pipeline: str, *, upto: int | None = None) -> list[tuple[int, Replayed]]:
+def commits_of(lake: Lake, table: str, pipeline: str, *, upto: int | None = None) -> list[tuple[int, ReplayCommit]]:
     """When (milliseconds since 1970) and what replays of an ingest have committed to one of its tables, oldest first.
 
     Args:
@@ -74,7 +74,7 @@ def commits_of(lake: Lake, table: str, pipeline: str, *, upto: int | None = None
         pipeline: the ingest.
         upto: the newest version that counts; None: any.
     """
-    found: list[tuple[int, Replayed]] = []
+    found: list[tuple[int, ReplayCommit]] = []
     if not records(lake, pipeline).newest_number():
         return found  # none has ever begun
     for version, actions in replay_commits(lake, table):

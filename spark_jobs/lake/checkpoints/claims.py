@@ -142,17 +142,17 @@ def refuse_ended(lake: Lake, epoch: Epoch, table: str) -> None:
 
 
 def _take(lake: Lake, epoch: Epoch, table: str, query: str | None, basis: Basis | None) -> int:
-    name, taken = epoch.pipeline, 0
+    name, number = epoch.pipeline, 0
 
     def taking(opened: DeltaTable) -> list[Transaction]:
-        nonlocal taken
+        nonlocal number
         if basis is not None:
             basis.refuse_other(table, opened)
         known = opened.transaction_version(epochs_id(name, table))
-        taken = 0 if known is None else known + 1
+        number = 0 if known is None else known + 1
         over = [revisions_id(name, table, epoch.number), counted_id(name, table, epoch.number)]
         over += [f"{name}/{table}/{query}/{epoch.number}"] if query is not None else []
-        return [Transaction(epochs_id(name, table), taken), *(Transaction(each, LAST_TXN_VERSION) for each in over)]
+        return [Transaction(epochs_id(name, table), number), *(Transaction(each, LAST_TXN_VERSION) for each in over)]
 
     note(lake, table, taking, f"pipeline `{name}`")
-    return taken
+    return number

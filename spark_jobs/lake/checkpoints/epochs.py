@@ -18,12 +18,12 @@ from pydantic import ValidationError
 from spark_jobs.lake.errors import CheckpointError, TidemarkError, first_line
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.spec import Definition, definition_from_json
 
 
-class Epoch(Persisted):
+class Epoch(PersistedValue):
     """The life of a checkpoint.
 
     Attributes:
@@ -51,7 +51,7 @@ class Epoch(Persisted):
         return f"_checkpoints/{self.pipeline}/epoch-{self.number}"
 
 
-class Starts(Persisted):
+class Starts(PersistedValue):
     """Where the first batch of an epoch begins.
 
     Spark's log of offsets holds only ends: without this a first batch that was planned and not committed would begin
@@ -125,7 +125,7 @@ def _starts_path(epoch: Epoch) -> str:
     return f"_checkpoints/{epoch.pipeline}/starts/{epoch.number:06d}.json"
 
 
-class Bootstrapped(Persisted):
+class BootstrapOutcome(PersistedValue):
     """That the history of an epoch, up to its cut, has been computed in batch.
 
     Attributes:
@@ -138,19 +138,19 @@ class Bootstrapped(Persisted):
     at: datetime
 
 
-def bootstrapped(lake: Lake, epoch: Epoch) -> Bootstrapped | None:
+def bootstrapped(lake: Lake, epoch: Epoch) -> BootstrapOutcome | None:
     """The end of an epoch's bootstrap; None: it has not come, or the epoch has no cut."""
     if epoch.cut_us is None:
         return None
     try:
-        return Bootstrapped.model_validate_json(bytes(obstore.get(lake.store, _bootstrap_path(epoch)).bytes()))
+        return BootstrapOutcome.model_validate_json(bytes(obstore.get(lake.store, _bootstrap_path(epoch)).bytes()))
     except (NotFoundError, FileNotFoundError):
         return None
 
 
 def note_bootstrapped(lake: Lake, epoch: Epoch, last_batch: int) -> None:
     """Notes, once, that the history of an epoch has been computed."""
-    noted = Bootstrapped(last_batch=last_batch, at=datetime.now(UTC))
+    noted = BootstrapOutcome(last_batch=last_batch, at=datetime.now(UTC))
     with contextlib.suppress(AlreadyExistsError):
         create_object(lake, _bootstrap_path(epoch), noted.model_dump_json().encode())
 

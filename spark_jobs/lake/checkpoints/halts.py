@@ -12,7 +12,7 @@ from typing import Literal
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.errors import ConcurrentDriverError, TidemarkError
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.lake.tables import decisions
 from spark_jobs.spec import is_name
@@ -31,7 +31,7 @@ class NotHaltedError(TidemarkError):
     """There is no batch to decide about, or not this one any more."""
 
 
-class Halt(Persisted):
+class Halt(PersistedValue):
     """A batch that is not written until a person has decided.
 
     Attributes:

@@ -209,24 +209,24 @@ def _address(epoch: Epoch, folder: str, paths: list[str], before: str | None) ->
         if other := next((path for path in paths if not path.startswith(_within(old, folder))), None):
             raise _refused(epoch, f"it names {other}, which was not in {folder} of a lake at {old}")
         return old
-    found: set[str] | None = None
+    addresses: set[str] | None = None
     for path in paths:
         cuts = [at for at in range(len(path)) if path.startswith(f"/{folder}/", at)] if folder else []
         here = {path[:at] for at in cuts}
-        found = here if found is None else found & here
-    if not found:
+        addresses = here if addresses is None else addresses & here
+    if not addresses:
         raise _refused(
             epoch,
             f"it names {paths[0]}, and nothing tells where the lake was whose folder {folder or '/'} that is in",
             f" If you know it: tidemark adopt {epoch.pipeline} --from ADDRESS.",
         )
-    if len(found) > 1:
+    if len(addresses) > 1:
         raise _refused(
             epoch,
-            f"the lake may have been at {' or '.join(sorted(found))}",
+            f"the lake may have been at {' or '.join(sorted(addresses))}",
             f" Say which: tidemark adopt {epoch.pipeline} --from ADDRESS.",
         )
-    return found.pop()
+    return addresses.pop()
 
 
 def _refuse_half_written(lake: Lake, epoch: Epoch, definition: Definition) -> None:

@@ -28,7 +28,7 @@ class SourceEmptiedError(TidemarkError):
 
 
 @dataclass(frozen=True)
-class Read:
+class LogSpan:
     """What the log of a table holds between two offsets.
 
     Attributes:
@@ -48,7 +48,7 @@ def table_read(source: str, pipeline: Pipeline) -> str | None:
     return next((t.name for t in pipeline.tables if address.endswith("/" + t.name.replace(".", "/", 1))), None)
 
 
-def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> Read:
+def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> LogSpan:
     """What a table's log holds between two offsets of a stream.
 
     Args:
@@ -82,10 +82,10 @@ def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> 
         # Of the files that a version adds, those that lie between the two places.
         rows = [count for index, count in enumerate(rows_added(actions)) if first < (version, index) <= last]
         total = None if total is None or None in rows else total + sum(count or 0 for count in rows)
-    return Read(total, *emptied) if emptied else Read(total)
+    return LogSpan(total, *emptied) if emptied else LogSpan(total)
 
 
-def _read_of_snapshot(lake: Lake, table: str, start: int, before: str, upto: str) -> Read:
+def _read_of_snapshot(lake: Lake, table: str, start: int, before: str, upto: str) -> LogSpan:
     """The same for a stream that began with what the table held: what there is up to the one place, less the other."""
     newest_reset = next(
         (
@@ -98,7 +98,7 @@ def _read_of_snapshot(lake: Lake, table: str, start: int, before: str, upto: str
     emptied = (datetime.fromtimestamp(newest_reset[1] / 1000, UTC), newest_reset[0]) if newest_reset else None
     counts = _held_up_to(lake, table, upto), (_held_up_to(lake, table, before) if before else 0)
     total = None if None in counts else (counts[0] or 0) - (counts[1] or 0)
-    return Read(total, *emptied) if emptied else Read(total)
+    return LogSpan(total, *emptied) if emptied else LogSpan(total)
 
 
 def _held_up_to(lake: Lake, table: str, offset: str) -> int | None:
@@ -111,7 +111,7 @@ def _held_up_to(lake: Lake, table: str, offset: str) -> int | None:
         counts = files.column("num_records").to_pylist()[: index + 1]
         return None if None in counts else sum(counts)
     held = row_count(open_table(lake, table, version=version - 1))
-    partly = read_between(lake, table, version, "", offset) if index >= 0 else Read(0)
+    partly = read_between(lake, table, version, "", offset) if index >= 0 else LogSpan(0)
     return None if partly.rows is None else held + partly.rows
 
 
@@ -123,7 +123,7 @@ def read_by_batch(
     upto: Mapping[str, str],
     *,
     most: int | None = None,
-) -> Read:
+) -> LogSpan:
     """What the logs of a pipeline's source tables hold between the ends of two of its batches.
 
     Args:
@@ -144,21 +144,21 @@ def read_by_batch(
             continue
         start, begin = starts.versions.get(table, 0), before.get(source, "")
         if most is not None and place(offset)[0] - (place(begin)[0] if begin else start) > most:
-            return Read(None)
+            return LogSpan(None)
         if table in starts.snapshots and (not begin or in_snapshot(begin)):
-            found = _read_of_snapshot(lake, table, start, begin, offset)
+            span = _read_of_snapshot(lake, table, start, begin, offset)
         else:
-            found = read_between(lake, table, start, begin, offset)
-        if found.emptied_at is not None:
+            span = read_between(lake, table, start, begin, offset)
+        if span.emptied_at is not None:
             raise SourceEmptiedError(
                 f"pipeline `{pipeline.name}`: its source {table} was emptied by a reset at "
-                f"{found.emptied_at:%Y-%m-%d %H:%M:%S} UTC (version {found.emptied_in}). Events that it has counted "
+                f"{span.emptied_at:%Y-%m-%d %H:%M:%S} UTC (version {span.emptied_in}). Events that it has counted "
                 "are gone from there, and would be counted twice where they come again. Nothing of this batch was "
                 "written. "
                 f"Begin again with what is there now: tidemark reset {pipeline.name} --empty-tables"
             )
-        total = None if total is None or found.rows is None else total + found.rows
-    return Read(total)
+        total = None if total is None or span.rows is None else total + span.rows
+    return LogSpan(total)
 
 
 def versions_read(

@@ -12,7 +12,7 @@ from spark_jobs.lake.checkpoints.spark_log import query_id
 from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.lake.tables.opening import exists
 from spark_jobs.spec import Definition
@@ -21,7 +21,7 @@ _STARTING = timedelta(minutes=2)
 """So long after it took a table a pipeline may be about to begin its first epoch."""
 
 
-class Owner(Persisted):
+class Owner(PersistedValue):
     """Whose a table is.
 
     Attributes:

@@ -24,7 +24,7 @@ from spark_jobs.lake.accounting.ledger_table import (
     Actions,
     KeptCommits,
 )
-from spark_jobs.lake.commit_records.replayed import Replayed, decode_replay
+from spark_jobs.lake.commit_records.replay_commits import ReplayCommit, decode_replay
 from spark_jobs.lake.commit_records.stamps import Stamp, decode
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.opening import open_table
@@ -32,7 +32,7 @@ from spark_jobs.plan.equations import Equation
 
 T = TypeVar("T")
 
-Numbered = Stamp | Replayed
+Numbered = Stamp | ReplayCommit
 """What may say which `_ingest_seq` comes next."""
 
 _AT_ONCE = 16

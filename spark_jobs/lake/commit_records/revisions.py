@@ -10,13 +10,13 @@ from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.commit_records.history import commit_at, info_of, latest_version, revision_commits
 from spark_jobs.lake.commit_records.stamps import SIGN, decode
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.formats import FormatError, Persisted
+from spark_jobs.lake.store.formats import FormatError, PersistedValue
 from spark_jobs.plan.tables import Role
 
 Mode = Literal["corrected", "as-streamed"]
 
 
-class Revision(Persisted):
+class Revision(PersistedValue):
     """A commit that revised rows which a stream had written.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from spark_jobs.lake.accounting.ledger import LedgerEntry
-from spark_jobs.lake.store.formats import FormatError, Persisted
+from spark_jobs.lake.store.formats import FormatError, PersistedValue
 from spark_jobs.plan import tables
 
 Role = tables.Role | Literal["heartbeat"]
@@ -18,7 +18,7 @@ SIGN = "tidemark"
 """What tells a commit of Tidemark from those of others."""
 
 
-class Stamp(Persisted):
+class Stamp(PersistedValue):
     """Who wrote a commit, in which batch, and how many rows.
 
     Attributes:

@@ -11,7 +11,7 @@ class FormatError(TidemarkError):
     """Something in a lake was written in a form that this version of Tidemark does not know."""
 
 
-class Persisted(BaseModel):
+class PersistedValue(BaseModel):
     """A value that outlives the process which wrote it, and may be read by another version of Tidemark.
 
     Each class counts its own forms, in `FORMAT`, from 1. Whoever changes what a field means, or takes one away, raises

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.formats import Persisted
+from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.lake.tables.quality import Check
 from spark_jobs.spec import is_name
@@ -16,7 +16,7 @@ from spark_jobs.spec import is_name
 _FOLDER = "_control/_expectations"
 
 
-class Broken(Persisted):
+class BrokenExpectations(PersistedValue):
     """What is not as expected of a pipeline's table.
 
     Attributes:
@@ -44,12 +44,12 @@ def note(lake: Lake, check: Check) -> None:
         return
     since = before.since if before and known else check.checked_at
     try:
-        records.append(number + 1, Broken(table=check.table, expectations=now, since=since))
+        records.append(number + 1, BrokenExpectations(table=check.table, expectations=now, since=since))
     except RecordTakenError:
         return  # another check of the same table has just ended
 
 
-def all_broken(lake: Lake) -> dict[str, Broken]:
+def all_broken(lake: Lake) -> dict[str, BrokenExpectations]:
     """Pipeline -> what is not as expected of its table, of all of which something is; by name."""
     prefixes = lake.store.list_with_delimiter(f"{_FOLDER}/")["common_prefixes"]
     names = sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in prefixes)
@@ -57,5 +57,5 @@ def all_broken(lake: Lake) -> dict[str, Broken]:
     return {name: broken for name, broken in found.items() if broken is not None and broken.expectations}
 
 
-def _records(lake: Lake, pipeline: str) -> Records[Broken]:
-    return Records(lake, f"{_FOLDER}/{pipeline}", Broken)
+def _records(lake: Lake, pipeline: str) -> Records[BrokenExpectations]:
+    return Records(lake, f"{_FOLDER}/{pipeline}", BrokenExpectations)

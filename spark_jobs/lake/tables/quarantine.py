@@ -169,7 +169,7 @@ def samples(
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingEvents:
     """Events of a pipeline's quarantine that a replay would look up again.
 
     Attributes:
@@ -185,7 +185,7 @@ class Waiting:
     unfinished: int
 
 
-def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, selection: Selection) -> Waiting:
+def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, selection: Selection) -> WaitingEvents:
     """What a replay of a pipeline's quarantine would read; nothing is written.
 
     Args:
@@ -218,7 +218,7 @@ def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, sel
         f"{_where(selection)}",
         selection,
     )
-    return Waiting(opened.version(), row["rows"], row["first_batch"], row["unfinished"])
+    return WaitingEvents(opened.version(), row["rows"], row["first_batch"], row["unfinished"])
 
 
 def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, may_be_gone: bool = False) -> ReplayScope:
@@ -236,7 +236,7 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, ma
     """
     version = open_table(lake, table_of(ingest)).version()
     why = why_not(ingest, None if selection.earlier_epochs else epoch)
-    found = _asked(
+    groups = _asked(
         lake,
         ingest,
         version,
@@ -244,9 +244,9 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, ma
         "ORDER BY reason, why",
         selection,
     )
-    reasons = {row["reason"]: row["rows"] for row in found if row["why"] is None}
-    left = {(row["reason"], row["why"]): row["rows"] for row in found if row["why"] is not None}
-    there = {row["reason"] for row in found}
+    reasons = {row["reason"]: row["rows"] for row in groups if row["why"] is None}
+    left = {(row["reason"], row["why"]): row["rows"] for row in groups if row["why"] is not None}
+    there = {row["reason"] for row in groups}
     for reason in () if may_be_gone else selection.reasons:
         if reason not in there:
             known = ", ".join(f"`{each.reason}`" for each in counted(lake, ingest, Selection())) or "nothing"

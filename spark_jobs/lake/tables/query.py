@@ -30,7 +30,7 @@ def connect(lake: Lake) -> Iterator[duckdb.DuckDBPyConnection]:
     Views of tables whose rows are revised have `is_final`: whether the row cannot change any more. The connection
     reaches nothing else.
     """
-    with _connected(_Opened(lake), confined=True) as connection:
+    with _connected(_OpenTables(lake), confined=True) as connection:
         yield connection
 
 
@@ -40,7 +40,7 @@ def view_of(table: str) -> str:
     return f"{in_duckdb(layer)}.{in_duckdb(short)}"
 
 
-class _Opened:
+class _OpenTables:
     """The tables of a lake; one that cannot be read is no trouble of a query that does not ask for it."""
 
     def __init__(self, lake: Lake) -> None:
@@ -61,7 +61,7 @@ class _Opened:
 
 
 @contextmanager
-def _connected(opened: _Opened, *, confined: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+def _connected(opened: _OpenTables, *, confined: bool) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection with the views of tables.
 
     Args:
@@ -94,7 +94,7 @@ def confine(connection: duckdb.DuckDBPyConnection, scratch: str) -> None:
     connection.execute("SET lock_configuration = true")
 
 
-def _make_views(connection: duckdb.DuckDBPyConnection, opened: _Opened) -> None:
+def _make_views(connection: duckdb.DuckDBPyConnection, opened: _OpenTables) -> None:
     for layer in LAYERS:
         connection.execute(f"CREATE SCHEMA {in_duckdb(layer)}")
     for name, (_, dataset) in opened.tables.items():
@@ -147,7 +147,7 @@ def run(lake: Lake, sql: str, *, allow_files: bool = False) -> tuple[list[str], 
         QueryError: if DuckDB refuses it.
         MissingFilesError: if a data file of a table that it reads is gone.
     """
-    opened = _Opened(lake)
+    opened = _OpenTables(lake)
     try:
         with (
             reading(lake, lambda said: [name for name in opened.tables if f"'{_registered(name)}'" in said]),

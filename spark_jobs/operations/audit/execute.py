@@ -34,7 +34,7 @@ _IS_TWICE = "^there [0-9]+ times$"
 def recount(spark: SparkSession, target: Target, plan: BackfillPlan, found: Audit) -> Audit:
     """Computes the rows again that a table should have now, and compares them.
 
-    A row is right if it counts all events but the late ones that nothing has settled. Where a backfill ended between
+    A row is right if it counts all events but the late ones that are not repaired. Where a backfill ended between
     the windows of a late event, it has counted it in some of them already: these rows count all events. So do sessions
     that a repair has drawn together; others are as the recorded batches have made them. A backfill or a repair counts
     events that the stream has not read yet: rows that count these are right, too.
@@ -92,7 +92,7 @@ def _remedy(target: Target, part: Range, *, only_twice: bool) -> str:
     every = [(part.begin_us, part.end_us), *(span for span in spans if span)]
     whole = Range(min(begin for begin, _ in every), max(end for _, end in every)).options
     if only_twice or None in spans or whole is None:
-        # A backfill takes no row away that has a right one beside it, and settles nothing that cannot be counted.
+        # A backfill takes no row away that has a right one beside it, and puts nothing right that cannot be counted.
         name = target.name
         return f"tidemark stop {name}; tidemark reset {name} --empty-tables; tidemark deploy {name}"
     return f"tidemark backfill {target.name} {whole} --force"
@@ -107,8 +107,8 @@ def _compared(
     known = target.late_of(plan)
     replayed = known.replayed if known is not None else None
     if replayed is not None and not all_events:
-        replayed = replayed.filter(replayed["settled"])
-    recompute = Recompute(spark, target, plan.reads, 0, late_version, settled_count=True, replayed=replayed)
+        replayed = replayed.filter(replayed["repaired"])
+    recompute = Recompute(spark, target, plan.reads, 0, late_version, counts_repaired=True, replayed=replayed)
     before, after = (duration_ms(each) * 1000 for each in operator.recomputation.reach)
     again = operator.recomputation
     where = f"{again.placed_in((part.begin_us, part.end_us))} AND {again.closed(plan.watermark_ms)}"
@@ -134,7 +134,7 @@ def _differing(
 
     `row` tells it from others; `shown` and `what` are for a person, with the values of personal columns masked.
     """
-    keys, seen = (
+    keys, in_words = (
         comparison.target.operator.output.row_keys,
         text_of(personal_with(comparison.target.pipeline).of(table)),
     )
@@ -144,11 +144,11 @@ def _differing(
     differing = [
         F.when(
             differs(both, name),
-            F.concat(F.lit(f"{name} is "), seen(f"__old_{name}"), F.lit(", should be "), seen(name)),
+            F.concat(F.lit(f"{name} is "), in_words(f"__old_{name}"), F.lit(", should be "), in_words(name)),
         )
         for name in values
     ]
-    should = named(values, seen)
+    should = named(values, in_words)
     what = (
         F.when(F.col("__kind") == "inserted", F.concat(F.lit("missing; it should have "), should))
         .when(F.col("__kind") == "deleted", F.lit("must not be there: no event gives it"))
@@ -161,7 +161,7 @@ def _differing(
         return F.concat(F.lit(f"{table}: "), key)
 
     wrong = both.where(F.col("__kind").isNotNull()).select(
-        row(text).alias("row"), row(seen).alias("shown"), what.alias("what")
+        row(text).alias("row"), row(in_words).alias("shown"), what.alias("what")
     )
     # A row may have a key that `only` does not name: those of clusters say where their sessions start.
     held = comparison.held(table, where, list(keys))
@@ -170,7 +170,7 @@ def _differing(
     return wrong.unionByName(
         twice.select(
             F.concat(F.lit(f"{table}: "), named(keys, text)).alias("row"),
-            F.concat(F.lit(f"{table}: "), named(keys, seen)).alias("shown"),
+            F.concat(F.lit(f"{table}: "), named(keys, in_words)).alias("shown"),
             F.concat(F.lit("there "), F.col("count").cast("string"), F.lit(" times")).alias("what"),
         )
     )

@@ -150,8 +150,8 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
         target.basis.refuse_outdated(target.lake)
         if marked is not None and not counts_late:
             # Before the result: what dies in between leaves events that are open and counted, which the next run of
-            # either kind puts right. Events that are settled and not counted would be lost to it.
-            target.settle(marked, None)
+            # either kind puts right. Events that are marked as repaired and not counted would be lost to it.
+            target.mark_repaired(marked, None)
         only, whole = clusters.rows if clusters else None, Range(part.begin_us, part.end_us)
         changed = revise_tables(recompute, groups, where, revision, entry, only=only, whole=whole)
     finally:
@@ -160,10 +160,10 @@ def _execute(spark: SparkSession, target: Target, plan: BackfillPlan, part: Slic
     if marked is None:
         return RevisionOutcome(changed, seconds=time.time() - began)
     if counts_late:
-        target.settle(marked, changed.version)
+        target.mark_repaired(marked, changed.version)
     count, replayed, seconds = marked.num_rows, replayed_of(marked), time.time() - began
-    settled, unsettled = (count, 0) if counts_late else (0, count)
-    return RevisionOutcome(changed, settled, unsettled, replayed, seconds)
+    repaired, taken_out = (count, 0) if counts_late else (0, count)
+    return RevisionOutcome(changed, repaired, taken_out, replayed, seconds)
 
 
 def replayed_of(events: pa.Table) -> int:
@@ -178,14 +178,14 @@ def _marked(
     if not late.events.num_rows:
         return late.events
     if clusters is not None:
-        rows = recompute.late(late, settled=plan.mode == "as-streamed")
+        rows = recompute.late(late, repaired=plan.mode == "as-streamed")
         return those_of(late.events, clusters.events(recompute.missed(rows)))
     within = late.within(part.begin_us, part.end_us)
     if plan.mode != "corrected":
-        return within.filter(within["settled"])
+        return within.filter(within["repaired"])
     # Only events all of whose windows are in the slice, and that were known when the sources were looked at.
     whole = pc.and_(pc.greater_equal(within["first_us"], part.begin_us), pc.less(within["last_us"], part.end_us))
-    return within.filter(pc.and_(whole, pc.invert(within["settled"])))
+    return within.filter(pc.and_(whole, pc.invert(within["repaired"])))
 
 
 def revise_tables(
@@ -255,6 +255,6 @@ def report_of(pipeline: str, table: str, watermark_ms: int, done: Sequence[Revis
         inserted=sum(each.changed.inserted for each in done),
         updated=sum(each.changed.updated for each in done),
         deleted=sum(each.changed.deleted for each in done),
-        settled=sum(each.settled for each in done),
-        unsettled=sum(each.unsettled for each in done),
+        repaired=sum(each.repaired for each in done),
+        taken_out=sum(each.taken_out for each in done),
     )

@@ -17,7 +17,7 @@ from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.plan.columns import WINDOW_END, WINDOW_START
 from spark_jobs.recompute.ranges import FIRST_US, Range, RangeError, shown, us
-from spark_jobs.recompute.target import Read, Target
+from spark_jobs.recompute.target import SourceVersion, Target
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import first_of, in_duckdb
@@ -59,7 +59,7 @@ class BackfillPlan(OperationPlan):
         late_version: of the table of late events; None: there is none.
         quarantine_version: of the events whose key a lookup did not have; None: they are not kept.
         late: late events in the range, and such as were replayed.
-        unsettled: of these, such as no result counts.
+        unrepaired: of these, such as no result counts.
         conflicts: changes of the result by other programs, which `force` replaces.
         kind: what its commits call themselves.
     """
@@ -72,11 +72,11 @@ class BackfillPlan(OperationPlan):
     slices: tuple[Slice, ...]
     epoch: int
     watermark_ms: int
-    reads: tuple[Read, ...]
+    reads: tuple[SourceVersion, ...]
     late_version: int | None
     quarantine_version: int | None = None
     late: int
-    unsettled: int
+    unrepaired: int
     conflicts: tuple[str, ...] = ()
     kind: Literal["backfill", "bootstrap"] = "backfill"
 
@@ -145,7 +145,7 @@ def plan_backfill(
     if not allow_empty:
         _refuse_before_first_event(target, mode, reads, times)
     parts = in_slices(closed, sum(read.bytes for read in reads))
-    found = None if late is None else late.within(closed.begin_us, closed.end_us)
+    inside = None if late is None else late.within(closed.begin_us, closed.end_us)
     # One that died between the two tables has revised the groups alone.
     histories = [
         [each for _, each in revisions(lake, name, target.name, target.epoch.number)]
@@ -153,8 +153,8 @@ def plan_backfill(
     ]
 
     def nothing_to_do(part: Range) -> str | None:
-        found = [_nothing_to_do(target, mode, part, late, revised) for revised in histories]
-        return found[0] if not force and all(found) else None
+        reasons = [_nothing_to_do(target, mode, part, late, revised) for revised in histories]
+        return reasons[0] if not force and all(reasons) else None
 
     slices = [
         Slice(
@@ -174,13 +174,15 @@ def plan_backfill(
         reads=reads,
         late_version=late.version if late else None,
         quarantine_version=late.quarantine_version if late else None,
-        late=found.num_rows if found is not None else 0,
-        unsettled=found.num_rows - pc.sum(found["settled"]).as_py() if found is not None and found.num_rows else 0,
+        late=inside.num_rows if inside is not None else 0,
+        unrepaired=inside.num_rows - pc.sum(inside["repaired"]).as_py()
+        if inside is not None and inside.num_rows
+        else 0,
     )
 
 
 def _plan(target: Target, mode: Mode, asked: Range, **known: Any) -> BackfillPlan:
-    nothing = {"slices": (), "reads": (), "late_version": None, "late": 0, "unsettled": 0}
+    nothing = {"slices": (), "reads": (), "late_version": None, "late": 0, "unrepaired": 0}
     return BackfillPlan(
         pipeline=target.name,
         table=target.result,
@@ -221,7 +223,7 @@ def _refuse_mode(target: Target, mode: Mode) -> None:
         )
 
 
-def _refuse_before_first_event(target: Target, mode: Mode, reads: Sequence[Read], times: Range) -> None:
+def _refuse_before_first_event(target: Target, mode: Mode, reads: Sequence[SourceVersion], times: Range) -> None:
     """A range without events that has some before it is a quiet day, and no mistake."""
     if any(read.rows != 0 for read in reads):
         return
@@ -270,6 +272,6 @@ def _nothing_to_do(
     if late is None:
         return None
     # What lies beside the part may belong to a row that begins in it.
-    found = late.events if target.operator.recomputation.unit.merging else late.within(part.begin_us, part.end_us)
-    settled = pc.sum(found["settled"]).as_py() if found.num_rows else 0
-    return None if found.num_rows - (settled or 0) else "no late event of it is left to be counted"
+    inside = late.events if target.operator.recomputation.unit.merging else late.within(part.begin_us, part.end_us)
+    repaired = pc.sum(inside["repaired"]).as_py() if inside.num_rows else 0
+    return None if inside.num_rows - (repaired or 0) else "no late event of it is left to be counted"

@@ -23,7 +23,7 @@ def _backfill_lines(plan: BackfillPlan) -> Iterator[str]:
     for conflict in plan.conflicts:
         yield f"conflict {conflict}; another program did that: --force replaces its rows by what the events give"
     yield from reads_text(plan.reads)
-    yield f"late     {counted(plan.late, 'late event')} in the range, {plan.unsettled:,} not counted in a result yet"
+    yield f"late     {counted(plan.late, 'late event')} in the range, {plan.unrepaired:,} not counted in a result yet"
     for part in plan.slices:
         what = f"nothing to do: {part.nothing_to_do}" if part.nothing_to_do else f"computes and compares {plan.table}"
         yield f"slice {part.number:<3}{shown(part.begin_us)} to {shown(part.end_us)}: {what}"
@@ -45,7 +45,7 @@ def done_text(table: str, done: RevisionOutcome) -> str:
         )
     else:
         what = f"{table}: every row is as it should be, nothing was written"
-    for number, outcome in ((done.settled, "repaired"), (done.unsettled, "not counted any more")):
+    for number, outcome in ((done.repaired, "repaired"), (done.taken_out, "not counted any more")):
         if number > done.replayed:
             what += f"; {counted(number - done.replayed, 'late event')} {outcome}"
         if number and done.replayed:

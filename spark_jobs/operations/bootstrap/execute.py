@@ -118,7 +118,7 @@ def _history(target: Target, cut_us: int) -> BackfillPlan:
         # The stream's late events have missed only windows beyond the cut.
         late_version=None,
         late=0,
-        unsettled=0,
+        unrepaired=0,
         kind="bootstrap",
     )
 

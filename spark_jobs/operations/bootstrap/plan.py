@@ -15,7 +15,7 @@ from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.recompute.ranges import FIRST_US, Range, us
-from spark_jobs.recompute.target import BackfillRefusedError, Read, column_of, within
+from spark_jobs.recompute.target import BackfillRefusedError, SourceVersion, column_of, within
 from spark_jobs.spec import Definition, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 
@@ -43,8 +43,8 @@ class BootstrapPlan(OperationPlan):
     begun: bool
     cut_us: int
     newest_us: int
-    streams: tuple[Read, ...]
-    computes: tuple[Read, ...]
+    streams: tuple[SourceVersion, ...]
+    computes: tuple[SourceVersion, ...]
 
 
 def plan_bootstrap(lake: Lake, definition: Definition, *, begins: bool = False) -> BootstrapPlan:
@@ -158,13 +158,13 @@ def cut_of(lake: Lake, planned: LogicalPlan) -> tuple[int, int]:
                     "whose statistics do not tell how far it reaches. Nothing was read or written. Start it as a "
                     f"stream: tidemark run {name}"
                 )
-            found = newest(open_table(lake, source.name), column)
-            if not isinstance(found, datetime):
+            newest_time = newest(open_table(lake, source.name), column)
+            if not isinstance(newest_time, datetime):
                 raise BootstrapRefusedError(
                     f"pipeline `{name}`: {source.name} has no event with a `{column}`, or no statistics of it. Nothing "
                     f"was read or written. There is no history to compute: tidemark run {name}"
                 )
-            newest_us = us(found.replace(tzinfo=found.tzinfo or UTC))
+            newest_us = us(newest_time.replace(tzinfo=newest_time.tzinfo or UTC))
             reached.append(
                 (newest_us, newest_us // 1000 * 1000 - (duration_ms(side.delay) if side.delay else 0) * 1000)
             )
@@ -175,7 +175,7 @@ def cut_of(lake: Lake, planned: LogicalPlan) -> tuple[int, int]:
     return newest_us, planned.operator.recomputation.unit.last_cut_upto(max(watermark_us, 0))
 
 
-def reads_of(lake: Lake, planned: LogicalPlan, times: Range | None) -> tuple[Read, ...]:
+def reads_of(lake: Lake, planned: LogicalPlan, times: Range | None) -> tuple[SourceVersion, ...]:
     """The source tables as they are now, and how much of them may hold events of a range; None: all of them."""
     found = []
     for side in planned.sides:
@@ -183,5 +183,5 @@ def reads_of(lake: Lake, planned: LogicalPlan, times: Range | None) -> tuple[Rea
             opened = open_table(lake, source.name)
             refuse_missing(lake, source.name, opened)
             rows, size = within(opened, column_of(source, side.event_time), times)
-            found.append(Read(table=source.name, version=opened.version(), rows=rows, bytes=size))
+            found.append(SourceVersion(table=source.name, version=opened.version(), rows=rows, bytes=size))
     return tuple(found)

@@ -18,7 +18,7 @@ from spark_jobs.pipelines import registry
 from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.plan.tables import aside
 from spark_jobs.recompute.ranges import FIRST_US, Range
-from spark_jobs.recompute.target import Read, Target
+from spark_jobs.recompute.target import SourceVersion, Target
 from spark_jobs.spec import Definition, DefinitionError, Pipeline, Table, definition_from_json
 
 
@@ -46,7 +46,7 @@ class RebuildPlan(OperationPlan):
     epoch: int
     cut_us: int
     newest_us: int
-    reads: tuple[Read, ...]
+    reads: tuple[SourceVersion, ...]
     basis: Basis
 
 

@@ -49,13 +49,13 @@ def _execute(spark: SparkSession, target: Target, plan: RepairPlan) -> RevisionO
     if known is None:
         raise TypeError(f"{plan.run}: expected a plan with late events")
     recompute = Recompute(spark, target, plan.reads, clock_ms, replayed=known.replayed)
-    late = recompute.late(known, settled=False)
+    late = recompute.late(known, repaired=False)
     times = [Range(begin, end) for begin, end in plan.times]
     if operator.recomputation.unit.merging:
         missed = recompute.missed(late)
         clusters = holding(recompute, missed, times, plan.watermark_ms)
         near, groups, where = clusters.rows, clusters.groups, clusters.where
-        ready = those_of(known.unsettled, clusters.events(missed))
+        ready = those_of(known.unrepaired, clusters.events(missed))
     else:
         near = recompute.changed_by(late, keyed=operator.recomputation.by_key).persist()
         ready = ready_of(target, known)
@@ -81,8 +81,8 @@ def _execute(spark: SparkSession, target: Target, plan: RepairPlan) -> RevisionO
         changed = revise_tables(recompute, groups, where, revision, entry, only=near)
     finally:
         near.unpersist()
-    target.settle(ready, changed.version)
-    return RevisionOutcome(changed, settled=ready.num_rows, replayed=replayed_of(ready), seconds=time.time() - began)
+    target.mark_repaired(ready, changed.version)
+    return RevisionOutcome(changed, repaired=ready.num_rows, replayed=replayed_of(ready), seconds=time.time() - began)
 
 
 def _where(target: Target, near: DataFrame, ready: pa.Table) -> str:

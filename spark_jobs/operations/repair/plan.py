@@ -12,7 +12,7 @@ from spark_jobs.lake.accounting.repaired import LateEvents
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.recompute.ranges import Range
-from spark_jobs.recompute.target import Read, Target
+from spark_jobs.recompute.target import SourceVersion, Target
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
 
@@ -39,7 +39,7 @@ class RepairPlan(OperationPlan):
     run: str
     epoch: int
     watermark_ms: int
-    reads: tuple[Read, ...] = ()
+    reads: tuple[SourceVersion, ...] = ()
     late_version: int | None = None
     quarantine_version: int | None = None
     late: int = 0
@@ -91,11 +91,11 @@ def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> t
 
 def ready_of(target: Target, late: LateEvents) -> pa.Table:
     """The events that nothing counts yet, and of which every row that they can change is closed."""
-    unsettled = late.unsettled
+    unrepaired = late.unrepaired
     if target.operator.lateness.in_windows:
-        return unsettled
-    return unsettled.filter(
-        pc.less(unsettled["last_us"], target.operator.recomputation.first_open_us(target.newest.watermark_ms))
+        return unrepaired
+    return unrepaired.filter(
+        pc.less(unrepaired["last_us"], target.operator.recomputation.first_open_us(target.newest.watermark_ms))
     )
 
 

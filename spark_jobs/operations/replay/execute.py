@@ -30,7 +30,7 @@ from spark_jobs.lake.checkpoints.spark_log import query_id
 from spark_jobs.lake.commit_records.basis import LAST_TXN_VERSION
 from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.commit_records.history import actions_at, info_of, latest_version, newest_numbered
-from spark_jobs.lake.commit_records.replayed import Replayed, decode_replay
+from spark_jobs.lake.commit_records.replay_commits import ReplayCommit, decode_replay
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.store.records import RecordTakenError
@@ -254,7 +254,7 @@ class ReplayRun:
             newest = newest_numbered(lake, table)
             first = newest.next_seq or 0 if newest is not None else 0
             txn = 0 if last is None else last + 1
-            stamp = Replayed(
+            stamp = ReplayCommit(
                 pipeline=replay.pipeline,
                 epoch=replay.epoch,
                 run=replay.run,
@@ -306,8 +306,8 @@ class ReplayRun:
         """Looks for a commit in the table's own log, and forces it to the disk."""
         for version in range(before + 1, latest_version(self._lake, table) + 1):
             info = info_of(actions_at(self._lake, table, version) or [])
-            found = decode_replay(info)
-            if found is None or (found.run, found.role, found.number) != (self._replay.run, role, number):
+            stamp = decode_replay(info)
+            if stamp is None or (stamp.run, stamp.role, stamp.number) != (self._replay.run, role, number):
                 continue
             force_commit(self._lake, table, version)
             prune_log_checkpoints(self._lake, table, version)
@@ -321,7 +321,7 @@ class ReplayRun:
             return
         raise LedgerError(f"table {table}: {self._replay.run} was committed, but no version has it.")
 
-    def _committed(self) -> list[Replayed]:
+    def _committed(self) -> list[ReplayCommit]:
         """What bronze has of this replay."""
         return [
             each
@@ -366,7 +366,7 @@ class ReplayRun:
     def _remove(self, gone: DataFrame, rows: int, released: Mapping[int, int]) -> None:
         if open_table(self._lake, self._quarantine).transaction_version(self._replay.run) is not None:
             return
-        stamp = Replayed(
+        stamp = ReplayCommit(
             pipeline=self._replay.pipeline,
             epoch=self._replay.epoch,
             run=self._replay.run,

@@ -63,17 +63,17 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
         decision_id=run,
         comment=comment,
     )
-    found = _looked_up(spark, plan).toArrow()
-    is_closed = pc.fill_null(found[_CLOSED], False)
-    ready = found.filter(is_closed)
+    looked_up = _looked_up(spark, plan).toArrow()
+    is_closed = pc.fill_null(looked_up[_CLOSED], False)
+    ready = looked_up.filter(is_closed)
     # The results that they change are computed again, with events beside them that were looked up at the same time.
     beside = pc.unique(ready.filter(ready[_CHANGES])["_batch_id"]).to_pylist()
     older = (range_of_batch(plan.version_ranges, batch) for batch in beside)
     refuse_lost_versions(target, plan.version_ranges, older, "Nothing was replayed. Leave out what is older: --since.")
     target.basis.refuse_outdated(target.lake)  # each mark names its epoch, beyond which it says nothing
     replayed = mark_replayed(target.lake, quarantine, _marks(target, ready))
-    still_open = found.num_rows - (pc.sum(is_closed).as_py() or 0)
-    return LookupOutcome(run, replayed, plan.found.rows - found.num_rows, still_open)
+    still_open = looked_up.num_rows - (pc.sum(is_closed).as_py() or 0)
+    return LookupOutcome(run, replayed, plan.found.rows - looked_up.num_rows, still_open)
 
 
 def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
@@ -130,8 +130,8 @@ def _marks(target: Target, found: pa.Table) -> pa.Table:
     count, version = found.num_rows, latest_version(target.lake, target.result)
     marks = found.select(list(IDENTITY))
     marks = marks.append_column("replayed_batch", pa.array([target.newest_batch] * count, pa.int64()))
-    settled = pc.if_else(found[_CHANGES], pa.scalar(None, pa.int64()), pa.scalar(version, pa.int64()))
-    marks = marks.append_column("settled_version", settled)
+    repaired = pc.if_else(found[_CHANGES], pa.scalar(None, pa.int64()), pa.scalar(version, pa.int64()))
+    marks = marks.append_column("settled_version", repaired)
     for name, instant in (("changes_from", _FIRST), ("changes_upto", _LAST)):
         marks = marks.append_column(name, found[instant].cast(pa.timestamp("us", "UTC")))
     return marks

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from spark_jobs.lake import Lake
 from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, Waiting, table_of, waiting
+from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, WaitingEvents, table_of, waiting
 from spark_jobs.recompute.lookup_versions import VersionRange, range_of_batch, version_ranges
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec import Definition
@@ -30,7 +30,7 @@ class LookupPlan:
 
     target: Target
     selection: Selection
-    found: Waiting
+    found: WaitingEvents
     versions: Mapping[str, int]
     newer: Mapping[str, int]
     uncounted: int
@@ -102,7 +102,7 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
         found=waiting(lake, definition, target.epoch.number, target.newest_batch, selection),
         versions=versions,
         newer={table: version for table, version in newest.items() if version > versions[table]},
-        uncounted=0 if replayed is None else replayed.num_rows - (pc.sum(replayed["settled"]).as_py() or 0),
+        uncounted=0 if replayed is None else replayed.num_rows - (pc.sum(replayed["repaired"]).as_py() or 0),
     )
 
 

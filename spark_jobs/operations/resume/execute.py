@@ -76,9 +76,9 @@ def await_carried_out(
     while (entry := _entry(lake, decided, order)) is None:
         if (again := halts.standing(lake, name)) is not None:
             raise again.error()
-        seen = job_now(lake, job).pipeline(name)
-        if seen is not None and seen.state == "failed":
-            raise DeployError(f"{name}: failed: {seen.error}. The decision remains.")
+        pulse = job_now(lake, job).pipeline(name)
+        if pulse is not None and pulse.state == "failed":
+            raise DeployError(f"{name}: failed: {pulse.error}. The decision remains.")
         if datetime.now(UTC) > deadline:
             raise DeployError(
                 f"{name}: {decided.subject} is not committed {timeout.total_seconds():.0f} s after the decision, which "

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from spark_jobs.spec.base import FROZEN
 from spark_jobs.spec.expressions import AggregateExpression, PlainColumn, check_column_names, columns, ungrouped_columns
 from spark_jobs.spec.names import column_named
-from spark_jobs.spec.steps.base import Columns, Known, Origins, StepSpec, origins_of, refuse_result_columns
+from spark_jobs.spec.steps.base import Columns, KnownColumns, Origins, StepSpec, origins_of, refuse_result_columns
 from spark_jobs.spec.steps.rows import Select
 from spark_jobs.spec.watermark import Late
 from spark_jobs.spec.windows import Session, Window
@@ -73,7 +73,7 @@ class Aggregate(StepSpec):
         bounds = ("window_start", "window_end") if self.window is not None else ()
         return frozenset({*bounds, *self.by, *self.measures})
 
-    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+    def origins(self, given: Origins, event_time: str | None, known: KnownColumns) -> Origins:
         """Those of the window's bounds, the key and the measures."""
         bounds = ("window_start", "window_end") if self.window is not None else ()
         return {

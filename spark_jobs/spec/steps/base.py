@@ -19,11 +19,11 @@ Columns = frozenset[str] | None
 Origins = Mapping[str, frozenset[str]]
 """Column -> the columns of other tables that its value is computed from, such as `bronze.sales.quantity`."""
 
-Known = Mapping[str, Iterable[str]]
+KnownColumns = Mapping[str, Iterable[str]]
 """Table -> its columns."""
 
 
-def origins_of_table(table: Table, known: Known) -> Origins:
+def origins_of_table(table: Table, known: KnownColumns) -> Origins:
     """Of the columns that a source gives."""
     if table.select is None:
         return {name: frozenset({f"{table.name}.{name}"}) for name in known.get(table.name, ())}
@@ -75,7 +75,7 @@ class StepSpec(Spec):
         """
         return given and given | frozenset(self.adds())
 
-    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+    def origins(self, given: Origins, event_time: str | None, known: KnownColumns) -> Origins:
         """From which columns of the lake those after it are computed.
 
         Args:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from spark_jobs.spec.base import FROZEN
 from spark_jobs.spec.expressions import PlainColumn, check_column_names
 from spark_jobs.spec.sources import TableName
-from spark_jobs.spec.steps.base import Known, Origins, StepSpec, refuse_result_columns
+from spark_jobs.spec.steps.base import KnownColumns, Origins, StepSpec, refuse_result_columns
 
 
 class Enrich(StepSpec):
@@ -53,6 +53,6 @@ class Enrich(StepSpec):
         """The columns that it takes from the table."""
         return tuple(self.columns)
 
-    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+    def origins(self, given: Origins, event_time: str | None, known: KnownColumns) -> Origins:
         """The columns of the table."""
         return {**given, **{name: frozenset({f"{self.table}.{column}"}) for name, column in self.columns.items()}}

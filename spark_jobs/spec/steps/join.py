@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from spark_jobs.spec.durations import Duration, format_duration
 from spark_jobs.spec.expressions import PlainColumn
 from spark_jobs.spec.sources import Table
-from spark_jobs.spec.steps.base import Columns, Known, Origins, StepSpec, origins_of_table
+from spark_jobs.spec.steps.base import Columns, KnownColumns, Origins, StepSpec, origins_of_table
 from spark_jobs.spec.watermark import Late
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Join(StepSpec):
             return None
         return given | frozenset(self.other.select) | {"_side"}
 
-    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+    def origins(self, given: Origins, event_time: str | None, known: KnownColumns) -> Origins:
         """The columns of both sides."""
         return {**origins_of_table(self.other, known), **given}
 

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from spark_jobs.spec.base import FROZEN
 from spark_jobs.spec.expressions import Condition, Scalar, check_column_names, columns
-from spark_jobs.spec.steps.base import Known, Origins, StepSpec, origins_of, refuse_result_columns
+from spark_jobs.spec.steps.base import KnownColumns, Origins, StepSpec, origins_of, refuse_result_columns
 
 
 class Where(StepSpec):
@@ -56,6 +56,6 @@ class Select(StepSpec):
         """The columns that it computes."""
         return tuple(self.columns)
 
-    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+    def origins(self, given: Origins, event_time: str | None, known: KnownColumns) -> Origins:
         """Those of its expressions."""
         return {**given, **{name: origins_of(columns(sql), given) for name, sql in self.columns.items()}}

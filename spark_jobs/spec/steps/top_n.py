@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from spark_jobs.spec.expressions import OrderBy, order_by_columns
-from spark_jobs.spec.steps.base import Known, Origins, StepSpec, origins_of
+from spark_jobs.spec.steps.base import KnownColumns, Origins, StepSpec, origins_of
 
 if TYPE_CHECKING:
     from spark_jobs.spec.pipeline import Pipeline
@@ -29,7 +29,7 @@ class TopN(StepSpec):
         """The columns that it orders by."""
         yield "TopN order_by", order_by_columns(self.order_by)
 
-    def origins(self, given: Origins, event_time: str | None, known: Known) -> Origins:
+    def origins(self, given: Origins, event_time: str | None, known: KnownColumns) -> Origins:
         """The rank is that of what it orders by."""
         return {**given, "rank": origins_of(order_by_columns(self.order_by), given)}
 

@@ -9,7 +9,7 @@ _ORDER, _RUNS, _PARTITIONS = "__order", "__runs", "__partitions"
 _IN_PARTITION = (1 << 33) - 1
 
 
-class Observed:
+class ObservedRows:
     """Rows whose figures are taken while something else computes them.
 
     Spark adds such figures up over the tasks that have run. On a cluster a task whose output was lost with its worker

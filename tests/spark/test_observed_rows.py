@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from spark_jobs.spark.observed import Observed
+from spark_jobs.spark.observed_rows import ObservedRows
 from spark_jobs.spark.progress import StateFigures, state_figures
 
 pytestmark = pytest.mark.usefixtures("divided")
@@ -63,10 +63,10 @@ def next_shuffle(spark: SparkSession) -> int:
     return int(spark.sparkContext._jsc.sc().newShuffleId()) + 1
 
 
-def observed(spark: SparkSession, gate: Path) -> tuple[Observed, DataFrame]:
+def observed(spark: SparkSession, gate: Path) -> tuple[ObservedRows, DataFrame]:
     """Figures over the numbers below forty, of which the even ones are kept; a partition is empty."""
     numbers = spark.range(0, ROWS, 1, 4).where(f"id >= {ROWS // 4}").where(passes(gate, 4))
-    found = Observed(numbers, [F.count(F.lit(1)).alias("rows"), F.sum("id").alias("total")])
+    found = ObservedRows(numbers, [F.count(F.lit(1)).alias("rows"), F.sum("id").alias("total")])
     return found, found.rows.where("id % 2 = 0").agg(F.count(F.lit(1)))
 
 
@@ -79,7 +79,7 @@ def test_each_row_is_counted_once(spark: SparkSession, gate: Path) -> None:
 
 
 def test_nothing_is_counted_where_there_are_no_rows(spark: SparkSession, gate: Path) -> None:
-    found = Observed(spark.range(0), [F.count(F.lit(1)).alias("rows"), F.sum("id").alias("total")])
+    found = ObservedRows(spark.range(0), [F.count(F.lit(1)).alias("rows"), F.sum("id").alias("total")])
     assert found.rows.collect() == []
     assert (found.figures, found.repeated_tasks) == ({"rows": 0, "total": None}, 0)
 

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.commit_records.stamps import SIGN
-from spark_jobs.lake.store.formats import FormatError, Persisted
+from spark_jobs.lake.store.formats import FormatError, PersistedValue
 
 
-class Replayed(Persisted):
+class ReplayCommit(PersistedValue):
     """A commit of a replay: to bronze it appends rows of the quarantine, from the quarantine it takes them away.
 
     Attributes:
@@ -52,7 +52,7 @@ class Replayed(Persisted):
         return self.model_dump_json(exclude_none=True)
 
 
-def decode_replay(commit: Mapping[str, Any]) -> Replayed | None:
+def decode_replay(commit: Mapping[str, Any]) -> ReplayCommit | None:
     """The commit of a replay; None where it is another's.
 
     Raises:
@@ -68,6 +68,6 @@ def decode_replay(commit: Mapping[str, Any]) -> Replayed | None:
     if not isinstance(value, dict) or value.get(SIGN) != "replay":
         return None
     try:
-        return Replayed.model_validate(value)
+        return ReplayCommit.model_validate(value)
     except ValidationError as error:
         raise FormatError(f"a commit of a replay cannot be read: {error}. Nothing was changed now.") from error

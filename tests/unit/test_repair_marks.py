@@ -73,13 +73,13 @@ def take_out(lake):
     run = Run(lake)
     for table in (LATE, QUARANTINE):
         run.basis.take_out(lake, table, TABLE)
-    marked = run.late().filter(run.late()["settled"])
-    run.settle(marked, None)
+    marked = run.late().filter(run.late()["repaired"])
+    run.mark_repaired(marked, None)
     run.revise()
     return marked.num_rows
 
 
-def settled(lake):
+def repaired(lake):
     found = (row["settled_version"] for table in (LATE, QUARANTINE) for row in lakes.rows(lake, table))
     return [version for version in found if version is not None]
 
@@ -89,11 +89,11 @@ def test_a_slow_run_marks_nothing_that_was_taken_out_since(lake):
     version = slow.revise()
     assert take_out(lake) == 0
     with pytest.raises(OutdatedPlanError, match=r"--as-streamed has taken.*out of gold\.hourly_sales.*run the same"):
-        slow.settle(slow.late(), version)
-    assert settled(lake) == []
+        slow.mark_repaired(slow.late(), version)
+    assert repaired(lake) == []
     again = Run(lake)
-    again.settle(again.late(), again.revise())
-    assert len(settled(lake)) == 2
+    again.mark_repaired(again.late(), again.revise())
+    assert len(repaired(lake)) == 2
 
 
 def test_a_mark_loses_against_a_take_out_in_the_middle_of_its_commit(lake, monkeypatch):
@@ -108,24 +108,24 @@ def test_a_mark_loses_against_a_take_out_in_the_middle_of_its_commit(lake, monke
 
     monkeypatch.setattr(Basis, "marking", taken_out_once_all_is_checked)
     with pytest.raises(OutdatedPlanError, match="has taken late or replayed events out"):
-        slow.settle(slow.late(), version)
-    assert (taken, settled(lake)) == ([0], [])
+        slow.mark_repaired(slow.late(), version)
+    assert (taken, repaired(lake)) == ([0], [])
 
 
 def test_what_was_marked_before_it_was_taken_out_is_found_and_unmarked(lake):
     first = Run(lake)
-    first.settle(first.late(), first.revise())
+    first.mark_repaired(first.late(), first.revise())
     assert take_out(lake) == 2
-    assert settled(lake) == []
+    assert repaired(lake) == []
 
 
 def test_another_run_that_counts_does_not_disturb_a_mark(lake):
     first = Run(lake)
     version = first.revise()
     second = Run(lake)
-    second.settle(second.late().slice(1), second.revise())
-    first.settle(first.late().slice(0, 1), version)
-    assert len(settled(lake)) == 2
+    second.mark_repaired(second.late().slice(1), second.revise())
+    first.mark_repaired(first.late().slice(0, 1), version)
+    assert len(repaired(lake)) == 2
 
 
 def test_after_an_interrupted_take_out_marks_wait_for_a_revision(lake):
@@ -133,11 +133,11 @@ def test_after_an_interrupted_take_out_marks_wait_for_a_revision(lake):
     run = Run(lake)
     assert run.basis.is_behind(TABLE)
     with pytest.raises(OutdatedPlanError, match="has taken"):
-        run.settle(run.late(), 0)
+        run.mark_repaired(run.late(), 0)
     version = run.revise()
     assert not run.basis.is_behind(TABLE)
-    run.settle(run.late(), version)
-    assert len(settled(lake)) == 2
+    run.mark_repaired(run.late(), version)
+    assert len(repaired(lake)) == 2
 
 
 def test_a_slow_run_marks_nothing_in_the_next_epoch(lake):
@@ -146,5 +146,5 @@ def test_a_slow_run_marks_nothing_in_the_next_epoch(lake):
     reset(lake, a_pipeline(), empty_tables=True)
     write(lake, LATE, events_of({"missed_windows": MISSED}, an_event(1)))
     with pytest.raises(OutdatedPlanError, match=r"a reset or a rebuild has taken gold\.hourly_sales__late since"):
-        slow.settle(late, version)
-    assert settled(lake) == []
+        slow.mark_repaired(late, version)
+    assert repaired(lake) == []
