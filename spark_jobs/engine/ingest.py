@@ -33,7 +33,8 @@ from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Ingest, Pipeline
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.names import in_spark
-from spark_jobs.transforms.rows import broken, rules_with
+from spark_jobs.transforms.csv_columns import NAME
+from spark_jobs.transforms.rows import RAW, broken, parse, rules_with
 
 _TRIES = 20
 """So often a batch is given other numbers, while replays take them."""
@@ -71,6 +72,9 @@ class IngestQuery(Query[Ingest]):
         # Else Spark would refuse them in the first batch, when the fixed rules are a changed definition.
         rules = (broken(rule) for rule in self.definition.all_rules)
         self.spark.createDataFrame([], schemas["result"]).select(*rules).schema  # noqa: B018
+        if not self.definition.source.is_parquet:
+            # So does Java a pattern of times that is none.
+            parse(self.spark.createDataFrame([], f"{RAW} STRING, {NAME} STRING"), self.definition)
         for ref in reversed(plan.build(self.definition).tables):
             comments = column_comments(self.definition, ref.role)
             present = create_table(

@@ -32,6 +32,7 @@ from spark_jobs.spark.settings import spark_settings
 from spark_jobs.spec import (
     Aggregate,
     Between,
+    DefinitionError,
     Files,
     Ingest,
     NotNull,
@@ -75,6 +76,17 @@ def test_a_rule_that_spark_refuses_can_be_fixed_without_a_reset(
             run(spark, lake, typo)
     run(spark, lake, right)
     assert len(bronze(lake)) == 1
+
+
+def test_a_pattern_of_times_that_is_none_is_refused_at_the_start(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    write(tmp_path / "in/1.json", '{"k": "a", "t": "31/01/2026"}\n')
+    wrong = an_ingest(tmp_path / "in", parsing={"t": Parsing(pattern="dd/bb/uuuu")})
+    with pytest.raises(DefinitionError, match=r"pattern.*b.*Nothing was read or written"):
+        run(spark, lake, wrong)
+    run(spark, lake, an_ingest(tmp_path / "in", parsing={"t": Parsing(pattern="dd/MM/uuuu")}))
+    assert [row["t"] for row in bronze(lake)] == [datetime(2026, 1, 31, tzinfo=UTC)]
 
 
 def run(spark: SparkSession, lake: Lake, definition: Ingest) -> None:

@@ -249,7 +249,7 @@ class TestChanges:
 
     def test_every_field_is_tried(self):
         tried = {name for change in self.INGEST_CHANGES for name in change}
-        assert tried | {"kind", "rules", "contract", "idle_after", *self.SAFE} == set(Ingest.model_fields)
+        assert tried | {"kind", "rules", "contract", "parsing", "idle_after", *self.SAFE} == set(Ingest.model_fields)
         tried = {name for change in self.PIPELINE_CHANGES for name in change}
         assert tried | {"kind", *self.SAFE} == set(Pipeline.model_fields)
 
