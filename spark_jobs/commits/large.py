@@ -22,6 +22,8 @@ _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 _ROWS_PER_FILE = 1_000_000
+_ROWS_PER_TASK = 100_000
+"""With fewer a file is too small for those who read it, however many processors there are to write it."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,9 @@ class LargeCommits:
         return self.lake.table_path(self.table)
 
     def _append(self, rows: DataFrame, count: int, commit_id: CommitId, metadata: str) -> None:
+        cores = rows.sparkSession.sparkContext.defaultParallelism
         (
-            rows.coalesce(max(1, -(-count // _ROWS_PER_FILE)))
+            rows.coalesce(max(1, -(-count // _ROWS_PER_FILE), min(cores, count // _ROWS_PER_TASK)))
             .write.format("delta")
             .mode("append")
             .option("txnAppId", commit_id.writer)
