@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 
@@ -30,6 +30,6 @@ def read_strictly(spark: SparkSession, form: str, text: Column, ddl: str, option
     schema = java_class(spark, "org.apache.spark.sql.types.StructType").fromDDL(ddl)
     try:
         reader = java_class(spark, _READERS[form])(schema, json.dumps(options))
-    except Py4JJavaError as error:
-        raise DefinitionError(f"columns: {error.java_exception.getMessage()}. Nothing was read or written.") from None
+    except IllegalArgumentException as error:
+        raise DefinitionError(f"columns and parsing: {error}. Nothing was read or written.") from None
     return ClassicColumn(reader.of(text._jc))

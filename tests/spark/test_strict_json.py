@@ -18,7 +18,7 @@ from spark_jobs.spark.strict import read_strictly
 pytestmark = pytest.mark.usefixtures("spark")
 
 
-def read(spark: SparkSession, ddl: str, lines: Sequence[bytes | str], **options: Any) -> list[dict[str, Any]]:
+def read(spark: SparkSession, ddl: str, lines: Sequence[bytes | str | None], **options: Any) -> list[dict[str, Any]]:
     rows = [(number, line.encode() if isinstance(line, str) else line) for number, line in enumerate(lines)]
     given_rows = spark.createDataFrame(rows, "i INT, raw BINARY").withColumn("raw", F.col("raw").cast("string"))
     found = given_rows.select("i", read_strictly(spark, "json", F.col("raw"), ddl, options).alias("r"))
@@ -93,7 +93,8 @@ def test_a_value_is_what_came_or_the_row_says_which_is_not(spark: SparkSession) 
 def test_a_line_is_one_object_and_nothing_beside_it(spark: SparkSession) -> None:
     good = ['{"a":"x"}', ' \t{ "a" : "x" } \r', "{}", '{"A":"x"}']
     assert [row["__reason"] for row in read(spark, "a STRING", good)] == [None] * len(good)
-    bad: dict[bytes | str, str | None] = {
+    bad: dict[bytes | str | None, str | None] = {
+        None: "no JSON row",  # first of all, when nothing was read before
         '{"id":"m2"},{"id":"m3"}]': "no JSON row: more follows its first object",
         '{"id":1},1] garbage': "no JSON row: more follows its first object",
         '{"a":"x"} // c': "no JSON row: more follows its first object",
@@ -116,6 +117,8 @@ def test_a_line_is_one_object_and_nothing_beside_it(spark: SparkSession) -> None
     for (line, told), row in zip(bad.items(), found, strict=True):
         assert (row["__detail"], row["a"]) == (told, None), line
         assert row["__reason"] == ("not UTF-8" if told is None else "unparseable"), line
+    # Whatever stands in a line that is refused goes on in none that follows.
+    assert read(spark, "a STRING, b INT", ['{"a":"x","b":"y"}', "{}"])[1]["__reason"] is None
     deep = read(spark, "a STRING", ['{"a":' + "[" * 2000 + "]" * 2000 + "}"])[0]["__detail"]
     assert deep.startswith("no JSON row: it goes beyond a limit: ")
 

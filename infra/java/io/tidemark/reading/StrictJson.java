@@ -104,7 +104,7 @@ public final class StrictJson extends StrictReader {
     } else if (more != null) {
       values[columns.length] = keepsMore ? map(more) : strings(more.keySet().toArray());
     }
-    if (chars.length > LARGEST_KEPT) chars = null;
+    if (chars != null && chars.length > LARGEST_KEPT) chars = null;
     return new GenericInternalRow(values);
   }
 
