@@ -18,7 +18,8 @@ def late(
     """Show the events that came too late for a pipeline, with the windows that they missed."""
     from spark_jobs.console import reports
 
-    definition, where = one(pipeline), lake_of(lake)
+    where = lake_of(lake)
+    definition = one(pipeline, on=where)
     if not isinstance(definition, Pipeline):
         raise DefinitionError(
             f"pipeline `{definition.name}` is an ingest: nothing is late there. See its quarantine: "

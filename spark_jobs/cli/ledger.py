@@ -35,7 +35,8 @@ def ledger(
     from spark_jobs.lake.checkpoints.epochs import current_epoch, epoch_at
     from spark_jobs.lake.commit_records.history import epoch_ledger
 
-    definition, where = one(pipeline), lake_of(lake)
+    where = lake_of(lake)
+    definition = one(pipeline, on=where)
     current = current_epoch(where, definition.name)
     if current is None:
         raise MissingTableError(

@@ -38,7 +38,8 @@ def quarantine(
     from spark_jobs.lake.tables import quarantine as kept
     from spark_jobs.recompute.ranges import instant, us
 
-    definition, where = one(pipeline), lake_of(lake)
+    where = lake_of(lake)
+    definition = one(pipeline, on=where)
     since_us = us(instant("--since", since)) if since is not None else None
     selection = kept.Selection(reasons=tuple(reason or ()), since_us=since_us)
     reports.print_quarantine(out, where, definition, selection, samples)

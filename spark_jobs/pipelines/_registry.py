@@ -218,11 +218,14 @@ def _place(path: Path, error: BaseException) -> str:
     return f"file {path}, line {frames[-1].lineno}" if frames else f"file {path}"
 
 
-def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
+def resolve(
+    names: Iterable[str], elsewhere: Callable[[str], Definition | None] = lambda _: None
+) -> tuple[Definition, ...]:
     """The definitions that a user named.
 
     Args:
         names: each a registered name, the path of a file (all that it defines), or `path:name` (one of them).
+        elsewhere: what a name means that is neither; None: nothing.
 
     Raises:
         UnknownPipelineError: for a name that is neither.
@@ -242,6 +245,8 @@ def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
             resolved += [found[one]] if one else found.values()
         elif clash := next((problem for problem in problems() if name in problem.names), None):
             raise DefinitionError(f"{clash.message}. Nothing was done.")
+        elif (other := elsewhere(name)) is not None:
+            resolved.append(other)
         else:
             raise UnknownPipelineError(name, registry(), problems())
     _refuse_taken_tables(resolved)

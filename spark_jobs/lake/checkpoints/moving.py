@@ -7,12 +7,11 @@ new one, and all of the input would be read again. So a start looks first, and `
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from spark_jobs.lake.checkpoints.continuity import refuse_lost_batches, refuse_torn_commits
-from spark_jobs.lake.checkpoints.epochs import Epoch, begun_with, current_epoch, current_epochs
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import file_log, file_logs, newest_batch, tables_read
 from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
@@ -73,20 +72,6 @@ def refuse_moved(lake: Lake, definition: Definition, epoch: Epoch) -> None:
         f"adopt {definition.name}. If it is the same lake by another name, give the name that it had (--lake, "
         "TIDEMARK_LAKE)."
     )
-
-
-def that_have_run(lake: Lake, registered: Iterable[Definition]) -> list[Definition]:
-    """The pipelines that have a checkpoint on a lake, by name: as they are registered, else as their epoch began.
-
-    Args:
-        lake: where.
-        registered: definitions of now; others of the lake were run from a file, or their file is gone.
-
-    Raises:
-        CheckpointError: if this version cannot read the definition of one that is not registered.
-    """
-    known = {each.name: each for each in registered}
-    return [known.get(name) or begun_with(epoch) for name, epoch in current_epochs(lake).items()]
 
 
 def plan_adoption(lake: Lake, definition: Definition, *, before: str | None = None) -> Adoption:
