@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from spark_jobs.cli.terminal import complain, say, warn
-from spark_jobs.pipelines import load_file, problems, registry, resolve
+from spark_jobs.lake.commands import typed_arguments
+from spark_jobs.pipelines import problems, registry, resolve_named
 from spark_jobs.spec import Definition, DefinitionError, Files, Ingest, Kafka
 from spark_jobs.spec.errors import TidemarkError
 
@@ -23,9 +24,10 @@ def resolved(names: Iterable[str], *, on: "Lake | None" = None) -> tuple[Definit
         names: as `resolve`.
         on: a lake on which a name may be of a pipeline that has run there, from whatever file.
     """
-    found = resolve(names, _as_it_began_on(on)) if on is not None else resolve(names)
+    found = resolve_named(names, _as_it_began_on(on)) if on is not None else resolve_named(names)
+    typed_arguments({each.name: argument for argument, each in found.items()})
     warn_of_problems()
-    return found
+    return tuple(found.values())
 
 
 def named_or_ran(names: Sequence[str] | None, lake: "Lake") -> "Ran":
@@ -64,12 +66,6 @@ def registered() -> tuple[Definition, ...]:
     """Every registered definition; tells of the files that cannot be loaded."""
     warn_of_problems()
     return tuple(registry().values())
-
-
-def arguments_of(names: Iterable[str]) -> dict[str, str]:
-    """Pipeline -> how the command line names it alone, for those of files that are not registered: `path.py:name`."""
-    files = {f"{name.partition('.py:')[0].removesuffix('.py')}.py" for name in names if name not in registry()}
-    return {each.name: f"{file}:{each.name}" for file in sorted(files) for each in load_file(Path(file))}
 
 
 def one(name: str, *, on: "Lake | None" = None) -> Definition:

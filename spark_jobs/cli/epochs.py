@@ -8,6 +8,7 @@ from spark_jobs.cli.definitions import named_or_ran, one, pointed_at
 from spark_jobs.cli.options import LakeOption, PipelineArgument, SourceOption, lake_of
 from spark_jobs.cli.terminal import say
 from spark_jobs.lake import Lake
+from spark_jobs.lake.commands import command
 
 
 def reset(
@@ -32,7 +33,7 @@ def reset(
         definition = pointed_at([definition], source)[0]
     carry_out(where, plan_reset(where, definition, keep_tables=keep_tables, registered=left is None), say)
     if left is None:
-        say(f"Start it: tidemark run {pipeline}")
+        say(f"Start it: {command('run', definition.name)}")
 
 
 def adopt(

@@ -3,6 +3,7 @@
 from spark_jobs.cli.definitions import end_with, registered
 from spark_jobs.cli.options import LakeOption, lake_of
 from spark_jobs.cli.terminal import out
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import LakeUnavailableError
 
 
@@ -16,7 +17,7 @@ def tables(lake: LakeOption = None) -> None:
     ran = that_have_run(where, registered())
     summaries = inventory.summaries(where, {each.name: each for each in ran.definitions})
     if not summaries:
-        out.print(f"{where.uri} has no tables yet. Fill it: tidemark run ingest_sales")
+        out.print(f"{where.uri} has no tables yet. Fill it: {command('run', 'ingest_sales')}")
         return
     reports.print_summaries(out, summaries)
     unreadable = [summary.unreadable for summary in summaries if summary.unreadable]

@@ -14,6 +14,7 @@ from rich.text import Text
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, Totals, named
 from spark_jobs.lake.accounting.replays import open_replay
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import EpochLedger
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables import query
@@ -180,11 +181,13 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
     """`tidemark late`: the newest late events, each with what it missed and by how much."""
     operator = plan.build(pipeline).operator
     if operator is None or not operator.output.keeps_late:
-        raise DefinitionError(f"pipeline `{pipeline.name}` keeps no late events; see `tidemark ledger {pipeline.name}`")
+        raise DefinitionError(
+            f"pipeline `{pipeline.name}` keeps no late events; see `{command('ledger', pipeline.name)}`"
+        )
     table = operator.output.late.name
     if not exists(lake, table):
         raise MissingTableError(
-            f"table {table}: not in the lake {lake.uri}. It comes with the first run: tidemark run {pipeline.name}"
+            f"table {table}: not in the lake {lake.uri}. It comes with the first run: {command('run', pipeline.name)}"
         )
     known = {field.name for field in open_table(lake, table).schema().fields}
     keys = [column for column in (SOURCE_TABLE, *operator.output.keys) if column in known and column != EVENT_ID]
@@ -239,7 +242,7 @@ def print_quarantine(console: Console, lake: Lake, definition: Definition, selec
         console.print(
             Text(
                 f"{unfinished.run}, begun by {unfinished.by} at {_time(unfinished.opened_at)} UTC, has not ended: "
-                f"tidemark replay {definition.name}"
+                f"{command('replay', definition.name)}"
             ),
             soft_wrap=True,
         )

@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.files import reading
@@ -162,7 +163,7 @@ def run(lake: Lake, sql: str, *, allow_files: bool = False) -> tuple[list[str], 
             raise QueryError(
                 f"query {sql!r}: expected to reach nothing but the tables of {lake.uri}; it reads or writes a file, "
                 f"loads an extension or changes a setting ({first_line(error)}). Nothing was read or written. If it is "
-                "meant to: tidemark sql --allow-files"
+                f"meant to: {command('sql', '--allow-files', sql)}"
             ) from error
         known = ", ".join(opened.tables) or "none yet"
         unreadable = "".join(f" Left out: {name} ({why})." for name, why in opened.left_out.items())

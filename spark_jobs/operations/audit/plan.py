@@ -10,6 +10,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.audit import checks
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import epoch_ledger
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import describe_missing, missing_files
@@ -84,7 +85,7 @@ def look(lake: Lake, definition: Definition) -> Audit:
     if epoch is None:
         raise MissingTableError(
             f"pipeline `{definition.name}` has not run on {lake.uri} yet: there is nothing to audit. "
-            f"Start it: tidemark run {definition.name}"
+            f"Start it: {command('run', definition.name)}"
         )
     if not exists(lake, planned.result.name):
         return _without_result(lake, definition, epoch)
