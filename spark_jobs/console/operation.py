@@ -99,6 +99,7 @@ class Operation:
             driver = work(spark, self.say, self._watching)
         if driver is None:
             return 0
+        live.tell_set_aside(self.out, driver)
         if code := report_failures(self.err, driver.outcomes):
             return code
         return 0 if about.name in driver.histories else _INTERRUPTED
