@@ -27,7 +27,6 @@ def audit(
 ) -> None:
     """Recount results from bronze, row by row; exit with 1 where something is wrong. Nothing is written."""
     from spark_jobs.console.operation import Operation
-    from spark_jobs.operations.audit.execute import carry_out
     from spark_jobs.operations.audit.plan import plan_audit
     from spark_jobs.operations.audit.text import audit_text, summary
     from spark_jobs.recompute.ranges import Range
@@ -42,6 +41,8 @@ def audit(
         operation.say(audit_text(each))
     audits = list(plan.found)
     if plan.recounts:
+        from spark_jobs.operations.audit.execute import carry_out
+
         about = [target.pipeline for target, *_ in plan.recounts]
         audits += operation.execute("audit", about, lambda spark, say: carry_out(spark, plan, say))
     unsound = [each for each in audits if not each.sound]

@@ -50,7 +50,6 @@ def backfill(
     Of several pipelines all are planned first: where one is refused, nothing is written. Then each is computed.
     """
     from spark_jobs.console.operation import Operation
-    from spark_jobs.operations.backfill.execute import carry_out_all
     from spark_jobs.operations.backfill.plan import plan_backfills, rows_to_compare
     from spark_jobs.operations.backfill.text import backfill_text, compared_text, summary
     from spark_jobs.recompute.ranges import Range
@@ -76,6 +75,8 @@ def backfill(
     slices = any(each.slices for _, each in plan.backfills)
     if operation.ends_here(plan, dry_run=dry_run, force="To compute it all the same: --force." if slices else None):
         return
+    from spark_jobs.operations.backfill.execute import carry_out_all
+
     changed = operation.execute(
         f"backfill of {plan.pipeline}",
         [target.pipeline for target, _ in plan.planned],
@@ -102,7 +103,6 @@ def repair(
 ) -> None:
     """Count late events after all: compute again only the results that they can change."""
     from spark_jobs.console.operation import NOTHING_WRITTEN, Operation
-    from spark_jobs.operations.repair.execute import carry_out
     from spark_jobs.operations.repair.plan import plan_repairs
     from spark_jobs.operations.repair.text import repair_text
 
@@ -117,6 +117,8 @@ def repair(
     if dry_run:
         say(NOTHING_WRITTEN)
     elif plan.planned:
+        from spark_jobs.operations.repair.execute import carry_out
+
         changed = operation.execute(
             f"repair of {plan.pipeline}",
             [target.pipeline for target, _ in plan.planned],

@@ -90,7 +90,6 @@ def replay(
 def _read_again(
     operation: "Operation", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
-    from spark_jobs.operations.replay.execute import carry_out
     from spark_jobs.operations.replay.plan import plan_replay
     from spark_jobs.operations.replay.text import replay_text
 
@@ -98,6 +97,8 @@ def _read_again(
     operation.say(replay_text(plan))
     if operation.ends_here(plan, dry_run=dry_run):
         return None
+    from spark_jobs.operations.replay.execute import carry_out
+
     for notice in plan.notices:
         warn(notice)
     return operation.execute(
@@ -111,7 +112,6 @@ def _look_up_again(
     operation: "Operation", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
     from spark_jobs.console.operation import NOTHING_WRITTEN
-    from spark_jobs.operations.replay.lookup import carry_out
     from spark_jobs.operations.replay.lookup_plan import plan_lookup
     from spark_jobs.operations.replay.text import lookup_text
 
@@ -122,6 +122,8 @@ def _look_up_again(
     if dry_run:
         say(NOTHING_WRITTEN)
         return None
+    from spark_jobs.operations.replay.lookup import carry_out
+
     return operation.execute(
         f"replay of {definition.name}",
         [definition],

@@ -1,5 +1,7 @@
 """Commands that go through all pipelines go by what has run on the lake, also from a file that is not registered."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +17,7 @@ from spark_jobs.operations.choosing import revisable
 from spark_jobs.operations.reports import BatchReport
 from spark_jobs.spec import Late, NotNull, Sink, Watermark
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_running_total, a_stamp, an_ingest, write
+from tests.support.process import REPOSITORY
 
 FROM_A_FILE = a_pipeline(name="from_a_file", sink=Sink("gold.from_a_file"))
 
@@ -157,3 +160,26 @@ def test_backfills_of_several_pipelines_end_with_one_summary(lake):
     told = summary(plan, [BatchReport(pipeline="two", table="gold.two", version=3, inserted=1, updated=2, settled=4)])
     assert told.splitlines()[0] == "backfill of 2 pipelines:"
     assert told.splitlines()[2] == "  two: 3 rows of gold.two put right, 4 late events repaired"
+
+
+def test_a_plan_that_is_only_shown_waits_for_no_spark(lake):
+    """Each command in a process of its own would cost seconds: what one imports, the others are blamed for, too."""
+    ran(lake, a_pipeline(name="top_products", watermark=Watermark(delay="2 minutes", late=Late.DROP)))
+    ran(lake, an_ingest())
+    a_range = ["--from", "2026-11-01", "--to", "2026-11-02"]
+    commands = [
+        ["repair", "--dry-run"],
+        ["backfill", "top_products", *a_range, "--dry-run"],
+        ["bootstrap", "top_products", "--dry-run"],
+        ["replay", "ingest_sales", "--dry-run"],
+        ["maintain", "--dry-run"],
+        ["adopt", "--dry-run"],
+        ["plan"],
+    ]
+    code = (
+        "import sys; from typer.testing import CliRunner; from spark_jobs.cli import app\n"
+        f"for each in {commands!r}: CliRunner().invoke(app, [*each, '--lake', {lake.uri!r}])\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert {"pyspark", "py4j", "spark_jobs.engine"} & set(done.stdout.split()) == set()

@@ -1,12 +1,15 @@
 """A backfill as a person reads it: its plan, and what it has changed."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from spark_jobs.operations.backfill.plan import BackfillPlan, BackfillsPlan
 from spark_jobs.operations.reports import BatchReport
 from spark_jobs.operations.words import counted, reads_text
 from spark_jobs.recompute.ranges import shown
-from spark_jobs.recompute.revising import RevisionOutcome
+
+if TYPE_CHECKING:
+    from spark_jobs.recompute.revising import RevisionOutcome
 
 
 def backfill_text(plan: BackfillPlan) -> str:
@@ -36,7 +39,7 @@ def compared_text(plan: BackfillPlan, rows: int, windows: int | None) -> str:
     return f"replaces among {counted(rows, 'row')}{of} in {plan.table} those that differ; missing ones are added"
 
 
-def done_text(table: str, done: RevisionOutcome) -> str:
+def done_text(table: str, done: "RevisionOutcome") -> str:
     """What has changed, in a line."""
     changed = done.changed
     if changed.rows:
