@@ -3,11 +3,9 @@
 from datetime import UTC, datetime
 
 from airflow.sdk import CronTriggerTimetable, Param, dag, task
-from tidemark_dags.batch import POOL, Audit, has_run
+from tidemark_dags.batch import POOL, Audit, ran
 from tidemark_dags.forms import left_out
 from tidemark_dags.tasks import log, reporting_errors, this_lake
-
-from spark_jobs.pipelines import registry
 
 DAYS = 14
 """Late events usually take less; maintenance keeps the versions that events were looked up in for longer."""
@@ -62,8 +60,7 @@ def audit_ledger() -> None:
     def find() -> list[str]:
         """Those that have run."""
         with reporting_errors():
-            lake = this_lake()
-            found = [name for name in registry() if has_run(lake, name)]
+            found = ran(this_lake(), lambda _: True)
         log(", ".join(found) if found else "No pipeline has run on this lake yet.")
         return found
 

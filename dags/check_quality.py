@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from airflow.sdk import CronTriggerTimetable, dag, task
-from tidemark_dags.batch import POOL, Check, checked, has_run
+from tidemark_dags.batch import POOL, Check, ran
 from tidemark_dags.forms import left_out
 from tidemark_dags.tasks import log, reporting_errors, this_lake
 
@@ -44,8 +44,7 @@ def check_quality() -> None:
     def find() -> list[str]:
         """Those that have expectations and have run."""
         with reporting_errors():
-            lake = this_lake()
-            found = [name for name in checked() if has_run(lake, name)]
+            found = ran(this_lake(), lambda each: each.is_checked)
         log(", ".join(found) if found else "No pipeline with expectations has run on this lake yet.")
         return found
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from airflow.sdk import CronTriggerTimetable, dag, task
 from tidemark_dags.assets import MOVED
-from tidemark_dags.batch import POOL, Repair, has_run, repairable
+from tidemark_dags.batch import POOL, Repair, is_repairable, ran
 from tidemark_dags.forms import left_out
 from tidemark_dags.tasks import log, reporting_errors, this_lake
 
@@ -47,8 +47,7 @@ def repair_late() -> None:
     def find() -> list[str]:
         """Those that keep late events and have run."""
         with reporting_errors():
-            lake = this_lake()
-            found = [name for name in repairable() if has_run(lake, name)]
+            found = ran(this_lake(), is_repairable)
         log(", ".join(found) if found else "No pipeline that keeps late events has run on this lake yet.")
         return found
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.commands import typed_lake
 from spark_jobs.lake.settings import Settings
 from tests.support.minio import Minio, minio_binary, start_minio
 from tests.support.process import leave_out
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(places) + 1 if file.startswith("tests/unit/") else places.get(file, len(places))
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def nothing_typed() -> None:
+    """What a test has typed at the command line is nothing that another one has."""
+    typed_lake(None)
 
 
 @pytest.fixture(scope="session")

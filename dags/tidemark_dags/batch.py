@@ -2,7 +2,7 @@
 
 import sys
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,10 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical
+from spark_jobs.spec import Definition
 from tidemark_dags.assets import MOVED, table_asset
 from tidemark_dags.pages import PageLink, pages_url
-from tidemark_dags.tasks import fail, log, reporting_errors, this_lake
+from tidemark_dags.tasks import definition_of, fail, log, reporting_errors, this_lake
 
 if TYPE_CHECKING:
     from spark_jobs.control.supervision.launchers import StartedTask
@@ -32,36 +33,38 @@ def backfillable() -> dict[str, str]:
     return {name: plan.result.name for name, plan in plans.items() if plan.can_be_backfilled}
 
 
-def repairable() -> list[str]:
-    """Those of them that keep late events, or such as can be looked up again: these can be counted after all."""
-    plans = {name: logical.build(registry()[name]) for name in backfillable()}
-    return [name for name, plan in plans.items() if plan.table("late") or plan.table("quarantine")]
+def ran(lake: "Lake", wanted: Callable[[Definition], bool]) -> list[str]:
+    """The pipelines that have finished a batch on a lake, registered or not, and are wanted.
+
+    Among them are those of which nobody can say what they are: the task of each then fails, and says so.
+    """
+    from spark_jobs.lake.checkpoints.ran import has_finished_a_batch, that_have_run
+
+    found = that_have_run(lake, registry().values())
+    names = [each.name for each in found.definitions if wanted(each) and has_finished_a_batch(lake, each)]
+    return sorted((*names, *(name for name, _ in found.unreadable)))
 
 
-def checked() -> list[str]:
-    """Registered pipelines whose tables have expectations."""
-    return [name for name, definition in registry().items() if definition.is_checked]
+def is_repairable(definition: Definition) -> bool:
+    """Whether it keeps late events, or such as can be looked up again, and these can be counted after all."""
+    plan = logical.build(definition)
+    return plan.can_be_backfilled and bool(plan.table("late") or plan.table("quarantine"))
 
 
 def has_run(lake: "Lake", pipeline: str) -> bool:
     """Whether a registered pipeline has finished a batch on a lake."""
-    from spark_jobs.lake.checkpoints.epochs import current_epoch
-    from spark_jobs.lake.commit_records.history import newest_batch
-    from spark_jobs.lake.tables.opening import exists
+    from spark_jobs.lake.checkpoints.ran import has_finished_a_batch
 
-    table, epoch = registry()[pipeline].sink.table, current_epoch(lake, pipeline)
-    if epoch is None or not exists(lake, table):
-        return False
-    return newest_batch(lake, table, pipeline, epoch.number) is not None
+    return has_finished_a_batch(lake, registry()[pipeline])
 
 
 def newest_closed(lake: "Lake", pipeline: str) -> datetime:
-    """Up to where the results of a registered pipeline are closed; now where it has no watermark, or has not run."""
+    """Up to where the results of a pipeline are closed; now where it has no watermark, or has not run."""
     from spark_jobs.lake.checkpoints.epochs import current_epoch
     from spark_jobs.lake.commit_records.history import newest_batch
 
-    now, epoch = datetime.now(UTC), current_epoch(lake, pipeline)
-    found = epoch and newest_batch(lake, registry()[pipeline].sink.table, pipeline, epoch.number)
+    now, epoch, definition = datetime.now(UTC), current_epoch(lake, pipeline), definition_of(lake, pipeline)
+    found = epoch and definition and newest_batch(lake, definition.sink.table, pipeline, epoch.number)
     watermark_s = found[1].watermark_ms / 1000 if found else 0
     return datetime.fromtimestamp(watermark_s, UTC) if 0 < watermark_s < now.timestamp() else now
 

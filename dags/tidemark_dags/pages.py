@@ -5,7 +5,7 @@ from typing import Any
 from airflow.sdk import BaseOperatorLink
 
 from spark_jobs.documentation.places import PREFIX, below, page_path
-from spark_jobs.pipelines import registry
+from tidemark_dags.tasks import definition_of, this_lake
 
 
 def pages_url() -> str | None:
@@ -24,4 +24,5 @@ class PageLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Its address; Airflow asks in the task itself, when that has ended."""
         shown = pages_url()
-        return below(shown, page_path(registry()[operator.pipeline].sink.table)) if shown else ""
+        definition = definition_of(this_lake(), operator.pipeline) if shown else None
+        return below(shown, page_path(definition.sink.table)) if shown and definition else ""

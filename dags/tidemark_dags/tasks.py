@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_jobs.lake import Lake
+    from spark_jobs.spec import Definition
 
 _log = logging.getLogger("tidemark")
 
@@ -21,6 +22,14 @@ def this_lake() -> "Lake":
     from spark_jobs.lake.settings import Settings
 
     return Lake.parse(Settings().lake)
+
+
+def definition_of(lake: "Lake", pipeline: str) -> "Definition | None":
+    """What a pipeline is that is registered, or has run on a lake."""
+    from spark_jobs.lake.checkpoints.ran import as_it_began
+    from spark_jobs.pipelines import registry
+
+    return registry().get(pipeline) or as_it_began(lake, pipeline)
 
 
 def log(text: str, level: int = logging.INFO) -> None:

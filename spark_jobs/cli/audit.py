@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spark_jobs.cli.definitions import registered, resolved
+from spark_jobs.cli.definitions import end_with, named_or_ran
 from spark_jobs.cli.options import LakeOption, lake_of
 from spark_jobs.cli.terminal import complain, err, out
 from spark_jobs.spec import DefinitionError
@@ -27,8 +27,6 @@ def audit(
 ) -> None:
     """Recount results from bronze, row by row; exit with 1 where something is wrong. Nothing is written."""
     from spark_jobs.console.operation import Operation
-    from spark_jobs.lake.checkpoints.epochs import current_epoch
-    from spark_jobs.operations.audit.execute import carry_out
     from spark_jobs.operations.audit.plan import plan_audit
     from spark_jobs.operations.audit.text import audit_text, summary
     from spark_jobs.recompute.ranges import Range
@@ -37,18 +35,19 @@ def audit(
         raise DefinitionError("expected both --from and --to, or neither. Nothing was read.")
     asked = Range.parse(begin, end) if begin is not None and end is not None else None
     where = lake_of(lake)
-    definitions = (
-        resolved(names) if names else [each for each in registered() if current_epoch(where, each.name) is not None]
-    )
-    operation, plan = Operation(out, err, where), plan_audit(where, definitions, asked)
+    ran = named_or_ran(names, where)
+    operation, plan = Operation(out, err, where), plan_audit(where, ran.definitions, asked)
     for each in plan.found:
         operation.say(audit_text(each))
     audits = list(plan.found)
     if plan.recounts:
+        from spark_jobs.operations.audit.execute import carry_out
+
         about = [target.pipeline for target, *_ in plan.recounts]
         audits += operation.execute("audit", about, lambda spark, say: carry_out(spark, plan, say))
     unsound = [each for each in audits if not each.sound]
     for each in unsound:
         complain(summary(each))
+    end_with(ran.unreadable)
     if unsound:
         raise typer.Exit(1)

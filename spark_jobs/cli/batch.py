@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from spark_jobs.cli.definitions import one, registered, resolved
-from spark_jobs.cli.options import LakeOption, PipelineArgument, lake_of
-from spark_jobs.cli.terminal import err, out, say, warn
+from spark_jobs.cli.definitions import end_with, named_or_ran, resolved
+from spark_jobs.cli.options import LakeOption, PipelinesArgument, lake_of
+from spark_jobs.cli.terminal import err, out, say
 from spark_jobs.spec import Pipeline
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan; start no JVM and write nothing.")]
@@ -23,7 +23,7 @@ ReportOption = Annotated[
 
 
 def backfill(
-    pipeline: PipelineArgument,
+    names: PipelinesArgument,
     begin: Annotated[str, typer.Option("--from", help="Begin of the range (UTC), such as 2026-11-01.")],
     end: Annotated[str, typer.Option("--to", help="End of the range (exclusive).")],
     lake: LakeOption = None,
@@ -45,17 +45,20 @@ def backfill(
     ] = False,
     report: ReportOption = None,
 ) -> None:
-    """Compute the results of a range of event time again, late events included, and put right what differs."""
+    """Compute the results of a range of event time again, late events included, and put right what differs.
+
+    Of several pipelines all are planned first: where one is refused, nothing is written. Then each is computed.
+    """
     from spark_jobs.console.operation import Operation
-    from spark_jobs.operations.backfill.execute import carry_out
-    from spark_jobs.operations.backfill.plan import plan_backfill, rows_to_compare
-    from spark_jobs.operations.backfill.text import backfill_text, compared_text
+    from spark_jobs.operations.backfill.plan import plan_backfills, rows_to_compare
+    from spark_jobs.operations.backfill.text import backfill_text, compared_text, summary
     from spark_jobs.recompute.ranges import Range
 
-    definition, operation, asked = one(pipeline), Operation(out, err, lake_of(lake)), Range.parse(begin, end)
-    target, plan = plan_backfill(
-        operation.lake,
-        definition,
+    asked, where = Range.parse(begin, end), lake_of(lake)
+    operation = Operation(out, err, where)
+    plan = plan_backfills(
+        where,
+        resolved(names, on=where),
         asked.begin,
         asked.end,
         mode="as-streamed" if as_streamed else "corrected",
@@ -63,17 +66,25 @@ def backfill(
         force=force,
         allow_empty=allow_empty,
     )
-    operation.say(backfill_text(plan))
-    if dry_run and plan.slices:
-        operation.say(compared_text(plan, *rows_to_compare(target, plan)))
-    if operation.ends_here(
-        plan, dry_run=dry_run, force="To compute it all the same: --force." if plan.slices else None
-    ):
+    for notice in plan.notices:
+        operation.say(notice)
+    for target, each in plan.backfills:
+        operation.say(backfill_text(each))
+        if dry_run and each.slices:
+            operation.say(compared_text(each, *rows_to_compare(target, each)))
+    slices = any(each.slices for _, each in plan.backfills)
+    if operation.ends_here(plan, dry_run=dry_run, force="To compute it all the same: --force." if slices else None):
         return
+    from spark_jobs.operations.backfill.execute import carry_out_all
+
     changed = operation.execute(
-        f"backfill of {plan.pipeline}", [definition], lambda spark, say: carry_out(spark, target, plan, say)
+        f"backfill of {plan.pipeline}",
+        [target.pipeline for target, _ in plan.planned],
+        lambda spark, say: carry_out_all(spark, plan, say),
     )
-    operation.report(report, [changed])
+    if len(plan.backfills) > 1:
+        operation.say(summary(plan, changed))
+    operation.report(report, changed)
 
 
 def repair(
@@ -92,34 +103,26 @@ def repair(
 ) -> None:
     """Count late events after all: compute again only the results that they can change."""
     from spark_jobs.console.operation import NOTHING_WRITTEN, Operation
-    from spark_jobs.lake.checkpoints.epochs import current_epoch
-    from spark_jobs.operations.repair.execute import carry_out
-    from spark_jobs.operations.repair.plan import plan_repair
+    from spark_jobs.operations.repair.plan import plan_repairs
     from spark_jobs.operations.repair.text import repair_text
-    from spark_jobs.recompute.target import BackfillRefusedError
 
-    operation, planned = Operation(out, err, lake_of(lake)), []
-    for definition in resolved(names) if names else registered():
-        if not names and (
-            not isinstance(definition, Pipeline) or current_epoch(operation.lake, definition.name) is None
-        ):
-            continue
-        try:
-            target, plan = plan_repair(operation.lake, definition, force=force)
-        except BackfillRefusedError as error:
-            if names:
-                raise
-            warn(str(error))
-            continue
-        operation.say(repair_text(plan))
-        if not plan.nothing_to_do:
-            planned.append((target, plan))
+    where = lake_of(lake)
+    ran, operation = named_or_ran(names, where), Operation(out, err, where)
+    pipelines = ran.definitions if names else [each for each in ran.definitions if isinstance(each, Pipeline)]
+    plan = plan_repairs(where, pipelines, force=force)
+    for notice in plan.notices:
+        operation.say(notice)
+    for _, each in plan.repairs:
+        operation.say(repair_text(each))
     if dry_run:
         say(NOTHING_WRITTEN)
-    elif planned:
+    elif plan.planned:
+        from spark_jobs.operations.repair.execute import carry_out
+
         changed = operation.execute(
-            f"repair of {', '.join(target.name for target, _ in planned)}",
-            [target.pipeline for target, _ in planned],
-            lambda spark, say: [carry_out(spark, target, plan, say) for target, plan in planned],
+            f"repair of {plan.pipeline}",
+            [target.pipeline for target, _ in plan.planned],
+            lambda spark, say: [carry_out(spark, *each, say) for each in plan.planned],
         )
         operation.report(report, changed)
+    end_with((*ran.unreadable, *plan.refused))

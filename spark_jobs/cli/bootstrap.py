@@ -13,7 +13,6 @@ from spark_jobs.spec import Pipeline
 def bootstrap(pipeline: PipelineArgument, lake: LakeOption = None, dry_run: DryRunOption = False) -> None:
     """Begin a new pipeline: compute its history in batch up to a cut, from which its stream goes on."""
     from spark_jobs.console.operation import NOTHING_WRITTEN, Operation
-    from spark_jobs.operations.bootstrap.execute import carry_out
     from spark_jobs.operations.bootstrap.plan import plan_bootstrap
     from spark_jobs.operations.bootstrap.text import bootstrap_text
 
@@ -23,6 +22,8 @@ def bootstrap(pipeline: PipelineArgument, lake: LakeOption = None, dry_run: DryR
     if dry_run or not isinstance(definition, Pipeline):
         say(NOTHING_WRITTEN)
         return
+    from spark_jobs.operations.bootstrap.execute import carry_out
+
     with interruptible() as stop:
         code = operation.with_streams(
             definition,

@@ -1,18 +1,65 @@
 """The definitions that a user names, and where an ingest of theirs reads instead."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spark_jobs.cli.terminal import warn
-from spark_jobs.pipelines import load_file, problems, registry, resolve
+import typer
+
+from spark_jobs.cli.terminal import complain, say, warn
+from spark_jobs.lake.commands import typed_arguments
+from spark_jobs.pipelines import problems, registry, resolve_named
 from spark_jobs.spec import Definition, DefinitionError, Files, Ingest, Kafka
+from spark_jobs.spec.errors import TidemarkError
+
+if TYPE_CHECKING:
+    from spark_jobs.lake import Lake
+    from spark_jobs.lake.checkpoints.ran import Ran
 
 
-def resolved(names: Iterable[str]) -> tuple[Definition, ...]:
-    """The definitions that a user named; tells of the files that cannot be loaded, which concern others."""
-    found = resolve(names)
+def resolved(names: Iterable[str], *, on: "Lake | None" = None) -> tuple[Definition, ...]:
+    """The definitions that a user named; tells of the files that cannot be loaded, which concern others.
+
+    Args:
+        names: as `resolve`.
+        on: a lake on which a name may be of a pipeline that has run there, from whatever file.
+    """
+    found = resolve_named(names, _as_it_began_on(on)) if on is not None else resolve_named(names)
+    typed_arguments({each.name: argument for argument, each in found.items()})
     warn_of_problems()
-    return found
+    return tuple(found.values())
+
+
+def named_or_ran(names: Sequence[str] | None, lake: "Lake") -> "Ran":
+    """The pipelines that a user named; nobody named one: all that have run on a lake."""
+    from spark_jobs.lake.checkpoints.ran import Ran, that_have_run
+
+    if names:
+        return Ran(resolved(names, on=lake))
+    ran = that_have_run(lake, registered())
+    if not ran.definitions and not ran.unreadable:
+        say(f"No pipeline has run on {lake.uri} yet.")
+    return ran
+
+
+def end_with(unreadable: Iterable[tuple[str, TidemarkError]]) -> None:
+    """Ends a command that has gone through all pipelines but some, of which it tells.
+
+    Raises:
+        Exit: if there are such.
+    """
+    code = 0
+    for _, error in unreadable:
+        complain(str(error))
+        code = code or error.exit_code
+    if code:
+        raise typer.Exit(code)
+
+
+def _as_it_began_on(lake: "Lake") -> Callable[[str], Definition | None]:
+    from spark_jobs.lake.checkpoints.ran import as_it_began
+
+    return lambda name: as_it_began(lake, name)
 
 
 def registered() -> tuple[Definition, ...]:
@@ -21,19 +68,17 @@ def registered() -> tuple[Definition, ...]:
     return tuple(registry().values())
 
 
-def arguments_of(names: Iterable[str]) -> dict[str, str]:
-    """Pipeline -> how the command line names it alone, for those of files that are not registered: `path.py:name`."""
-    files = {f"{name.partition('.py:')[0].removesuffix('.py')}.py" for name in names if name not in registry()}
-    return {each.name: f"{file}:{each.name}" for file in sorted(files) for each in load_file(Path(file))}
-
-
-def one(name: str) -> Definition:
+def one(name: str, *, on: "Lake | None" = None) -> Definition:
     """The one definition that a user named.
+
+    Args:
+        name: as `resolve`.
+        on: as `resolved`.
 
     Raises:
         DefinitionError: if it is a file with several.
     """
-    definitions = resolved([name])
+    definitions = resolved([name], on=on)
     if len(definitions) > 1:
         raise DefinitionError(f"file {name}: expected one pipeline, say which: {name}:{definitions[0].name}, …")
     return definitions[0]

@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
-from spark_jobs.cli.definitions import one, pointed_at, registered, resolved
+from spark_jobs.cli.definitions import named_or_ran, one, pointed_at
 from spark_jobs.cli.options import LakeOption, PipelineArgument, SourceOption, lake_of
 from spark_jobs.cli.terminal import say
 from spark_jobs.lake import Lake
+from spark_jobs.lake.commands import command
 
 
 def reset(
@@ -32,7 +33,7 @@ def reset(
         definition = pointed_at([definition], source)[0]
     carry_out(where, plan_reset(where, definition, keep_tables=keep_tables, registered=left is None), say)
     if left is None:
-        say(f"Start it: tidemark run {pipeline}")
+        say(f"Start it: {command('run', definition.name)}")
 
 
 def adopt(
@@ -52,12 +53,11 @@ def adopt(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be changed; change nothing.")] = False,
 ) -> None:
     """Make the checkpoints of a lake fit that was moved or copied as a whole to where it is now."""
-    from spark_jobs.lake.checkpoints.moving import that_have_run
     from spark_jobs.operations.adopt.execute import carry_out
     from spark_jobs.operations.adopt.plan import plan_adoptions
 
     where, old = lake_of(lake), None if before is None else Lake.parse(before).uri
-    plan = plan_adoptions(where, resolved(names) if names else that_have_run(where, registered()), before=old)
+    plan = plan_adoptions(where, named_or_ran(names, where).all_or_none(), before=old)
     carry_out(where, plan, say, dry_run=dry_run)
     if dry_run:
         say("Nothing was written: --dry-run.")

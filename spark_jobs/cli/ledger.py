@@ -7,6 +7,7 @@ import typer
 from spark_jobs.cli.definitions import one
 from spark_jobs.cli.options import LakeOption, PipelineArgument, lake_of
 from spark_jobs.cli.terminal import out
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
@@ -35,11 +36,12 @@ def ledger(
     from spark_jobs.lake.checkpoints.epochs import current_epoch, epoch_at
     from spark_jobs.lake.commit_records.history import epoch_ledger
 
-    definition, where = one(pipeline), lake_of(lake)
+    where = lake_of(lake)
+    definition = one(pipeline, on=where)
     current = current_epoch(where, definition.name)
     if current is None:
         raise MissingTableError(
-            f"pipeline `{definition.name}` has not run on {where.uri} yet. Start it: tidemark run {pipeline}"
+            f"pipeline `{definition.name}` has not run on {where.uri} yet. Start it: {command('run', definition.name)}"
         )
     number = current.number if epoch is None else epoch
     if epoch_at(where, definition.name, number) is None:

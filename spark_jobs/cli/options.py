@@ -6,14 +6,25 @@ from typing import Annotated
 import typer
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.commands import typed_lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.spec import DefinitionError
 from spark_jobs.spec.durations import parse_duration
 
+
+def _noted(lake: str | None) -> str | None:
+    """Commands that are suggested from here on say it, too."""
+    typed_lake(lake)
+    return lake
+
+
 LakeOption = Annotated[
     str | None,
     typer.Option(
-        "--lake", help="Folder or s3a://bucket/prefix. [default: TIDEMARK_LAKE, or ./lake]", show_default=False
+        "--lake",
+        callback=_noted,
+        help="Folder or s3a://bucket/prefix. [default: TIDEMARK_LAKE, or ./lake]",
+        show_default=False,
     ),
 ]
 SourceOption = Annotated[

@@ -38,7 +38,8 @@ def quarantine(
     from spark_jobs.lake.tables import quarantine as kept
     from spark_jobs.recompute.ranges import instant, us
 
-    definition, where = one(pipeline), lake_of(lake)
+    where = lake_of(lake)
+    definition = one(pipeline, on=where)
     since_us = us(instant("--since", since)) if since is not None else None
     selection = kept.Selection(reasons=tuple(reason or ()), since_us=since_us)
     reports.print_quarantine(out, where, definition, selection, samples)
@@ -89,7 +90,6 @@ def replay(
 def _read_again(
     operation: "Operation", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
-    from spark_jobs.operations.replay.execute import carry_out
     from spark_jobs.operations.replay.plan import plan_replay
     from spark_jobs.operations.replay.text import replay_text
 
@@ -97,6 +97,8 @@ def _read_again(
     operation.say(replay_text(plan))
     if operation.ends_here(plan, dry_run=dry_run):
         return None
+    from spark_jobs.operations.replay.execute import carry_out
+
     for notice in plan.notices:
         warn(notice)
     return operation.execute(
@@ -110,7 +112,6 @@ def _look_up_again(
     operation: "Operation", definition: "Definition", selection: "Selection", by: str, comment: str, *, dry_run: bool
 ) -> "BatchReport | None":
     from spark_jobs.console.operation import NOTHING_WRITTEN
-    from spark_jobs.operations.replay.lookup import carry_out
     from spark_jobs.operations.replay.lookup_plan import plan_lookup
     from spark_jobs.operations.replay.text import lookup_text
 
@@ -121,6 +122,8 @@ def _look_up_again(
     if dry_run:
         say(NOTHING_WRITTEN)
         return None
+    from spark_jobs.operations.replay.lookup import carry_out
+
     return operation.execute(
         f"replay of {definition.name}",
         [definition],

@@ -2,12 +2,12 @@
 
 import getpass
 import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from spark_jobs.cli.definitions import arguments_of, registered, resolved
+from spark_jobs.cli.definitions import registered, resolved
 from spark_jobs.cli.options import (
     DeployedArgument,
     LakeOption,
@@ -17,12 +17,8 @@ from spark_jobs.cli.options import (
     lake_of,
 )
 from spark_jobs.cli.terminal import out, say
-from spark_jobs.lake import Lake
 from spark_jobs.pipelines import with_sources as add_sources
 from spark_jobs.spec import Definition
-
-if TYPE_CHECKING:
-    from spark_jobs.control.desired.deployment import Plan
 
 
 def plan(
@@ -38,12 +34,12 @@ def plan(
     with_sources: WithSourcesOption = False,
 ) -> None:
     """Show what a deploy would do to each pipeline, and why; exit with 1 where something cannot be deployed."""
-    from spark_jobs.control.desired import orders
+    from spark_jobs.control.desired import deployment, orders
     from spark_jobs.control.desired.deployment_text import as_text
 
     where = lake_of(lake)
     definitions = _wanted(names or (), with_sources=with_sources)
-    planned = _planned(where, definitions, names or (), lake)
+    planned = deployment.plan(where, definitions)
     out.print(as_text(planned), highlight=False, markup=False, soft_wrap=True)
     if not names:
         running = {name for desired in orders.all_desired(where).values() for name in desired.running}
@@ -61,13 +57,12 @@ def deploy(
     ),
 ) -> None:
     """Order that pipelines run, and wait for their first progress. What already runs so is left alone."""
-    from spark_jobs.control.desired import awaiting
-    from spark_jobs.control.desired.deployment import execute
+    from spark_jobs.control.desired import awaiting, deployment
 
     timeout = duration("--wait", wait)
     definitions = _wanted(names, with_sources=with_sources)
     where = lake_of(lake).ensure_exists()
-    ordered = execute(where, _planned(where, definitions, names, lake), by=_person())
+    ordered = deployment.execute(where, deployment.plan(where, definitions), by=_person())
     for each in ordered:
         told = f"generation {each.generation} ordered" if each.changed else "already runs this way, nothing to do"
         say(f"{each.pipeline}: {told} (job {each.job})")
@@ -110,14 +105,6 @@ def _wanted(names: Sequence[str], *, with_sources: bool) -> tuple[Definition, ..
     """What a user named; all that is registered where that is nothing."""
     definitions = resolved(names) if names else registered()
     return add_sources(definitions) if with_sources else definitions
-
-
-def _planned(lake: Lake, definitions: Iterable[Definition], names: Sequence[str], option: str | None) -> "Plan":
-    """The plan, with commands as this user has to type them."""
-    from spark_jobs.control.desired import deployment
-
-    options = () if option is None else ("--lake", option)
-    return deployment.plan(lake, definitions, arguments=arguments_of(names), options=options)
 
 
 def _person() -> str:

@@ -15,7 +15,8 @@ from spark_jobs.commits.merging import CommitId
 from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_then
-from spark_jobs.lake.checkpoints.continuity import RESTORE_OR_RESET
+from spark_jobs.lake.checkpoints.continuity import restore_or_reset
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.conflicts import SAME_TRANSACTION
 from spark_jobs.lake.commit_records.history import commit_at, find_commit, latest_version
 from spark_jobs.lake.commit_records.replay_commits import decode_replay
@@ -101,7 +102,7 @@ class TableWriter:
                 f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}`, epoch {self.epoch}, was skipped "
                 f"as known, though the table's history does not have it. The stream has stopped; nothing was "
                 f"written. The checkpoint has been reset meanwhile: start the stream again; or a reset was "
-                f"interrupted: repeat it, `tidemark reset {self.pipeline}`."
+                f"interrupted: repeat it, `{command('reset', self.pipeline)}`."
             )
         return written
 
@@ -163,8 +164,8 @@ class TableWriter:
             raise LedgerError(
                 f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` holds {stamp.rows} rows, but "
                 f"{written} were written. The stream has stopped, and stops at each start: what the table holds is not "
-                f"what its ledger says. See `tidemark ledger {self.pipeline}`. To compute the table again: "
-                f"`tidemark reset {self.pipeline} --empty-tables`."
+                f"what its ledger says. See `{command('ledger', self.pipeline)}`. To compute the table again: "
+                f"`{command('reset', self.pipeline, '--empty-tables')}`."
             )
 
     def _is_overtaken(self) -> bool:
@@ -220,7 +221,7 @@ class TableWriter:
             raise CheckpointError(
                 f"table {self.table}: has another batch {stamp.batch_id} of `{self.pipeline}`, epoch {self.epoch}, "
                 f"than its checkpoint ({difference}). The checkpoint was lost, or is an older copy. Nothing was "
-                f"written. {RESTORE_OR_RESET.format(pipeline=self.pipeline)}"
+                f"written. {restore_or_reset(self.pipeline)}"
             )
 
     def _is_ours(self, found: Stamp, stamp: Stamp) -> bool:

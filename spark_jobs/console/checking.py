@@ -10,6 +10,7 @@ from rich.console import Console
 from spark_jobs.console.running import session
 from spark_jobs.documentation.publishing import address, link, link_in_airflow, publish_pages
 from spark_jobs.lake import Lake
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.tables import broken_expectations
 from spark_jobs.lake.tables.quality import Check, Result, publish
 from spark_jobs.pipelines import registry
@@ -51,10 +52,8 @@ def _mark(result: Result) -> str:
 def summary(found: Check) -> str:
     """What is broken, and what to run next; without values of events."""
     broken = "; ".join(f"{each.expectation}: {each.observed}" for each in found.broken)
-    return (
-        f"{found.table}, written by `{found.pipeline}`, is not as expected: {broken}. "
-        f"Next: tidemark sql \"SELECT * FROM ops.quality WHERE pipeline = '{found.pipeline}' AND NOT success\""
-    )
+    query = f"SELECT * FROM ops.quality WHERE pipeline = '{found.pipeline}' AND NOT success"
+    return f"{found.table}, written by `{found.pipeline}`, is not as expected: {broken}. Next: {command('sql', query)}"
 
 
 def run_checks(

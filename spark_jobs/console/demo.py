@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console
 
 from spark_jobs.console import reports
-from spark_jobs.console.live import Progress
+from spark_jobs.console.live import Progress, tell_set_aside
 from spark_jobs.console.running import report_failures, session
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import epoch_ledger
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.store.s3 import s3_store
@@ -74,6 +75,7 @@ def demonstrate(out: Console, err: Console, lake: Lake, *, seconds: float, stop:
             outcomes = driver.run_continuously(stop)
         shop_closed.set()
         simulator.join()
+        tell_set_aside(out, driver)
         code = report_failures(err, outcomes)
     out.print()
     balanced = _show(out, lake)
@@ -147,10 +149,11 @@ def _how_to_go_on(out: Console) -> None:
     out.print(
         "\nGo on:\n"
         "  make run                                     the shop sells on where it stopped\n"
-        "  .venv/bin/tidemark tables                    what is in the lake\n"
-        "  .venv/bin/tidemark ledger top_products       what became of every event\n"
-        "  .venv/bin/tidemark late top_products         what came too late, and for which hours\n"
-        "  .venv/bin/tidemark sql 'SELECT * FROM gold.shop_totals'\n"
+        f"  .venv/bin/{command('tables'):<35}what is in the lake\n"
+        f"  .venv/bin/{command('ledger', 'top_products'):<35}what became of every event\n"
+        f"  .venv/bin/{command('late', 'top_products'):<35}what came too late, and for which hours\n"
+        f"  .venv/bin/{command('sql', 'SELECT * FROM gold.shop_totals')}\n"
         "  README.md                                    a pipeline of your own in five minutes",
         highlight=False,
+        soft_wrap=True,
     )

@@ -1,6 +1,7 @@
 """Live progress of a driver."""
 
 import time
+from collections import Counter
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -11,9 +12,12 @@ from rich.text import Text
 from spark_jobs.engine.driver import AnyQuery, Driver, Outcome
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake.checkpoints.halts import HaltedError
+from spark_jobs.lake.commands import command
 
 _REFRESH_S = 0.5
 _PLAIN_EVERY_S = 10.0
+_REASONS = 3
+"""So many reasons are named at the end of a run; `tidemark quarantine` names all."""
 
 
 class Progress:
@@ -66,6 +70,30 @@ def tell_failure(console: Console, outcome: Outcome) -> None:
     """Says what stopped a pipeline."""
     text = Text.assemble((f"{outcome.name} {_ended(outcome)[0]}:", "red"), f" {outcome.error}")
     console.print(text, soft_wrap=True, highlight=False)
+
+
+def tell_set_aside(console: Console, driver: Driver) -> None:
+    """Says at the end what each pipeline has set aside in this run: how many rows, why, and what shows them."""
+    for name, query in driver.queries.items():
+        if query.total_quarantined:
+            text = set_aside_text(name, query.total_quarantined, query.set_aside)
+            console.print(Text(text), soft_wrap=True, highlight=False)
+
+
+def set_aside_text(name: str, rows: int, reasons: Counter[str]) -> str:
+    """What a pipeline has set aside, in a line.
+
+    Args:
+        name: of the pipeline.
+        rows: how many.
+        reasons: reason -> how many of them; a row may have several.
+    """
+    shown = [f"{why} {count:,}" for why, count in reasons.most_common(_REASONS)]
+    more = f" and {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
+    why = f" ({', '.join(shown)}{more})" if shown else ""
+    return (
+        f"{name}: {rows:,} {'row' if rows == 1 else 'rows'} set aside{why}. To see them: {command('quarantine', name)}"
+    )
 
 
 def _ended(outcome: Outcome) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Drives an operation in this process: a session, its progress and its words, a confirmation, a report.
 
-What is done, and whether it may be, is for `spark_jobs/operations` to say: here it is only shown and started.
+What is done, and whether it may be, is for `spark_jobs/operations` to say: here it is only shown and started. Spark is
+imported by what starts it: a plan that is only shown waits for none of it.
 """
 
 import sys
@@ -9,23 +10,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
-from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from spark_jobs.console import live
-from spark_jobs.console.running import report_failures, session
-from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.operations import reports
-from spark_jobs.operations.bootstrap.execute import Watch
 from spark_jobs.operations.reports import BatchReport
 from spark_jobs.operations.shape import Plan, Say
 from spark_jobs.spec import Definition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.engine.driver import Driver
+    from spark_jobs.operations.bootstrap.execute import Watch
 
 _EVERY_S = 0.5
 _INTERRUPTED = 130
@@ -65,7 +66,7 @@ class Operation:
             self.say("Nothing to do." + (f" {force}" if force else ""))
         return dry_run or plan.nothing_to_do is not None
 
-    def execute(self, what: str, about: Sequence[Definition], work: Callable[[SparkSession, Say], Done]) -> Done:
+    def execute(self, what: str, about: Sequence[Definition], work: Callable[["SparkSession", Say], Done]) -> Done:
         """Executes something in a session, with a bar of Spark's tasks.
 
         Args:
@@ -73,6 +74,8 @@ class Operation:
             about: whose rows it computes with.
             work: does it, and tells what it has done.
         """
+        from spark_jobs.console.running import session
+
         with session(self.lake, self.err, about=about) as spark, showing_tasks(spark, self.err, what):
             return work(spark, self.say)
 
@@ -85,7 +88,7 @@ class Operation:
         if path is not None:
             reports.write(path, found)
 
-    def with_streams(self, about: Definition, work: Callable[[SparkSession, Say, Watch], Driver | None]) -> int:
+    def with_streams(self, about: Definition, work: "Callable[[SparkSession, Say, Watch], Driver | None]") -> int:
         """Executes something that runs streams to their end, with their live progress.
 
         Args:
@@ -95,16 +98,22 @@ class Operation:
         Returns:
             The exit code.
         """
+        from spark_jobs.console import live
+        from spark_jobs.console.running import report_failures, session
+
         with session(self.lake, self.err, about=(about,)) as spark:
             driver = work(spark, self.say, self._watching)
         if driver is None:
             return 0
+        live.tell_set_aside(self.out, driver)
         if code := report_failures(self.err, driver.outcomes):
             return code
         return 0 if about.name in driver.histories else _INTERRUPTED
 
     @contextmanager
-    def _watching(self, driver: Driver) -> Iterator[None]:
+    def _watching(self, driver: "Driver") -> Iterator[None]:
+        from spark_jobs.console import live
+
         with live.Progress(self.out) as progress:
             driver.on_tick = progress.tick
             yield
@@ -114,7 +123,7 @@ NOTHING_WRITTEN = "Nothing was written: --dry-run."
 
 
 @contextmanager
-def showing_tasks(spark: SparkSession, err: Console, what: str) -> Iterator[None]:
+def showing_tasks(spark: "SparkSession", err: Console, what: str) -> Iterator[None]:
     """Shows a bar with the tasks of the stage at work, for the length of the block; nothing where no terminal is.
 
     Args:
@@ -150,8 +159,10 @@ def showing_tasks(spark: SparkSession, err: Console, what: str) -> Iterator[None
             follower.join()
 
 
-def tasks_at_work(spark: SparkSession) -> tuple[int, int]:
+def tasks_at_work(spark: "SparkSession") -> tuple[int, int]:
     """Tasks of Spark's stages at work: how many are done, and how many there are."""
+    from py4j.protocol import Py4JError
+
     try:
         tracker = spark.sparkContext.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

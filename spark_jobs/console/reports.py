@@ -1,11 +1,13 @@
 """Tables, ledgers and late rows as a person reads them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import zip_longest
 from typing import Any
 
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.segment import Segments
 from rich.table import Table
@@ -14,6 +16,7 @@ from rich.text import Text
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, Totals, named
 from spark_jobs.lake.accounting.replays import open_replay
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import EpochLedger
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables import query
@@ -37,8 +40,7 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: 
     # Text, not str: what stands in data is never taken for rich's markup.
     table = Table(title=title and Text(title), title_justify="left", box=None, pad_edge=False)
     for index, name in enumerate(columns):
-        values = [row[index] for row in rows if row[index] is not None]
-        numeric = bool(values) and all(isinstance(value, int | float | Decimal) for value in values)
+        numeric = _is_numeric([row[index] for row in rows])
         table.add_column(Text(visible(name)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(_cell(value))) for value in row))
@@ -56,8 +58,59 @@ def _cell(value: Any) -> str:
         return f"{value:,.12g}"
     if isinstance(value, datetime):
         utc = value.astimezone(UTC) if value.tzinfo else value
-        return utc.strftime("%Y-%m-%d %H:%M:%S") + (f".{utc.microsecond:06d}".rstrip("0") if utc.microsecond else "")
+        whole = utc.replace(microsecond=0, tzinfo=None).isoformat(" ")
+        return whole + (f".{utc.microsecond:06d}".rstrip("0") if utc.microsecond else "")
     return str(value)
+
+
+def print_rows(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Any number of rows, one a line, numbers to the right; a null is NULL, and an empty text is empty.
+
+    Rich lays a table out anew for each cell: that takes a minute for what this prints in a second. On a terminal that
+    is too narrow, cells go on in the next line.
+    """
+    names = [visible_line(name) for name in columns]
+    cells = [[_NULL if value is None else visible_line(_cell(value)) for value in row] for row in rows]
+    natural = [max(map(_width, column)) for column in zip(names, *cells, strict=True)]
+    widths = _fitting(natural, console.width - _GAP * max(0, len(names) - 1)) if console.is_terminal else natural
+    right = [_is_numeric([row[index] for row in rows]) for index in range(len(names))]
+    lines = [line for row in (names, *cells) for line in _lines(row, widths, right)]
+    console.file.write("".join(f"{line}\n" for line in lines))
+
+
+_NULL = "NULL"
+_GAP = 2
+
+
+def _fitting(natural: Sequence[int], room: int) -> list[int]:
+    """Widths of columns: as they are, or the widest ones as wide as leaves room for all."""
+    widest = max(natural, default=0)
+    while widest > 1 and sum(min(each, widest) for each in natural) > room:
+        widest -= 1
+    return [min(each, widest) for each in natural]
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> Iterator[str]:
+    """A row as one line, or as several where a cell does not fit."""
+    folded = [
+        chop_cells(cell, width) if _width(cell) > width else [cell] for cell, width in zip(row, widths, strict=True)
+    ]
+    for parts in zip_longest(*folded, fillvalue=""):
+        padded = (
+            " " * (width - _width(part)) + part if to_the_right else part + " " * (width - _width(part))
+            for part, width, to_the_right in zip(parts, widths, right, strict=True)
+        )
+        yield (" " * _GAP).join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """How many places of a terminal a text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _is_numeric(values: Sequence[Any]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and all(isinstance(value, int | float | Decimal) for value in known)
 
 
 def print_summaries(console: Console, summaries: Sequence[TableSummary]) -> None:
@@ -180,11 +233,13 @@ def print_late(console: Console, lake: Lake, pipeline: Pipeline, limit: int) -> 
     """`tidemark late`: the newest late events, each with what it missed and by how much."""
     operator = plan.build(pipeline).operator
     if operator is None or not operator.output.keeps_late:
-        raise DefinitionError(f"pipeline `{pipeline.name}` keeps no late events; see `tidemark ledger {pipeline.name}`")
+        raise DefinitionError(
+            f"pipeline `{pipeline.name}` keeps no late events; see `{command('ledger', pipeline.name)}`"
+        )
     table = operator.output.late.name
     if not exists(lake, table):
         raise MissingTableError(
-            f"table {table}: not in the lake {lake.uri}. It comes with the first run: tidemark run {pipeline.name}"
+            f"table {table}: not in the lake {lake.uri}. It comes with the first run: {command('run', pipeline.name)}"
         )
     known = {field.name for field in open_table(lake, table).schema().fields}
     keys = [column for column in (SOURCE_TABLE, *operator.output.keys) if column in known and column != EVENT_ID]
@@ -239,7 +294,7 @@ def print_quarantine(console: Console, lake: Lake, definition: Definition, selec
         console.print(
             Text(
                 f"{unfinished.run}, begun by {unfinished.by} at {_time(unfinished.opened_at)} UTC, has not ended: "
-                f"tidemark replay {definition.name}"
+                f"{command('replay', definition.name)}"
             ),
             soft_wrap=True,
         )

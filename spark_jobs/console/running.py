@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.text import Text
 
-from spark_jobs.console.live import Progress, progress_table, tell_failure
+from spark_jobs.console.live import Progress, progress_table, tell_failure, tell_set_aside
 from spark_jobs.console.plain import PlainConsole
 from spark_jobs.console.priority import step_aside
 from spark_jobs.engine.driver import Driver, Outcome
@@ -69,6 +69,7 @@ def run_pipelines(
         if any(outcome.error for outcome in outcomes.values()):
             raise_if_lost(spark)
         out.print(progress_table(driver, width=out.width))
+        tell_set_aside(out, driver)
         for warning in driver.warnings:
             err.print(Text.assemble(("warning:", "yellow"), f" {warning}"), soft_wrap=True, highlight=False)
         return report_failures(err, outcomes)

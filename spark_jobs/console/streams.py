@@ -27,6 +27,7 @@ from spark_jobs.control.supervision.supervisor import Supervisor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.halts import Halt
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.settings import Settings
 from spark_jobs.lake.store.health import trouble
@@ -142,16 +143,16 @@ def print_status(out: Console, lake: Lake) -> bool:
     at = datetime.now(UTC)
     fine = active is not None and at - active[1] <= GONE
     if active is None:
-        out.print(f"no supervisor watches {lake.uri}: start one with `tidemark supervise`", highlight=False)
+        out.print(f"no supervisor watches {lake.uri}: start one with `{command('supervise')}`", highlight=False)
     else:
         told = f"last sign of life {span(at - active[1])} ago"
-        told = f"active, {told}" if fine else f"[red]{told}[/red]; start one: `make up`, or `tidemark supervise`"
+        told = f"active, {told}" if fine else f"[red]{told}[/red]; start one: `make up`, or `{command('supervise')}`"
         out.print(f"supervisor {active[0].id}: {told}", highlight=False, soft_wrap=True)
     desired = orders.all_desired(lake)
     # Also of pipelines that nobody has deployed.
     halted = halts.all_standing(lake) if wrong is None else {}
     if not desired:
-        out.print(f"nothing has been deployed on {lake.uri}: `tidemark deploy PIPELINE`", highlight=False)
+        out.print(f"nothing has been deployed on {lake.uri}: `{command('deploy', 'PIPELINE')}`", highlight=False)
         print_halts(out, halted)
         return not halted
     quiet = mutes.muted(lake, now=at)
@@ -181,6 +182,13 @@ def print_status(out: Console, lake: Lake) -> bool:
     return fine and not halted
 
 
+_WAYS_ON: tuple[tuple[tuple[str, ...], str], ...] = (
+    ((), "tries the batch again, after a fix of the rule, the source or the code"),
+    (("--quarantine",), "sets these rows aside, and writes the rest"),
+    (("--skip",), "sets all rows of the batch aside"),
+)
+
+
 def print_halts(out: Console, halted: Mapping[str, Halt]) -> None:
     """Each batch about which a person has to decide, and what to run."""
     for name, halt in halted.items():
@@ -188,15 +196,9 @@ def print_halts(out: Console, halted: Mapping[str, Halt]) -> None:
         out.print(Text(f"    {halt.what}"), soft_wrap=True)
         for sample in halt.samples:
             out.print(Text(f"    such as: {sample}"), soft_wrap=True)
+        widest = max(len(command("resume", name, *option)) for option, _ in _WAYS_ON)
         for option, does in _WAYS_ON:
-            out.print(Text(f"    {f'tidemark resume {name}{option}':<{len(name) + 31}}{does}"), soft_wrap=True)
-
-
-_WAYS_ON = (
-    ("", "tries the batch again, after a fix of the rule, the source or the code"),
-    (" --quarantine", "sets these rows aside, and writes the rest"),
-    (" --skip", "sets all rows of the batch aside"),
-)
+            out.print(Text(f"    {command('resume', name, *option):<{widest}}  {does}"), soft_wrap=True)
 
 
 def _print_driver(out: Console, job: str, now: JobNow, *, at: datetime, wanted: bool) -> None:

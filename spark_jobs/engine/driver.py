@@ -20,6 +20,7 @@ from spark_jobs.engine.query import Failpoint, unobserved
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import note_bootstrapped
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import BootstrapUnfinishedError, CutNotReachedError, TidemarkError
 from spark_jobs.lake.tables import watermarks
 from spark_jobs.spec import Definition, Ingest, Pipeline
@@ -354,7 +355,7 @@ class _History:
             if driver.compute_history is None:
                 raise BootstrapUnfinishedError(
                     f"pipeline `{query.name}`: the history of its epoch {query.epoch.number} is still to be computed. "
-                    f"Nothing was written. Run: tidemark bootstrap {query.name}"
+                    f"Nothing was written. Run: {command('bootstrap', query.name)}"
                 )
             driver.spark.sparkContext.setJobGroup(self._group, self._group, interruptOnCancel=False)
             driver.spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.name)

@@ -15,6 +15,7 @@ from pyspark.sql.types import DataType, IntegralType, StructType
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger_table import changes_rows
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import actions_at
 from spark_jobs.lake.errors import CheckpointError, MissingTableError, TidemarkError
 from spark_jobs.lake.tables import opening as tables
@@ -111,8 +112,8 @@ class Lookups:
                 raise CheckpointError(
                     f"pipeline `{self.pipeline}`: a batch was begun with version {versions[step.table]} of "
                     f"{step.table}, which was removed and made anew since: the version of this number is another one. "
-                    "Nothing was started or written. Bring the table back as it was, or begin a new epoch: tidemark "
-                    f"reset {self.pipeline} --empty-tables"
+                    "Nothing was started or written. Bring the table back as it was, or begin a new epoch: "
+                    f"{command('reset', self.pipeline, '--empty-tables')}"
                 )
             version = versions.get(step.table, opened.version())
             self._refuse_repeated_keys(step, version)
@@ -143,9 +144,10 @@ class Lookups:
             ).fetchone()
         if found is not None:
             key = ", ".join(step.on)
+            query = f"SELECT {names}, count(*) FROM {step.table} GROUP BY ALL HAVING count(*) > 1"
             raise RepeatedKeyError(
                 f"pipeline `{self.pipeline}`: {step.table} has more than one row with the same {key} (version "
                 f"{version}): each event with this key would become several. Nothing was written. Leave one row of "
-                "each key in the table, or look up by more columns. Find them: tidemark sql "
-                f"'SELECT {names}, count(*) FROM {step.table} GROUP BY ALL HAVING count(*) > 1'"
+                "each key in the table, or look up by more columns. Find them: "
+                f"{command('sql', query)}"
             )

@@ -4,6 +4,7 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -14,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.checkpoints.claims import refuse_ended
 from spark_jobs.lake.checkpoints.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.checkpoints.epochs import Epoch, open_epoch, refuse_changed_definition
@@ -80,6 +81,7 @@ class Query(ABC, Generic[D]):
         self.batch_seconds = 0.0
         self.total_read = self.total_late = self.total_quarantined = self.total_batches = 0
         self.total_batch_seconds = 0.0
+        self.set_aside: Counter[str] = Counter()
         self._draining = threading.Event()
         self._busy = threading.Event()
         self._has_looked = False
@@ -278,6 +280,7 @@ class Query(ABC, Generic[D]):
             self.total_read += row["read"]
             self.total_late += row.late_events
             self.total_quarantined += row["quarantined"]
+            self.set_aside.update({why: rows for why, rows in row.reasons.items() if not why.startswith(WARNING)})
             self.batch_seconds = time.time() - started
             self.total_batches += 1
             self.total_batch_seconds += self.batch_seconds

@@ -12,6 +12,7 @@ from spark_jobs.lake.checkpoints.epochs import Epoch, Starts, current_epoch, fix
 from spark_jobs.lake.checkpoints.offsets import read_by_batch, versions_read
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import actions_at, info_of, latest_version, unsigned_commits
 from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import MissingTableError
@@ -71,7 +72,7 @@ class BronzeReader:
             if not tables.exists(self._lake, read.name):
                 raise MissingTableError(
                     f"pipeline `{name}` reads {read.name}, which does not exist in {self._lake.uri}. Nothing "
-                    f"was started. Fill it with an ingest first, or run `tidemark run {name} --with-sources`."
+                    f"was started. Fill it with an ingest first, or run `{command('run', name, '--with-sources')}`."
                 )
         self.schemas = [self._bronze(read).schema for read in self._plan.reads]
 

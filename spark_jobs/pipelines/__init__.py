@@ -10,6 +10,7 @@ from spark_jobs.pipelines._registry import (
     registered_readers,
     registry,
     resolve,
+    resolve_named,
     with_sources,
 )
 
@@ -20,5 +21,6 @@ __all__ = [
     "registered_readers",
     "registry",
     "resolve",
+    "resolve_named",
     "with_sources",
 ]

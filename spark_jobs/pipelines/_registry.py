@@ -219,33 +219,46 @@ def _place(path: Path, error: BaseException) -> str:
 
 
 def resolve(names: Iterable[str]) -> tuple[Definition, ...]:
-    """The definitions that a user named.
+    """The definitions that a user named, as `resolve_named`."""
+    return tuple(resolve_named(names).values())
+
+
+def resolve_named(
+    names: Iterable[str], elsewhere: Callable[[str], Definition | None] = lambda _: None
+) -> dict[str, Definition]:
+    """How the command line names each alone -> the definitions that a user named.
 
     Args:
         names: each a registered name, the path of a file (all that it defines), or `path:name` (one of them).
+        elsewhere: what a name means that is neither; None: nothing.
 
     Raises:
         UnknownPipelineError: for a name that is neither.
         DefinitionError: if a name is claimed by two files, if two definitions have one
             name, or write to one table, or one to the table of a registered pipeline.
     """
-    resolved: list[Definition] = []
+    resolved: dict[str, Definition] = {}
     for name in dict.fromkeys(names):
         file, _, one = name.partition(".py:")
         path = Path(f"{file}.py" if one else name)
         if name in registry():
-            resolved.append(registry()[name])
+            resolved[name] = registry()[name]
         elif path.suffix == ".py" and path.is_file():
             defined = {definition.name: definition for definition in load_file(path)}
             if one and one not in defined:
                 raise UnknownPipelineError(one, defined)
-            resolved += [defined[one]] if one else defined.values()
+            resolved |= {f"{path}:{each}": defined[each] for each in ([one] if one else defined)}
         elif clash := next((problem for problem in problems() if name in problem.names), None):
             raise DefinitionError(f"{clash.message}. Nothing was done.")
+        elif (other := elsewhere(name)) is not None:
+            resolved[name] = other
         else:
             raise UnknownPipelineError(name, registry(), problems())
-    _refuse_taken_tables(resolved)
-    return tuple(_by_name(resolved).values())
+    _refuse_taken_tables(resolved.values())
+    # The same value may be named twice, as where one file imports from another.
+    kept = {id(each) for each in _by_name(resolved.values()).values()}
+    once = {id(each): argument for argument, each in reversed(resolved.items()) if id(each) in kept}
+    return {argument: each for argument, each in resolved.items() if once[id(each)] == argument}
 
 
 def _refuse_taken_tables(definitions: Iterable[Definition]) -> None:

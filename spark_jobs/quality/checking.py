@@ -8,6 +8,7 @@ import duckdb
 from deltalake import DeltaTable
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables import watermarks
 from spark_jobs.lake.tables.files import reading
@@ -68,7 +69,7 @@ def check(
     except MissingTableError as error:
         raise MissingTableError(
             f"table {suite.table}: not in the lake {lake.uri}, so `{suite.pipeline}` has nothing to check yet. Start "
-            f"it: tidemark run {suite.pipeline}"
+            f"it: {command('run', suite.pipeline)}"
         ) from error
     now = now or datetime.now(UTC)
     since = None if all_rows else last_mark(lake, suite.pipeline, suite.table)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.lake.accounting.repaired import LateEvents
 from spark_jobs.lake.checkpoints.epochs import bootstrapped
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import commits_between
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan.columns import (
@@ -98,7 +99,10 @@ class Recompute:
         # No other versions of lookup tables are read than those that what was asked for needs.
         which = {*self._span.numbers, *self._further}
         # Maintenance cuts a log from below: where the oldest is there, so are the others.
-        later = f"Its results stay. A later range can be computed: `tidemark backfill {self.target.name} --from …`."
+        later = (
+            f"Its results stay. A later range can be computed: "
+            f"`{command('backfill', self.target.name, '--from', 'BEGIN', '--to', 'END')}`."
+        )
         refuse_lost_versions(self.target, self._eras, [min(which)], later)
         refuse_made_anew(self.target, self._eras, which, later)
         return lookup_frames(self.spark, self.target, self._eras, which)

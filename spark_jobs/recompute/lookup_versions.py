@@ -9,6 +9,7 @@ from math import inf
 from spark_jobs.lake.accounting.ledger_table import Actions
 from spark_jobs.lake.checkpoints.offsets import table_read
 from spark_jobs.lake.checkpoints.spark_log import Place, in_snapshot, place
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import commits_between, latest_version, ledger_rows
 from spark_jobs.lake.maintenance.retention import first_version
 from spark_jobs.lake.tables.files import refuse_missing
@@ -147,8 +148,8 @@ def refuse_lost_versions(target: Target, known: Sequence[VersionRange], which: I
         if version < first_version(target.lake, table):
             raise NotComparableError(
                 f"pipeline `{target.name}`: version {version} of {table}, in which events were looked up, is not kept "
-                f"any more (TIDEMARK_KEEP_LOOKUPS). {remedy} `tidemark reset {target.name} --empty-tables` computes "
-                "everything again."
+                f"any more (TIDEMARK_KEEP_LOOKUPS). {remedy} "
+                f"`{command('reset', target.name, '--empty-tables')}` computes everything again."
             )
         refuse_missing(target.lake, table, open_table(target.lake, table, version=version))
 
@@ -172,7 +173,7 @@ def refuse_made_anew(target: Target, known: Sequence[VersionRange], which: Itera
             raise NotComparableError(
                 f"pipeline `{target.name}`: {table}, in which events were looked up, was removed and made anew since: "
                 f"its versions are other ones now, and what the events found is not known any more. {remedy} "
-                f"`tidemark reset {target.name} --empty-tables` computes everything again."
+                f"`{command('reset', target.name, '--empty-tables')}` computes everything again."
             )
 
 
@@ -248,5 +249,5 @@ def _refused(target: Target, table: str, version: int) -> BackfillRefusedError:
     return BackfillRefusedError(
         f"pipeline `{target.name}`: the log of {table} does not tell any more which events are in version {version}, "
         "so that it is not known in which batch the stream has read them. Nothing was written. "
-        f"`tidemark reset {target.name} --empty-tables` computes everything again."
+        f"`{command('reset', target.name, '--empty-tables')}` computes everything again."
     )

@@ -18,6 +18,7 @@ from spark_jobs.lake.accounting.repaired import LateEvents, late_rows, mark_repa
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.checkpoints.spark_log import place
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.basis import Basis
 from spark_jobs.lake.commit_records.history import info_of, newest_batch, unsigned_commits
 from spark_jobs.lake.commit_records.revisions import Mode
@@ -161,13 +162,13 @@ class Target:
             raise self._refuse(
                 f"{operator.description if operator else 'it'}: which events have gone on to the groups is recorded "
                 "nowhere, so that a part of the results cannot be computed again",
-                f"All of them: `tidemark reset {self.name} --empty-tables`, then start the stream.",
+                f"All of them: `{command('reset', self.name, '--empty-tables')}`, then start the stream.",
             )
         if not operator.recomputation.placed_by:
             raise self._refuse(
                 "its results belong to no range of event time: the stream itself holds the whole total",
                 "To count again from the first event: "
-                f"`tidemark reset {self.name} --empty-tables`, then start the stream.",
+                f"`{command('reset', self.name, '--empty-tables')}`, then start the stream.",
             )
         return operator
 
@@ -176,19 +177,19 @@ class Target:
         if epoch is None or not exists(self.lake, self.result):
             raise MissingTableError(
                 f"pipeline `{self.name}` has not run on {self.lake.uri} yet: there is nothing to compute again. "
-                f"Start it: tidemark run {self.name}"
+                f"Start it: {command('run', self.name)}"
             )
         changed = ", ".join(needs_new_epoch(definition_from_json(epoch.definition), self.pipeline))
         if changed:
             raise self._refuse(
                 f"its definition has changed ({changed}) since epoch {epoch.number} wrote {self.result}",
-                f"Put the definition back, or compute the table anew with it: `tidemark rebuild {self.name}`, or "
-                f"`tidemark reset {self.name} --empty-tables`, then start the stream.",
+                f"Put the definition back, or compute the table anew with it: `{command('rebuild', self.name)}`, or "
+                f"`{command('reset', self.name, '--empty-tables')}`, then start the stream.",
             )
         if not epoch.tables_emptied:
             raise self._refuse(
                 f"{self.result} also has rows of epochs before {epoch.number}, which nothing tells apart",
-                f"`tidemark reset {self.name} --empty-tables` computes all of them again.",
+                f"`{command('reset', self.name, '--empty-tables')}` computes all of them again.",
                 NotComparableError,
             )
         return epoch
@@ -246,7 +247,7 @@ class Target:
                     raise self._refuse(
                         f"rows of its source {source.name} were taken away in version {version} "
                         f"({commit.get('operation', 'reset')}): results of these events would be lost",
-                        f"`tidemark reset {self.name} --empty-tables`, then start the stream: it counts what "
+                        f"`{command('reset', self.name, '--empty-tables')}`, then start the stream: it counts what "
                         f"{source.name} has then. To keep the results of these events, leave the pipeline as it is.",
                     )
 

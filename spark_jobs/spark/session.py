@@ -1,5 +1,6 @@
 """The Spark session of a driver, and what its store must be able to do."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
@@ -74,9 +76,16 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
             f"TIDEMARK_MASTER is {settings.master}, that master, with the "
             "secret that it asks for (TIDEMARK_SPARK_SECRET); its log says more."
         ) from error
+    _tell_errors_once()
     name_classes(spark)
     _probe_store(spark, lake)
     return spark
+
+
+def _tell_errors_once() -> None:
+    """An error of Spark's is told by who catches it: PySpark writes it before, in JSON with Java's stack."""
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def lenient_session(spark: SparkSession) -> SparkSession:

@@ -8,6 +8,7 @@ from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.settings import S3Settings, Settings
 
 JARS_FOLDER = Path(__file__).parents[2] / ".cache" / "jars"
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 CLASS_ARCHIVE = JARS_FOLDER.with_name("classes.jsa")
 
 _LOOPBACK = "127.0.0.1"
@@ -142,8 +143,7 @@ def secret_environment(settings: Settings) -> dict[str, str]:
 
 
 def _java_options(settings: Settings) -> str:
-    log_settings = (Path(__file__).parent / "log4j2.properties").as_uri()
-    options = [f"-Dlog4j2.configurationFile={log_settings}", "-XX:+UseParallelGC"]
+    options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", "-XX:+UseParallelGC"]
     if CLASS_ARCHIVE.exists():
         # An archive that does not fit this Java or these jars is passed over, without a word.
         options += [

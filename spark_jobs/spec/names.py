@@ -76,7 +76,7 @@ def is_table_folder(name: str) -> bool:
 
 def visible(text: str) -> str:
     """A text of which a terminal obeys nothing: control characters are shown as pictures, such as `␛`, or codes."""
-    return _OBEYED.sub(_picture, text)
+    return text if text.isascii() and text.isprintable() else _OBEYED.sub(_picture, text)
 
 
 def visible_line(text: str) -> str:

@@ -13,15 +13,15 @@ from typing import Any, get_args
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from tidemark_dags.batch import POOL, Audit, Backfill, checked, repairable
+from tidemark_dags.batch import POOL, Audit, Backfill, is_repairable, ran
 
 from infra.airflow import setup_home
 from spark_jobs.console.laptop import airflow
-from spark_jobs.lake.checkpoints.epochs import open_epoch
+from spark_jobs.lake.checkpoints.epochs import begin_epoch, current_epoch, open_epoch
 from spark_jobs.lake.checkpoints.halts import Choice
 from spark_jobs.pipelines import registry
-from spark_jobs.spec import Ingest
-from tests.support.builders import a_batch, a_lake, a_stamp, write
+from spark_jobs.spec import Ingest, Sink
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
 from tests.support.process import REPOSITORY
 
 KEEPING_LATE = [
@@ -160,7 +160,7 @@ def test_late_events_are_repaired_every_hour_in_the_same_pool(described: Any) ->
     dag = described["dags"]["repair_late"]
     assert dag["schedule"] == ["CronTriggerTimetable", "0 * * * *"]
     assert dag["pools"]["repair"] == "tidemark_batch"
-    assert repairable() == KEEPING_LATE
+    assert [name for name, each in registry().items() if is_repairable(each)] == KEEPING_LATE
 
 
 def test_every_pipeline_is_audited_once_a_day_in_the_same_pool(described: Any) -> None:
@@ -173,9 +173,9 @@ def test_tables_with_expectations_are_checked_every_hour_in_the_same_pool(descri
     dag = described["dags"]["check_quality"]
     assert dag["schedule"] == ["CronTriggerTimetable", "15 * * * *"]
     assert dag["pools"]["check"] == "tidemark_batch"
-    stating = {name for name, each in registry().items() if each.expectations}
-    assert stating <= set(checked())
-    assert {name for name, each in registry().items() if isinstance(each, Ingest)} <= set(checked())
+    checked = {name for name, each in registry().items() if each.is_checked}
+    assert {name for name, each in registry().items() if each.expectations} <= checked
+    assert {name for name, each in registry().items() if isinstance(each, Ingest)} <= checked
 
 
 def test_tables_are_maintained_once_a_day_beside_the_streams(described: Any) -> None:
@@ -293,3 +293,17 @@ def test_a_broken_pipeline_file_breaks_no_dag_and_is_told_on_its_page(
         assert field["examples"] == list(registry())
         for text in (dag["doc"], field["description_md"]):
             assert f"file {more / 'half_written.py'}, line 2: SyntaxError" in text
+
+
+def test_each_pipeline_that_has_run_has_a_row_also_one_that_came_from_a_file(tmp_path: Path) -> None:
+    lake = a_lake(tmp_path)
+    for name in ("from_a_file", "of_a_later_version", "without_a_batch"):
+        begin_epoch(lake, a_pipeline(name=name, sink=Sink(f"gold.{name}")), 1)
+        lake.store.put(f"_checkpoints/{name}/epoch-1/commits/0", b"v1\n{}")
+    lake.store.delete("_checkpoints/without_a_batch/epoch-1/commits/0")
+    epoch = current_epoch(lake, "of_a_later_version")
+    assert epoch is not None
+    unknown = epoch.model_copy(update={"definition": "{}"}).model_dump_json().encode()
+    lake.store.put("_checkpoints/of_a_later_version/epochs/000001.json", unknown)
+    assert ran(lake, is_repairable) == ["from_a_file", "of_a_later_version"]
+    assert ran(lake, lambda _: False) == ["of_a_later_version"]

@@ -6,13 +6,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_jobs.console import running
 from spark_jobs.lake import Lake
+from spark_jobs.spark.settings import LOG_SETTINGS
+from tests.support.builders import write
+from tests.support.process import REPOSITORY
 
 
 def test_a_run_has_a_log_of_its_own_users_and_those_older_than_a_month_go(
@@ -64,6 +69,44 @@ def test_a_run_whose_spark_does_not_start_says_why_it_may_not(
     assert "error: Spark did not start: " in run.stderr
     assert name in run.stderr.split("error: ")[-1]
     assert "Traceback" not in run.stderr
+
+
+UNFIT = """
+from tidemark import Pipeline, Select, Sink, Table
+
+unfit = Pipeline(
+    name="unfit",
+    source=Table("bronze.sales"),
+    event_time="sold_at",
+    steps=(Select({"made_of": "abs(sold_at)"}),),
+    sink=Sink("gold.unfit"),
+)
+"""
+
+
+def test_what_is_wrong_with_a_pipeline_is_told_without_a_stack_before_it(lake: Lake, tmp_path: Path) -> None:
+    rows = {"_ingest_seq": [1], "product_id": ["p"], "quantity": [1], "sold_at": [datetime(2026, 11, 1, tzinfo=UTC)]}
+    write(lake, "bronze.sales", rows)
+    (tmp_path / "unfit.py").write_text(UNFIT)
+    run = subprocess.run(
+        [sys.executable, "-m", "spark_jobs", "run", "unfit.py", "--lake", lake.uri, "--until-caught-up"],
+        cwd=tmp_path,
+        env={**os.environ, "TIDEMARK_DRIVER_MEMORY": "1g", "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 1, run.stderr
+    assert run.stderr.startswith("unfit failed: pipeline `unfit` does not fit its source: ["), run.stderr
+    assert "JVM stacktrace" not in run.stderr
+
+
+def test_java_uses_the_log_settings_of_the_project(spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
+    assert context.getConfiguration().getConfigurationSource().getLocation() == str(LOG_SETTINGS)
 
 
 DIES_WHILE_IT_RUNS = """

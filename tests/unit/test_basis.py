@@ -204,7 +204,8 @@ class TestABackfill:
         with pytest.raises(BackfillRefusedError, match="epoch 1 has been ended by a reset or a rebuild"):
             planned(lake)
         with pytest.raises(
-            CheckpointError, match=r"has ended epoch 1, and not begun the next.*repeat.*--keep-tables or"
+            CheckpointError,
+            match=r"has ended epoch 1, and not begun the next.*repeat.*--keep-tables \(or --empty-tables",
         ):
             refuse_ended(lake, current_epoch(lake, "hourly_sales"), TABLE)
 

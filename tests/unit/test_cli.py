@@ -148,7 +148,8 @@ def test_status_calls_nothing_running_whose_driver_and_supervisor_are_gone(deplo
     renewal.write_text(json.dumps({"sequence": 9, "at": gone.isoformat()}))
     output, code = told(at=gone)
     assert "driver of job streams: term 1, on h: last sign of life 5 minutes ago" in output
-    assert "last sign of life 5 minutes ago; start one: `make up`, or `tidemark supervise`" in output
+    remedy = f"start one: `make up`, or `tidemark supervise --lake {deployed.uri}`"
+    assert f"last sign of life 5 minutes ago; {remedy}" in output
     assert re.search(rf"{name} +running +no sign of life +730 +- ", output)
     assert code == 1
 

@@ -16,8 +16,8 @@ from spark_jobs.lake.checkpoints.moving import (
     adopt,
     plan_adoption,
     refuse_moved,
-    that_have_run,
 )
+from spark_jobs.lake.checkpoints.ran import Ran, that_have_run
 from spark_jobs.lake.checkpoints.spark_log import file_entries
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.spec import Files, Sink
@@ -239,13 +239,13 @@ def test_without_names_all_that_have_a_checkpoint_are_adopted(tmp_path):
 
 def test_of_all_that_have_run_the_registered_definition_counts(moved):
     now = an_ingest(description="sales")
-    assert that_have_run(moved, [now, a_pipeline()]) == [now]
-    assert that_have_run(moved, []) == [an_ingest()]
+    assert that_have_run(moved, [now, a_pipeline()]) == Ran((now,))
+    assert that_have_run(moved, []) == Ran((an_ingest(),))
 
 
 def test_all_that_have_run_are_refused_where_one_cannot_be_read(moved, monkeypatch):
     epoch = current_epoch(moved, "ingest_sales")
     other = epoch.model_copy(update={"definition": epoch.definition.replace('"ingest"', '"of a later version"')})
-    monkeypatch.setattr("spark_jobs.lake.checkpoints.moving.current_epochs", lambda _: {"ingest_sales": other})
+    monkeypatch.setattr("spark_jobs.lake.checkpoints.ran.current_epochs", lambda _: {"ingest_sales": other})
     with pytest.raises(CheckpointError, match=r"`ingest_sales`.*not registered.*Nothing was changed.*path of a file"):
-        that_have_run(moved, [])
+        that_have_run(moved, []).all_or_none()

@@ -455,5 +455,6 @@ mine = Pipeline(
         assert [began for began, _ in told()] == [False]
 
     def test_a_lake_without_such_tables(self, lake):
+        begin_epoch(lake, a_pipeline(name="of_a_file"), 1)
         done = CliRunner().invoke(app, ["check", "--lake", lake.uri])
         assert (done.exit_code, "no tables with expectations yet" in done.output) == (0, True)

@@ -1,14 +1,17 @@
 """What a person reads, as plain text."""
 
 import io
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from spark_jobs.console import reports
+from spark_jobs.console import live, reports
+from spark_jobs.lake.commands import typed_arguments, typed_lake
 from spark_jobs.lake.commit_records.history import EpochLedger
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.inventory import TableSummary
@@ -24,6 +27,26 @@ def shown(show, *, width=120):
     console = Console(width=width, file=io.StringIO(), record=True, color_system=None)
     show(console)
     return "\n".join(line.rstrip() for line in console.export_text().splitlines()) + "\n"
+
+
+def test_a_run_that_sets_rows_aside_says_so_at_its_end():
+    def driver(**totals):
+        return SimpleNamespace(
+            queries={
+                name: SimpleNamespace(total_quarantined=sum(reasons.values()), set_aside=Counter(reasons))
+                for name, reasons in totals.items()
+            }
+        )
+
+    reasons = {"malformed": 30, "not_null(a)": 1200, "between(b)": 2, "future": 1, "duplicate": 1}
+    typed_lake("my lake")
+    typed_arguments({"tills": "shop.py:tills"})
+    told = shown(lambda to: live.tell_set_aside(to, driver(tills=reasons, calm={}, other={"malformed": 1})))
+    assert told.splitlines() == [
+        "tills: 1,234 rows set aside (not_null(a) 1,200, malformed 30, between(b) 2 and 2 more reasons). To see them: "
+        "tidemark quarantine shop.py:tills --lake 'my lake'",
+        "other: 1 row set aside (malformed 1). To see them: tidemark quarantine other --lake 'my lake'",
+    ]
 
 
 class TestLedger:

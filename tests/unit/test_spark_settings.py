@@ -1,11 +1,16 @@
 """What drivers and executors are started with."""
 
+import tomllib
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
 import pytest
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.spark import settings as module
 from spark_jobs.spark.settings import MissingJarsError, secret_environment, spark_settings
+from tests.support.process import REPOSITORY
 
 CLUSTER = "spark://somewhere:7077"
 EXECUTORS = "spark.executor.extraJavaOptions"
@@ -29,6 +34,16 @@ def test_java_options_reach_the_driver_and_on_a_cluster_its_executors(tmp_path):
     assert alone["spark.driver.extraJavaOptions"].endswith(" -XX:+UseZGC")
     assert EXECUTORS not in alone
     assert given(tmp_path, master=CLUSTER, java_options="-XX:+UseZGC")[EXECUTORS] == "-XX:+UseZGC"
+
+
+def test_the_log_settings_that_java_is_given_exist_and_are_packaged(tmp_path):
+    options = given(tmp_path, master="local[2]")["spark.driver.extraJavaOptions"]
+    address = next(each for each in options.split() if "log4j2.configurationFile" in each).partition("=")[2]
+    path = Path(unquote(urlsplit(address).path))
+    assert "rootLogger.level" in path.read_text()
+    packaged = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    package = ".".join(path.parent.relative_to(REPOSITORY).parts)
+    assert path.name in packaged[package]
 
 
 def test_without_further_options_executors_get_none(tmp_path):

@@ -12,6 +12,7 @@ from spark_jobs.control.supervision.lease import GONE, LEASE_S, active_superviso
 from spark_jobs.control.supervision.pulse import PipelinePulse, Pulse
 from spark_jobs.control.supervision.status import Status
 from spark_jobs.lake import Lake
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import TidemarkError
 
 _LOOK_EVERY_S = 0.5
@@ -124,7 +125,7 @@ def await_stopped(
             names = ", ".join(each.pipeline for each in running)
             raise DeployError(
                 f"{names}: still running {_span(timeout)} after the order to stop. The order remains. See "
-                "`tidemark status`. If no supervisor is active, start one: `tidemark supervise`."
+                f"`{command('status')}`. If no supervisor is active, start one: `{command('supervise')}`."
             )
         sleep(_LOOK_EVERY_S)
 
@@ -163,7 +164,7 @@ def _refuse_absent_supervisor(lake: Lake, since: datetime) -> None:
     if active is None or now - active[1] > GONE:
         raise DeployError(
             f"no supervisor watches {lake.uri}: nothing starts drivers there. The order remains and is followed as "
-            "soon as one does. Start it: `make up`, or `tidemark supervise`."
+            f"soon as one does. Start it: `make up`, or `{command('supervise')}`."
         )
 
 

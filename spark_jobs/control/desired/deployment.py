@@ -3,7 +3,6 @@
 `plan` reads and writes nothing; `execute` writes what a plan says. A plan is executed as it was seen, or not at all.
 """
 
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.reset import refuse_tables_of_others
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import CheckpointError, TidemarkError
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Change, Compatibility, changes
@@ -120,29 +120,19 @@ class DeploymentContext:
     halted: Collection[str] = ()
 
 
-def plan(
-    lake: Lake,
-    definitions: Iterable[Definition],
-    *,
-    arguments: Mapping[str, str] | None = None,
-    options: Sequence[str] = (),
-) -> Plan:
+def plan(lake: Lake, definitions: Iterable[Definition]) -> Plan:
     """Plans a deploy. Writes nothing.
 
     Args:
         lake: where.
         definitions: what is to run.
-        arguments: pipeline -> how the command line names it, where it is not registered: `path.py:name`.
-        options: what the commands that are told need beside, such as `--lake` and its address.
 
     Raises:
         FormatError: if another version of Tidemark wrote what this one cannot read.
     """
     wanted = tuple(definitions)
     found = look(lake, wanted)
-    steps = (
-        _with_commands(decide(each, found), each, found, (arguments or {}).get(each.name), options) for each in wanted
-    )
+    steps = (_with_commands(decide(each, found), each, found) for each in wanted)
     return Plan(
         lake=lake.uri,
         steps=tuple(steps),
@@ -216,7 +206,7 @@ def decide(definition: Definition, found: DeploymentContext) -> Step:
         told = "; ".join(f"{each.kind} column {each.column}, {each.what}" for each in stopping)
         return step(Action.REFUSED, f"its source breaks the contract: {told}", changed=changed)
     if name in found.halted:
-        why = f"{why}; it is halted, and runs only after a decision: tidemark resume {name}"
+        why = f"{why}; it is halted, and runs only after a decision: {command('resume', name)}"
     generation = (here.generation if here else 0) + (action is not Action.UNCHANGED)
     return step(action, why, generation=generation, changed=changed)
 
@@ -259,26 +249,18 @@ def _action(
     return Action.RESTART, f"changed: {fields}" if fields else "columns or measures stand in another order"
 
 
-def _with_commands(
-    step: Step, definition: Definition, found: DeploymentContext, argument: str | None, options: Sequence[str]
-) -> Step:
+def _with_commands(step: Step, definition: Definition, found: DeploymentContext) -> Step:
     if step.action is not Action.NEW_EPOCH:
         return step
-    name, argument = step.pipeline, argument or step.pipeline
+    name = step.pipeline
     runs = any(name in desired.running for desired in found.desired.values())
-    stop = [["stop", name]] if runs else []
-    begin = [["reset", argument, "--empty-tables"]]
-    rebuild = [*stop, ["rebuild", argument], ["deploy", argument]] if _rebuilds(definition) else []
+    stop, deploy = (command("stop", name),) if runs else (), command("deploy", name)
     return step.model_copy(
         update={
-            "commands": _as_commands([*stop, *begin, ["deploy", argument]], options),
-            "rebuild": _as_commands(rebuild, options),
+            "commands": (*stop, command("reset", name, "--empty-tables"), deploy),
+            "rebuild": (*stop, command("rebuild", name), deploy) if _rebuilds(definition) else (),
         }
     )
-
-
-def _as_commands(commands: Iterable[Sequence[str]], options: Sequence[str]) -> tuple[str, ...]:
-    return tuple(shlex.join(["tidemark", *each, *options]) for each in commands)
 
 
 def _rebuilds(definition: Definition) -> bool:
@@ -374,7 +356,7 @@ def _stale(pipeline: str, what: str, done: Sequence[str]) -> StalePlanError:
     ordered = f"Ordered so far: {', '.join(done)}." if done else "Nothing was ordered."
     return StalePlanError(
         f"pipeline `{pipeline}`: the plan says {what}. Somebody has changed it since. {ordered} See what would be done "
-        f"now: tidemark plan {pipeline}"
+        f"now: {command('plan', pipeline)}"
     )
 
 

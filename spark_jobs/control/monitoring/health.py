@@ -12,6 +12,7 @@ from spark_jobs.control.supervision.lease import GONE
 from spark_jobs.control.supervision.pulse import Figures, PipelinePulse, Pulse
 from spark_jobs.control.supervision.status import Status
 from spark_jobs.lake.checkpoints.halts import Halt
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import ConcurrentDriverError
 from spark_jobs.lake.tables.broken_expectations import BrokenExpectations
 from spark_jobs.spec import Definition, Pipeline
@@ -169,7 +170,7 @@ def examine(seen: PipelineState) -> tuple[Breach, ...]:
         what = f"Data files of its tables are gone. {'. '.join(seen.files_gone)}."
         remedy = (
             "bring them back from a copy of the lake; only where there is none: "
-            f"`tidemark stop {name}`, `tidemark reset {name} --empty-tables`, `tidemark deploy {name}`"
+            f"`{command('stop', name)}`, `{command('reset', name, '--empty-tables')}`, `{command('deploy', name)}`"
         )
         breaches.append(Breach("data-file-missing", what, seen.now, remedy))
     if seen.books:
@@ -178,7 +179,7 @@ def examine(seen: PipelineState) -> tuple[Breach, ...]:
                 "unbalanced-ledger",
                 f"The ledger does not balance: {'; '.join(seen.books[:3])}.",
                 seen.now,
-                f"run `tidemark ledger {seen.definition.name}`; do not reset before you know why.",
+                f"run `{command('ledger', seen.definition.name)}`; do not reset before you know why.",
             )
         )
     return (*breaches, *_expectations(seen), *_restarts(seen))
@@ -213,7 +214,7 @@ def summary(seen: PipelineState) -> str:
 
 
 def _unsupervised(seen: PipelineState) -> Iterator[Breach]:
-    start, ordered = "start one: `make up`, or `tidemark supervise`", seen.order.ordered_at
+    start, ordered = f"start one: `make up`, or `{command('supervise')}`", seen.order.ordered_at
     if seen.supervised_at is not None and not seen.supervised:
         what = (
             f"No supervisor watches it: the last one has been silent for {span(seen.now - seen.supervised_at)}. A "
@@ -228,8 +229,8 @@ def _halted(seen: PipelineState) -> Iterator[Breach]:
     if seen.halt is not None:
         name = seen.definition.name
         remedy = (
-            f"see `tidemark status`, then decide: `tidemark resume {name}` (try the batch again), with `--quarantine` "
-            "(set the rows aside) or `--skip` (set the whole batch aside); or the DAG Resume halted"
+            f"see `{command('status')}`, then decide: `{command('resume', name)}` (try the batch again), with "
+            "`--quarantine` (set the rows aside) or `--skip` (set the whole batch aside); or the DAG Resume halted"
         )
         yield Breach("halted", f"It is halted: {seen.halt.what}.", seen.halt.since, remedy)
 
@@ -240,8 +241,8 @@ def _expectations(seen: PipelineState) -> Iterator[Breach]:
         said = "; ".join(f"{name}: {observed}" for name, observed in seen.broken.expectations.items())
         name = seen.definition.name
         remedy = (
-            f"see what `tidemark check {name}`, or the log of the DAG Check quality, shows; it clears when a check of "
-            "newer rows finds nothing"
+            f"see what `{command('check', name)}`, or the log of the DAG Check quality, shows; it clears when a check "
+            "of newer rows finds nothing"
         )
         yield Breach(
             "broken-expectation", f"{seen.broken.table} is not as expected: {said}.", seen.broken.since, remedy
@@ -256,9 +257,8 @@ def _not_running(seen: PipelineState) -> Iterator[Breach]:
         given_up = pipeline.state == "failed"
         again = "is not started again until it is deployed" if given_up else "is being tried again"
         kind = "checkpoint-failing" if _of_the_checkpoint(pipeline) else "not-running"
-        remedy = (
-            f"fix what it says, {f'then `tidemark deploy {name}`' if given_up else 'if it does not pass by itself'}"
-        )
+        then = f"then `{command('deploy', name)}`" if given_up else "if it does not pass by itself"
+        remedy = f"fix what it says, {then}"
         yield Breach(kind, f"It does not run: it {again}. {pipeline.error}", pipeline.since, remedy)
     elif status is None or not seen.taken:
         return  # what it did before is of no account; `no-supervisor` tells if that lasts
@@ -274,13 +274,13 @@ def _not_running(seen: PipelineState) -> Iterator[Breach]:
         # Also where it lies ahead: then a clock goes wrong, and nobody knows how long it has been wrong.
         if abs(seen.now - max(status.since, ordered)) >= patience:
             what = f"Its driver has ended{code}{again}.{said}"
-            yield Breach("not-running", what, status.since, f"{see}, then `tidemark deploy {name}`")
+            yield Breach("not-running", what, status.since, f"{see}, then `{command('deploy', name)}`")
     elif seen.lost:
         what, since = seen.lost
         remedy = (
-            "the supervisor replaces it after a minute; if it does not, see `tidemark status`"
+            f"the supervisor replaces it after a minute; if it does not, see `{command('status')}`"
             if seen.supervised
-            else "start a supervisor, which ends it and starts another: `make up`, or `tidemark supervise`"
+            else f"start a supervisor, which ends it and starts another: `make up`, or `{command('supervise')}`"
         )
         yield Breach("not-running", f"Its driver {what}.", since, remedy)
     elif seen.halt is None and (pipeline is None or pipeline.progressed_at is None):
@@ -361,13 +361,13 @@ def _shares(seen: PipelineState, figures: Figures) -> Iterator[Breach]:
     limits, name = seen.definition.alerts, seen.definition.name
     read = figures.recent_read
     shares = (
-        ("late-share", "late", figures.recent_late, limits.max_late_share, f"see `tidemark late {name}`"),
+        ("late-share", "late", figures.recent_late, limits.max_late_share, f"see `{command('late', name)}`"),
         (
             "quarantine-share",
             "set aside",
             figures.recent_quarantined,
             limits.max_quarantine_share,
-            f"see `tidemark quarantine {name}`",
+            f"see `{command('quarantine', name)}`",
         ),
     )
     for kind, what, count, limit, remedy in shares:
@@ -406,7 +406,9 @@ def _restarts(seen: PipelineState) -> Iterator[Breach]:
         cause, log = _last_cause(seen)
         told = f"It has been restarted {_times(times)} within the hour; the limit is {limit}.{cause}"
         name = seen.definition.name
-        remedy = f"fix that{log}. Then `tidemark deploy {name}`, or `tidemark acknowledge {name}` where it runs well"
+        remedy = (
+            f"fix that{log}. Then `{command('deploy', name)}`, or `{command('acknowledge', name)}` where it runs well"
+        )
         yield Breach("restarts", told, times[0], remedy)
 
 

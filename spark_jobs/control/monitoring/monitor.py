@@ -25,6 +25,7 @@ from spark_jobs.lake.accounting.ledger_table import changes_rows
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
 from spark_jobs.lake.checkpoints.offsets import SourceEmptiedError, read_by_batch
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import actions_at, newest_ledger_rows
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError, first_line
 from spark_jobs.lake.store.formats import PersistedValue
@@ -137,7 +138,7 @@ def _refuse_bare(lake: Lake) -> None:
     if not orders.jobs(lake) and last_holder(lake) is None:
         raise LakeUnavailableError(
             f"lake {lake.uri}: no supervisor has ever watched it, and nothing was ever deployed on it. Is it the right "
-            "one (TIDEMARK_LAKE), and is its disk mounted? If it is new, start a supervisor: `tidemark supervise`."
+            f"one (TIDEMARK_LAKE), and is its disk mounted? If it is new, start a supervisor: `{command('supervise')}`."
         )
 
 

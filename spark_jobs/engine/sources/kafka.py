@@ -9,6 +9,7 @@ from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch, Sourc
 from spark_jobs.engine.sources.judging import Judge
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch, Starts, fix_starts, starts_of
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.inputs.kafka import Topics, check_credentials, kafka_settings
 from spark_jobs.lake.settings import KafkaSettings, Settings
@@ -74,7 +75,7 @@ class KafkaSource(Source):
                 f"pipeline `{name}`: topic {topic} was deleted and made again (id {topic_id} instead of "
                 f"{self._topic_id}): the checkpoint's offsets mean messages of the old one, and what the new one has "
                 "before them would be passed over. Nothing of this batch was written. Read the new one from its start, "
-                f"beside the events of the old one: tidemark reset {name} --keep-tables"
+                f"beside the events of the old one: {command('reset', name, '--keep-tables')}"
             )
 
     def read(self, planned: PlannedBatch) -> Batch:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import info_of, replay_commits
 from spark_jobs.lake.commit_records.replay_commits import ReplayCommit, decode_replay
 from spark_jobs.lake.location import Lake
@@ -134,7 +135,7 @@ class Account:
         """The replay in a line: which rows, asked for by whom."""
         end = f"{self.released:,} taken out of the quarantine"
         if self.replayed and not self.released:
-            end = "still in the quarantine, too: `tidemark replay` carries it out to its end"
+            end = f"still in the quarantine, too: `{command('replay')}` carries it out to its end"
         return (
             f"{self.run}: rows read again {self.selected:,} = replayed {self.replayed:,} + set aside as before "
             f"{self.kept:,}, {end}"

@@ -11,6 +11,7 @@ from deltalake import DeltaTable, Transaction
 
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import query_id
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.basis import (
     LAST_TXN_VERSION,
     Basis,
@@ -50,8 +51,8 @@ class Claim:
         if opened.transaction_version(writer) != number:
             raise OutdatedPlanError(
                 f"pipeline `{self.epoch.pipeline}`: another reset or rebuild has taken {table} meanwhile. Nothing more "
-                "was written here. See what is there when it has ended: tidemark ledger "
-                f"{self.epoch.pipeline}"
+                f"was written here. See what is there when it has ended: "
+                f"{command('ledger', self.epoch.pipeline)}"
             )
         return [Transaction(writer, number)]
 
@@ -136,8 +137,8 @@ def refuse_ended(lake: Lake, epoch: Epoch, table: str) -> None:
         raise CheckpointError(
             f"pipeline `{epoch.pipeline}`: a reset or a rebuild has ended epoch {epoch.number}, and not begun the "
             "next one yet. Nothing was started or written. Start it again when that has ended. If it was interrupted, "
-            f"repeat it as it was: tidemark rebuild {epoch.pipeline}, or tidemark reset {epoch.pipeline} with "
-            "--keep-tables or --empty-tables, which takes away the rows"
+            f"repeat it as it was: {command('rebuild', epoch.pipeline)}, or "
+            f"{command('reset', epoch.pipeline, '--keep-tables')} (or --empty-tables, which takes away the rows)"
         )
 
 

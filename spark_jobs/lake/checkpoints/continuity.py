@@ -7,6 +7,7 @@ commits after that. So the newest batch of the result table is the newest that S
 from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.checkpoints.spark_log import newest_batch, query_id
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
@@ -15,11 +16,15 @@ from spark_jobs.lake.store.durable import force_commit, torn_file
 from spark_jobs.lake.tables.opening import exists
 from spark_jobs.spec import Definition
 
-RESTORE_OR_RESET = (
-    "Bring back what is missing, as it was after the table's newest batch; or begin a new epoch, which reads the "
-    "source again from its start: `tidemark reset {pipeline} --empty-tables` computes the tables again (what the "
-    "source does not hold any more is lost), `--keep-tables` keeps their rows (what it still holds comes twice)."
-)
+
+def restore_or_reset(pipeline: str) -> str:
+    """What to do where a checkpoint and its tables do not fit."""
+    return (
+        "Bring back what is missing, as it was after the table's newest batch; or begin a new epoch, which reads the "
+        f"source again from its start: `{command('reset', pipeline, '--empty-tables')}` computes the tables again "
+        "(what the source does not hold any more is lost), `--keep-tables` keeps their rows (what it still holds comes "
+        "twice)."
+    )
 
 
 def refuse_torn_commits(lake: Lake, definition: Definition, epoch: Epoch) -> None:
@@ -50,7 +55,7 @@ def refuse_torn_commits(lake: Lake, definition: Definition, epoch: Epoch) -> Non
                     remedy = (
                         f"others have written after it, so {commit} must stay: bring the file back, or begin a new "
                     )
-                    remedy += f"epoch: `tidemark reset {definition.name} --keep-tables` or `--empty-tables`."
+                    remedy += f"epoch: `{command('reset', definition.name, '--keep-tables')}` or `--empty-tables`."
                 raise CheckpointError(
                     f"pipeline `{definition.name}`: the newest commit of {table} is not whole, as after a loss of "
                     f"power: {torn}. Nothing was started or written. The batch that wrote it was not finished: {remedy}"
@@ -90,5 +95,5 @@ def refuse_lost_batches(lake: Lake, definition: Definition, epoch: Epoch) -> Non
         end = "no batch" if written is None else f"no batch after {written}"
         lost = f"its checkpoint {folder} has finished batch {finished}, but {table} has {end} of epoch {epoch.number}"
     if lost is not None:
-        remedy = RESTORE_OR_RESET.format(pipeline=name)
+        remedy = restore_or_reset(name)
         raise CheckpointError(f"pipeline `{name}`: {lost}. Nothing was started or written. {remedy}")

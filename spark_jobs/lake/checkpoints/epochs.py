@@ -15,6 +15,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, NotFoundError
 from pydantic import ValidationError
 
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import CheckpointError, TidemarkError, first_line
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
@@ -104,7 +105,7 @@ def refuse_never(epoch: Epoch, starts: Starts) -> None:
         raise CheckpointError(
             f"pipeline `{epoch.pipeline}`: a bootstrap has ended epoch {epoch.number} before it began. Nothing was "
             "started or written. Start it again when the bootstrap has begun the next one; if it was interrupted, run "
-            f"it again: tidemark bootstrap {epoch.pipeline}"
+            f"it again: {command('bootstrap', epoch.pipeline)}"
         )
 
 
@@ -237,8 +238,8 @@ def begin_next_epoch(
     if (epoch.tables_emptied, epoch.cut_us, epoch.claimed) != (tables_emptied, cut_us, claimed):
         raise CheckpointError(
             f"pipeline `{definition.name}`: another reset or rebuild has begun epoch {number} meanwhile, and its "
-            "tables hold what this one put there. Nothing is written in that epoch any more. Begin again: tidemark "
-            f"reset {definition.name} --empty-tables"
+            "tables hold what this one put there. Nothing is written in that epoch any more. Begin again: "
+            f"{command('reset', definition.name, '--empty-tables')}"
         )
     return epoch
 
@@ -322,6 +323,6 @@ def _refuse_other_definition(lake: Lake, epoch: Epoch, definition: Definition) -
     raise CheckpointError(
         f"pipeline `{definition.name}`: its definition has changed ({changed}) since epoch {epoch.number} of its "
         f"checkpoint in {lake.path(epoch.folder)} began. Nothing was started or written. Put the definition back, or "
-        f"begin a new epoch with `tidemark reset {definition.name} --keep-tables` (results so far stay, and the "
+        f"begin a new epoch with `{command('reset', definition.name, '--keep-tables')}` (results so far stay, and the "
         f"stream reads its source again from the start) or `--empty-tables`."
     )

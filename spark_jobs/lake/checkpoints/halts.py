@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import ConcurrentDriverError, TidemarkError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.formats import PersistedValue
@@ -90,9 +91,9 @@ class Halt(PersistedValue):
 def ways_on(pipeline: str) -> str:
     """What to run, in words."""
     return (
-        f"It does not start until you decide: `tidemark resume {pipeline}` tries the batch again, after a fix of the "
-        "rule, the source or the code; with `--quarantine` the rows that break the rule are set aside and the rest is "
-        "written; with `--skip` all rows of the batch are set aside."
+        f"It does not start until you decide: `{command('resume', pipeline)}` tries the batch again, after a fix of "
+        "the rule, the source or the code; with `--quarantine` the rows that break the rule are set aside and the rest "
+        "is written; with `--skip` all rows of the batch are set aside."
     )
 
 
@@ -185,7 +186,7 @@ def decide(
     except RecordTakenError:
         raise NotHaltedError(
             f"pipeline `{pipeline}`: somebody else has decided about {halt.subject} at the same time, and that counts; "
-            "both decisions stand in ops.decisions. See `tidemark status`."
+            f"both decisions stand in ops.decisions. See `{command('status')}`."
         ) from None
     return after
 
@@ -231,6 +232,6 @@ def _refuse_unless_halted(lake: Lake, pipeline: str, expected: Halt | None) -> t
     if halt != newest or (expected is not None and halt != expected):
         raise NotHaltedError(
             f"pipeline `{pipeline}`: expected the halt that was decided about, got another one by now ({halt.what}). "
-            f"Nothing was changed. See `tidemark status`, then decide again."
+            f"Nothing was changed. See `{command('status')}`, then decide again."
         )
     return halt, number

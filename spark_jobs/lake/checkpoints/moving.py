@@ -7,13 +7,13 @@ new one, and all of the input would be read again. So a start looks first, and `
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from spark_jobs.lake.checkpoints.continuity import refuse_lost_batches, refuse_torn_commits
-from spark_jobs.lake.checkpoints.epochs import Epoch, begun_with, current_epoch, current_epochs
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import file_log, file_logs, newest_batch, tables_read
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.location import Lake
@@ -69,24 +69,10 @@ def refuse_moved(lake: Lake, definition: Definition, epoch: Epoch) -> None:
     raise CheckpointError(
         f"pipeline `{definition.name}`: its checkpoint {lake.path(epoch.folder)} knows its input by other addresses, "
         f"such as {elsewhere[-1]}, and the lake is {lake.uri}: Spark would take every file for a new one, and read all "
-        "of them again. Nothing was started, read or written. If the lake was moved or copied as a whole: tidemark "
-        f"adopt {definition.name}. If it is the same lake by another name, give the name that it had (--lake, "
-        "TIDEMARK_LAKE)."
+        "of them again. Nothing was started, read or written. If the lake was moved or copied as a whole: "
+        f"{command('adopt', definition.name)}. If it is the same lake by another name, give the name that it had "
+        "(--lake, TIDEMARK_LAKE)."
     )
-
-
-def that_have_run(lake: Lake, registered: Iterable[Definition]) -> list[Definition]:
-    """The pipelines that have a checkpoint on a lake, by name: as they are registered, else as their epoch began.
-
-    Args:
-        lake: where.
-        registered: definitions of now; others of the lake were run from a file, or their file is gone.
-
-    Raises:
-        CheckpointError: if this version cannot read the definition of one that is not registered.
-    """
-    known = {each.name: each for each in registered}
-    return [known.get(name) or begun_with(epoch) for name, epoch in current_epochs(lake).items()]
 
 
 def plan_adoption(lake: Lake, definition: Definition, *, before: str | None = None) -> Adoption:
@@ -105,8 +91,8 @@ def plan_adoption(lake: Lake, definition: Definition, *, before: str | None = No
     epoch = current_epoch(lake, definition.name)
     if epoch is None:
         raise MissingTableError(
-            f"pipeline `{definition.name}` has not run on {lake.uri}: there is nothing to adopt. Start it: tidemark "
-            f"run {definition.name}"
+            f"pipeline `{definition.name}` has not run on {lake.uri}: there is nothing to adopt. Start it: "
+            f"{command('run', definition.name)}"
         )
     began_with = definition_from_json(epoch.definition)
     refuse_torn_commits(lake, definition, epoch)
@@ -218,13 +204,13 @@ def _address(epoch: Epoch, folder: str, paths: list[str], before: str | None) ->
         raise _refused(
             epoch,
             f"it names {paths[0]}, and nothing tells where the lake was whose folder {folder or '/'} that is in",
-            f" If you know it: tidemark adopt {epoch.pipeline} --from ADDRESS.",
+            f" If you know it: {command('adopt', epoch.pipeline, '--from', 'ADDRESS')}.",
         )
     if len(addresses) > 1:
         raise _refused(
             epoch,
             f"the lake may have been at {' or '.join(sorted(addresses))}",
-            f" Say which: tidemark adopt {epoch.pipeline} --from ADDRESS.",
+            f" Say which: {command('adopt', epoch.pipeline, '--from', 'ADDRESS')}.",
         )
     return addresses.pop()
 
@@ -265,5 +251,5 @@ def _refused(epoch: Epoch, why: str, remedy: str = "") -> AdoptionRefusedError:
     return AdoptionRefusedError(
         f"pipeline `{epoch.pipeline}`: its checkpoint does not fit this lake, and cannot be made to: {why}. Nothing "
         f"was changed.{remedy} Else move or copy the whole lake again, byte for byte, or begin a new epoch: "
-        f"tidemark reset {epoch.pipeline} --empty-tables"
+        f"{command('reset', epoch.pipeline, '--empty-tables')}"
     )

@@ -13,6 +13,7 @@ from spark_jobs.lake.accounting.ledger_table import Actions, KeptCommits, rows_a
 from spark_jobs.lake.checkpoints.epochs import Starts
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.checkpoints.spark_log import in_snapshot, next_version, place
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import commits_between, info_of, unsigned_commits
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.location import Lake
@@ -155,7 +156,7 @@ def read_by_batch(
                 f"{span.emptied_at:%Y-%m-%d %H:%M:%S} UTC (version {span.emptied_in}). Events that it has counted "
                 "are gone from there, and would be counted twice where they come again. Nothing of this batch was "
                 "written. "
-                f"Begin again with what is there now: tidemark reset {pipeline.name} --empty-tables"
+                f"Begin again with what is there now: {command('reset', pipeline.name, '--empty-tables')}"
             )
         total = None if total is None or span.rows is None else total + span.rows
     return LogSpan(total)

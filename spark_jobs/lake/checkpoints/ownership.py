@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from spark_jobs.lake.checkpoints.epochs import current_epoch, running_definitions
 from spark_jobs.lake.checkpoints.spark_log import query_id
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.location import Lake
@@ -83,7 +84,7 @@ def refuse_lost(lake: Lake, definition: Definition) -> None:
     if owner is None or owner.pipeline is None:
         raise CheckpointError(
             f"pipeline `{definition.name}`: a reset has given its table {definition.sink.table} back meanwhile. "
-            f"Nothing was started or written. Start it again when that has ended: tidemark run {definition.name}"
+            f"Nothing was started or written. Start it again when that has ended: {command('run', definition.name)}"
         )
     if owner.pipeline != definition.name:
         raise _refused(definition, owner.pipeline)
@@ -144,5 +145,5 @@ def _refused(definition: Definition, other: str) -> CheckpointError:
         f"pipeline `{definition.name}`: its table {table} is written by `{other}`: each result would be in it twice. "
         f"Nothing was started or written. Give it another sink. If `{other}` is its old name, give it that back. Or "
         f"empty the table, which takes its rows away and makes it nobody's, also where the file of `{other}` is gone: "
-        f"tidemark reset {other} --empty-tables"
+        f"{command('reset', other, '--empty-tables')}"
     )

@@ -8,6 +8,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from spark_jobs.lake.checkpoints.claims import Claim, take_over
 from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, begin_next_epoch, current_epoch, delete_checkpoint
 from spark_jobs.lake.checkpoints.ownership import give_back, other_owner, refuse_others
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.location import Lake
@@ -66,7 +67,7 @@ def reset(lake: Lake, definition: Definition, *, empty_tables: bool) -> Reset:
     if before is None:
         raise MissingTableError(
             f"pipeline `{definition.name}` has not run on {lake.uri}: there is nothing to reset. "
-            f"Start it: tidemark run {definition.name}"
+            f"Start it: {command('run', definition.name)}"
         )
     tables = tables_of_both(lake, before, definition)
     # In this order: a reset that is interrupted leaves the old epoch, which can commit nothing, and can be repeated.
@@ -125,8 +126,8 @@ def tables_of_both(lake: Lake, before: Epoch, definition: Definition) -> tuple[s
         if newest is not None and newest.pipeline != definition.name:
             raise CheckpointError(
                 f"pipeline `{definition.name}`: its table {table} is written by `{newest.pipeline}`. Nothing was "
-                f"reset. Give the pipeline another sink, or make the table nobody's: tidemark reset {newest.pipeline} "
-                "--empty-tables"
+                f"reset. Give the pipeline another sink, or make the table nobody's: "
+                f"{command('reset', newest.pipeline, '--empty-tables')}"
             )
     left = all_beside(old) if other_owner(lake, old, definition.name) is None else ()
     for table in left:
@@ -156,5 +157,5 @@ def refuse_tables_of_others(lake: Lake, definition: Definition) -> None:
             raise CheckpointError(
                 f"pipeline `{definition.name}`: its table {table} holds rows of `{newest.pipeline}`. Nothing was "
                 "started or written. If it was renamed, give it its old name back; else give it another sink, or take "
-                f"the rows away: tidemark reset {newest.pipeline} --empty-tables"
+                f"the rows away: {command('reset', newest.pipeline, '--empty-tables')}"
             )

@@ -24,6 +24,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from pyarrow.fs import PyFileSystem
 
 from spark_jobs.lake.accounting.ledger_table import Actions, files_of
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import actions_at
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.location import Lake
@@ -141,7 +142,7 @@ def compact(lake: Lake, table: str, group: Sequence[DataFile], order: Sequence[s
     if (expected := sum(file.rows or 0 for file in group)) != rows.num_rows and all(f.rows is not None for f in group):
         raise LedgerError(
             f"table {table}: {len(group)} data files hold {rows.num_rows:,} rows, their log says {expected:,}. "
-            "Nothing was changed. Look for what is wrong: tidemark audit."
+            f"Nothing was changed. Look for what is wrong: {command('audit')}."
         )
     _refuse_other_nulls(table, opened, group, rows)
     if order:
@@ -220,7 +221,7 @@ def _content(rows: object) -> tuple[object, ...]:
 def _unlike(table: str, what: str) -> LedgerError:
     return LedgerError(
         f"table {table}: expected the same content after its small files are drawn together, got: {what}. Nothing was "
-        "changed. Look for what is wrong: tidemark audit."
+        f"changed. Look for what is wrong: {command('audit')}."
     )
 
 

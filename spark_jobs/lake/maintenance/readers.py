@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_jobs.lake.accounting.replays import open_replay
-from spark_jobs.lake.checkpoints.epochs import Epoch, running_definitions, starts_of
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epochs, running_definitions, starts_of
 from spark_jobs.lake.checkpoints.offsets import table_read
 from spark_jobs.lake.checkpoints.spark_log import place
 from spark_jobs.lake.commit_records.history import newest_batch, newest_ledger_rows
@@ -35,19 +35,26 @@ def needs(lake: Lake) -> Mapping[str, Need]:
     The newest may have to run again, as after a crash.
     """
     found: dict[str, Need] = {}
-    for name, (epoch, definition) in running_definitions(lake).items():
-        for table, version in _needed(lake, name, epoch, definition).items():
+    known = running_definitions(lake)
+    for name, epoch in current_epochs(lake).items():
+        # Of one that this version cannot read nobody knows how far it is: it keeps what it has begun with.
+        needed = _needed(lake, name, *known[name]) if name in known else _begun_at(lake, epoch)
+        for table, version in needed.items():
             if table not in found or version < found[table].version:
                 found[table] = Need(version, name)
     return found
+
+
+def _begun_at(lake: Lake, epoch: Epoch) -> dict[str, int]:
+    starts = starts_of(lake, epoch)
+    return dict(starts.versions) if starts else {}
 
 
 def _needed(lake: Lake, name: str, epoch: Epoch, definition: Definition) -> dict[str, int]:
     if not isinstance(definition, Pipeline):
         replay = open_replay(lake, name)
         return {beside(definition.sink.table, "quarantine"): replay.version} if replay is not None else {}
-    starts = starts_of(lake, epoch)
-    versions = dict(starts.versions) if starts else {}
+    versions = _begun_at(lake, epoch)
     try:
         rows = newest_ledger_rows(lake, definition.sink.table, name, epoch.number, 2)
         if not rows and (newest := newest_batch(lake, definition.sink.table, name, epoch.number)):

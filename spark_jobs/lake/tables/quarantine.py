@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 from pydantic import BaseModel, ConfigDict
 
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.files import reading
@@ -277,7 +278,7 @@ def _opened(lake: Lake, definition: Definition, version: int | None) -> Any:
         return open_table(lake, table, version=version)
     except MissingTableError:
         raise MissingTableError(
-            f"table {table}: not in the lake {lake.uri}. It comes with the first run: tidemark run {definition.name}"
+            f"table {table}: not in the lake {lake.uri}. It comes with the first run: {command('run', definition.name)}"
         ) from None
 
 

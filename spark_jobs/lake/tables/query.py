@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError, TidemarkError, first_line
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.files import reading
@@ -61,13 +63,14 @@ class _OpenTables:
 
 
 @contextmanager
-def _connected(opened: _OpenTables, *, confined: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+def _connected(opened: _OpenTables, *, confined: bool, file: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection with the views of tables.
 
     Args:
         opened: the tables.
         confined: it reaches nothing but what is registered with it, which Arrow reads; from before any name from the
             store stands in a statement, and for good.
+        file: the one that it may write all the same.
     """
     with (
         TemporaryDirectory(prefix="tidemark-sql-") as scratch,
@@ -76,18 +79,21 @@ def _connected(opened: _OpenTables, *, confined: bool) -> Iterator[duckdb.DuckDB
     ):
         connection.execute("SET TimeZone = 'UTC'")
         if confined:
-            confine(connection, scratch)
+            confine(connection, scratch, file)
         _make_views(connection, opened)
         yield connection
 
 
-def confine(connection: duckdb.DuckDBPyConnection, scratch: str) -> None:
+def confine(connection: duckdb.DuckDBPyConnection, scratch: str, file: Path | None = None) -> None:
     """Lets a connection reach nothing but what is registered with it, which Arrow reads; for good.
 
     Args:
         connection: before any name from the store stands in a statement.
         scratch: folder for what does not fit in memory.
+        file: the one that it may write all the same.
     """
+    if file is not None:
+        connection.execute(f"SET allowed_paths = [{text_in_duckdb(str(file))}]")
     connection.execute(f"SET temp_directory = {text_in_duckdb(scratch)}")
     connection.execute("SET enable_external_access = false")
     # Else a query could set where DuckDB logs and profiles go.
@@ -147,22 +153,75 @@ def run(lake: Lake, sql: str, *, allow_files: bool = False) -> tuple[list[str], 
         QueryError: if DuckDB refuses it.
         MissingFilesError: if a data file of a table that it reads is gone.
     """
+    with _asked(lake, sql, allow_files=allow_files) as connection:
+        result = connection.execute(sql)
+        if result is None:
+            raise _no_statement(sql)
+        return [column[0] for column in result.description or ()], result.fetchall()
+
+
+FileFormat = Literal["csv", "json", "parquet"]
+
+
+def write(lake: Lake, sql: str, file: Path, file_format: FileFormat, *, allow_files: bool = False) -> None:
+    """Writes the rows of a query to a file, as DuckDB does: each value with its own type, a null as one.
+
+    Args:
+        lake: whose tables it may read.
+        sql: the query.
+        file: is not there yet.
+        file_format: `json`: an object on each line.
+        allow_files: as `run`.
+
+    Raises:
+        QueryError: if DuckDB refuses it, or it has no rows to give.
+        MissingFilesError: if a data file of a table that it reads is gone.
+    """
+    options = "FORMAT csv, HEADER" if file_format == "csv" else f"FORMAT {file_format}"
+    with _asked(lake, sql, allow_files=allow_files, file=file) as connection:
+        statements = duckdb.extract_statements(sql)
+        if not statements:
+            raise _no_statement(sql)
+        for statement in statements[:-1]:
+            connection.execute(statement)
+        rows = connection.sql(_without_end(statements[-1].query))
+        if rows is None:
+            raise QueryError(f"query {sql!r}: expected rows to write, got none. It was executed.")
+        # DuckDB computes a query of a relation when it is asked for rows of it.
+        copied = rows.query("__rows", f"COPY (SELECT * FROM __rows) TO {text_in_duckdb(str(file))} ({options})")
+        if copied is not None:
+            copied.fetchall()
+
+
+def _without_end(statement: str) -> str:
+    """A statement without its semicolon, and what is said after it."""
+    for offset, kind in reversed(duckdb.tokenize(statement)):
+        if kind != duckdb.token_type.comment and statement[offset:].strip() != ";":
+            break
+        statement = statement[:offset]
+    return statement
+
+
+def _no_statement(sql: str) -> QueryError:
+    return QueryError(f"query {sql!r}: expected a SQL statement, got none.")
+
+
+@contextmanager
+def _asked(lake: Lake, sql: str, *, allow_files: bool, file: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for a query of a person; what DuckDB refuses is told in words."""
     opened = _OpenTables(lake)
     try:
         with (
             reading(lake, lambda said: [name for name in opened.tables if f"'{_registered(name)}'" in said]),
-            _connected(opened, confined=not allow_files) as connection,
+            _connected(opened, confined=not allow_files, file=file) as connection,
         ):
-            result = connection.execute(sql)
-            if result is None:
-                raise QueryError(f"query {sql!r}: expected a SQL statement, got none.")
-            return [column[0] for column in result.description or ()], result.fetchall()
+            yield connection
     except duckdb.Error as error:
         if not allow_files and _reaches_out(error):
             raise QueryError(
                 f"query {sql!r}: expected to reach nothing but the tables of {lake.uri}; it reads or writes a file, "
                 f"loads an extension or changes a setting ({first_line(error)}). Nothing was read or written. If it is "
-                "meant to: tidemark sql --allow-files"
+                f"meant to: {command('sql', '--allow-files', sql)}"
             ) from error
         known = ", ".join(opened.tables) or "none yet"
         unreadable = "".join(f" Left out: {name} ({why})." for name, why in opened.left_out.items())

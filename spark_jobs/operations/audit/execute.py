@@ -1,5 +1,6 @@
 """Recounts a pipeline: its ledger, its data files, and its results row by row from bronze. Nothing is written."""
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import reduce
 
@@ -7,6 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.commits.merging import measures
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import MissingFilesError
 from spark_jobs.operations.audit.plan import Audit, AuditPlan, Problem
@@ -94,8 +96,8 @@ def _remedy(target: Target, part: Range, *, only_twice: bool) -> str:
     if only_twice or None in spans or whole is None:
         # A backfill takes no row away that has a right one beside it, and puts nothing right that cannot be counted.
         name = target.name
-        return f"tidemark stop {name}; tidemark reset {name} --empty-tables; tidemark deploy {name}"
-    return f"tidemark backfill {target.name} {whole} --force"
+        return f"{command('stop', name)}; {command('reset', name, '--empty-tables')}; {command('deploy', name)}"
+    return command("backfill", target.name, *shlex.split(whole), "--force")
 
 
 def _compared(

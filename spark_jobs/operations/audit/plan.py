@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.audit import checks
-from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
+from spark_jobs.lake.checkpoints.spark_log import newest_batch
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import epoch_ledger
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import describe_missing, missing_files
@@ -80,11 +82,13 @@ def look(lake: Lake, definition: Definition) -> Audit:
         MissingTableError: if the pipeline has not run here.
     """
     planned, epoch = logical.build(definition), current_epoch(lake, definition.name)
-    if epoch is None or not exists(lake, planned.result.name):
+    if epoch is None:
         raise MissingTableError(
             f"pipeline `{definition.name}` has not run on {lake.uri} yet: there is nothing to audit. "
-            f"Start it: tidemark run {definition.name}"
+            f"Start it: {command('run', definition.name)}"
         )
+    if not exists(lake, planned.result.name):
+        return _without_result(lake, definition, epoch)
     ledger = epoch_ledger(lake, planned.result.name, definition.name, epoch.number, planned.equations, last=1)
     names = [*(table.name for table in planned.tables), *(table.name for table in planned.reads)]
     missing = tuple(_missing(lake, dict.fromkeys([*names, *(step.table for step in planned.lookups)])))
@@ -95,6 +99,22 @@ def look(lake: Lake, definition: Definition) -> Audit:
         missing=missing,
         left_out="data files are missing" if missing else None,
         remedy="docs/operate/runbook.md#data-file-missing" if missing else None,
+    )
+
+
+def _without_result(lake: Lake, definition: Definition, epoch: Epoch) -> Audit:
+    """What is to be said of a pipeline that has begun and has no result: it may be young, or its table is gone."""
+    table, batch = definition.sink.table, newest_batch(lake, epoch.folder, "commits")
+    found = Audit(pipeline=definition.name, table=table)
+    if batch is None:
+        return found.model_copy(update={"left_out": "it has begun, and no batch of it has ended yet"})
+    gone = f"table {table} is not in the lake, and the checkpoint in {epoch.folder} has written batches up to {batch}"
+    return found.model_copy(
+        update={
+            "missing": (gone,),
+            "left_out": "its table is gone",
+            "remedy": "docs/operate/runbook.md#data-file-missing",
+        }
     )
 
 

@@ -14,7 +14,7 @@ from spark_jobs.lake.accounting.repaired import LateEvents, those_of
 from spark_jobs.lake.commit_records.basis import SupersededError
 from spark_jobs.lake.commit_records.revisions import Revision
 from spark_jobs.lake.errors import ConflictError
-from spark_jobs.operations.backfill.plan import BackfillPlan, Slice
+from spark_jobs.operations.backfill.plan import BackfillPlan, BackfillsPlan, Slice
 from spark_jobs.operations.backfill.text import done_text
 from spark_jobs.operations.reports import BatchReport
 from spark_jobs.operations.shape import Say
@@ -243,6 +243,15 @@ def carry_out(spark: SparkSession, target: Target, plan: BackfillPlan, say: Say)
     return report_of(
         plan.pipeline, plan.table, plan.watermark_ms, execute(spark, target, plan, on_progress=on_progress)
     )
+
+
+def carry_out_all(spark: SparkSession, plan: BackfillsPlan, say: Say) -> list[BatchReport]:
+    """Executes the plans of several pipelines, one after the other; those that have something to do.
+
+    Returns:
+        What each has changed.
+    """
+    return [carry_out(spark, target, each, say) for target, each in plan.planned]
 
 
 def report_of(pipeline: str, table: str, watermark_ms: int, done: Sequence[RevisionOutcome]) -> BatchReport:

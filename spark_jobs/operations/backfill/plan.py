@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.repaired import LateEvents
 from spark_jobs.lake.commit_records.revisions import Mode, Revision, revisions
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.choosing import revisable
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.plan.columns import WINDOW_END, WINDOW_START
 from spark_jobs.recompute.ranges import FIRST_US, Range, RangeError, shown, us
@@ -179,6 +181,54 @@ def plan_backfill(
         if inside is not None and inside.num_rows
         else 0,
     )
+
+
+@dataclass(frozen=True)
+class BackfillsPlan:
+    """What backfills of several pipelines will do, one after the other.
+
+    Attributes:
+        backfills: in the order in which the pipelines were named.
+        notices: which pipelines are left out, and why.
+    """
+
+    backfills: tuple[tuple[Target, BackfillPlan], ...]
+    notices: tuple[str, ...] = ()
+
+    @property
+    def pipeline(self) -> str:
+        """The names of the pipelines, with commas."""
+        return ", ".join(plan.pipeline for _, plan in self.backfills)
+
+    @property
+    def planned(self) -> tuple[tuple[Target, BackfillPlan], ...]:
+        """The backfills that have something to do."""
+        return tuple(each for each in self.backfills if not each[1].nothing_to_do)
+
+    @property
+    def nothing_to_do(self) -> str | None:
+        """Why nothing has to be computed; None: something has."""
+        return None if self.planned else next(plan.nothing_to_do for _, plan in self.backfills)
+
+
+def plan_backfills(
+    lake: Lake, definitions: Sequence[Definition], begin: datetime, end: datetime, **options: Any
+) -> BackfillsPlan:
+    """What backfills of one range will do; nothing is written.
+
+    Args:
+        lake: where.
+        definitions: of the pipelines.
+        begin: as `plan_backfill`.
+        end: as `plan_backfill`.
+        options: as `plan_backfill`.
+
+    Raises:
+        RangeError: if nothing of the range can be computed of one of them.
+        BackfillRefusedError: if one of them cannot be backfilled so.
+    """
+    chosen, left_out = revisable(definitions)
+    return BackfillsPlan(tuple(plan_backfill(lake, each, begin, end, **options) for each in chosen), left_out)
 
 
 def _plan(target: Target, mode: Mode, asked: Range, **known: Any) -> BackfillPlan:

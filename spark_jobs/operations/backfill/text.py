@@ -1,11 +1,15 @@
 """A backfill as a person reads it: its plan, and what it has changed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from spark_jobs.operations.backfill.plan import BackfillPlan
+from spark_jobs.operations.backfill.plan import BackfillPlan, BackfillsPlan
+from spark_jobs.operations.reports import BatchReport
 from spark_jobs.operations.words import counted, reads_text
 from spark_jobs.recompute.ranges import shown
-from spark_jobs.recompute.revising import RevisionOutcome
+
+if TYPE_CHECKING:
+    from spark_jobs.recompute.revising import RevisionOutcome
 
 
 def backfill_text(plan: BackfillPlan) -> str:
@@ -35,7 +39,7 @@ def compared_text(plan: BackfillPlan, rows: int, windows: int | None) -> str:
     return f"replaces among {counted(rows, 'row')}{of} in {plan.table} those that differ; missing ones are added"
 
 
-def done_text(table: str, done: RevisionOutcome) -> str:
+def done_text(table: str, done: "RevisionOutcome") -> str:
     """What has changed, in a line."""
     changed = done.changed
     if changed.rows:
@@ -51,3 +55,20 @@ def done_text(table: str, done: RevisionOutcome) -> str:
         if number and done.replayed:
             what += f"; {counted(done.replayed, 'replayed event')} {outcome}"
     return f"{what} ({done.seconds:.1f} s)"
+
+
+def summary(plan: BackfillsPlan, reports: Sequence[BatchReport]) -> str:
+    """What backfills of several pipelines have come to, a line for each."""
+    changed = {each.pipeline: each for each in reports}
+    lines = [f"backfill of {counted(len(plan.backfills), 'pipeline')}:"]
+    lines += [f"  {each.pipeline}: {_came_to(each, changed.get(each.pipeline))}" for _, each in plan.backfills]
+    return "\n".join(lines)
+
+
+def _came_to(plan: BackfillPlan, report: BatchReport | None) -> str:
+    if report is None:
+        return f"nothing to do: {plan.nothing_to_do}"
+    if not report.rows:
+        return f"every row of {report.table} is as it should be"
+    told = f"{counted(report.rows, 'row')} of {report.table} put right"
+    return f"{told}, {counted(report.repaired, 'late event')} repaired" if report.repaired else told

@@ -21,6 +21,7 @@ from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import Totals
 from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, current_epoch, end_before_it_begins, history_cut
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.lake.errors import CheckpointError, CutNotReachedError
 from spark_jobs.lake.tables.opening import file_statistics, open_table
@@ -47,8 +48,8 @@ def begin(lake: Lake, definition: Definition, plan: BootstrapPlan) -> Epoch:
     if before is not None and before.number < plan.epoch and not end_before_it_begins(lake, before):
         raise CheckpointError(
             f"pipeline `{plan.pipeline}`: its stream has begun in epoch {before.number} since this was planned. "
-            f"Nothing was written. To begin again: tidemark reset {plan.pipeline} --empty-tables, then tidemark "
-            f"bootstrap {plan.pipeline}"
+            f"Nothing was written. To begin again: {command('reset', plan.pipeline, '--empty-tables')}, then "
+            f"{command('bootstrap', plan.pipeline)}"
         )
     epoch = begin_epoch(lake, definition, plan.epoch, cut_us=plan.cut_us)
     if history_cut(lake, epoch) is None:
@@ -88,7 +89,7 @@ def compute_history(
         raise CutNotReachedError(
             f"pipeline `{pipeline.name}`: its watermark has reached {shown(target.newest.watermark_ms * 1000)}, its "
             f"history is to be computed up to {shown(cut_us)}: a driver died before the batch that moves it. The next "
-            f"events move it. Nothing of the history was written. Run it again then: tidemark run {pipeline.name}"
+            f"events move it. Nothing of the history was written. Run it again then: {command('run', pipeline.name)}"
         )
     return execute(spark, target, _history(target, cut_us), on_progress=on_progress)
 
@@ -189,7 +190,7 @@ def finish(
         return driver
     history: list[RevisionOutcome] | None = driver.histories.get(pipeline.name)
     if history is None:
-        say(f"{pipeline.name}: interrupted. To go on: tidemark bootstrap {pipeline.name}")
+        say(f"{pipeline.name}: interrupted. To go on: {command('bootstrap', pipeline.name)}")
         return driver
     terms = Totals.of(row for _, row in ledger_rows(lake, table, pipeline.name, epoch.number))
     say(
@@ -200,6 +201,6 @@ def finish(
         say(f"batch    {done_text(table, done)}")
     say(
         f"{pipeline.name}: its history is computed up to {shown(epoch.cut_us or 0)} UTC "
-        f"({time.monotonic() - began:.1f} s). It goes on from there: tidemark run {pipeline.name}"
+        f"({time.monotonic() - began:.1f} s). It goes on from there: {command('run', pipeline.name)}"
     )
     return driver

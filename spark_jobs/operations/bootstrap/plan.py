@@ -7,6 +7,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, history_cut
 from spark_jobs.lake.checkpoints.reset import newest_epoch, refuse_tables_of_others
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import refuse_missing
 from spark_jobs.lake.tables.opening import exists, newest, open_table
@@ -72,7 +73,7 @@ def plan_bootstrap(lake: Lake, definition: Definition, *, begins: bool = False) 
     elif (last := newest_epoch(lake, definition)) > 0:
         raise BootstrapRefusedError(
             f"pipeline `{definition.name}`: {planned.result.name} has rows of its epoch {last}, whose checkpoint is "
-            f"gone. Nothing was read or written. Begin again: tidemark reset {definition.name} --empty-tables"
+            f"gone. Nothing was read or written. Begin again: {command('reset', definition.name, '--empty-tables')}"
         )
     else:
         refuse_tables_of_others(lake, definition)
@@ -112,7 +113,7 @@ def refuse_unsuitable(definition: Definition) -> LogicalPlan:
         raise BootstrapRefusedError(
             f"pipeline `{name}`, {planned.operator.description}: its history cannot be computed in batch: {why}. "
             "Nothing was read or written. Start it: its stream goes through the history batch after batch "
-            f"(`max_files_per_trigger` says how much each takes): tidemark run {name}"
+            f"(`max_files_per_trigger` says how much each takes): {command('run', name)}"
         )
     return planned
 
@@ -121,16 +122,17 @@ def _refuse_begun(lake: Lake, epoch: Epoch, changed: str) -> None:
     name = epoch.pipeline
     began = f"epoch {epoch.number} of it"
     if newest_batch(lake, epoch.folder, "offsets") is not None:
-        remedy = f"With its changed definition ({changed}): tidemark rebuild {name}. " if changed else ""
+        remedy = f"With its changed definition ({changed}): {command('rebuild', name)}. " if changed else ""
         raise BootstrapRefusedError(
             f"pipeline `{name}`: {began} has begun as a stream on {lake.uri}. Nothing was read or written. {remedy}To "
-            f"compute its closed windows again: tidemark backfill {name} --from … --to … --force. To begin again: "
-            f"tidemark reset {name} --empty-tables"
+            f"compute its closed windows again: "
+            f"{command('backfill', name, '--from', 'BEGIN', '--to', 'END', '--force')}. To begin again: "
+            f"{command('reset', name, '--empty-tables')}"
         )
     if not epoch.tables_emptied:
         raise BootstrapRefusedError(
             f"pipeline `{name}`: its table also has rows of epochs before {epoch.number}, which nothing tells apart "
-            f"from its history. Nothing was read or written. Remove them: tidemark reset {name} --empty-tables"
+            f"from its history. Nothing was read or written. Remove them: {command('reset', name, '--empty-tables')}"
         )
 
 
@@ -156,13 +158,13 @@ def cut_of(lake: Lake, planned: LogicalPlan) -> tuple[int, int]:
                 raise BootstrapRefusedError(
                     f"pipeline `{name}`: its event time `{side.event_time}` is computed from columns of {source.name}, "
                     "whose statistics do not tell how far it reaches. Nothing was read or written. Start it as a "
-                    f"stream: tidemark run {name}"
+                    f"stream: {command('run', name)}"
                 )
             newest_time = newest(open_table(lake, source.name), column)
             if not isinstance(newest_time, datetime):
                 raise BootstrapRefusedError(
                     f"pipeline `{name}`: {source.name} has no event with a `{column}`, or no statistics of it. Nothing "
-                    f"was read or written. There is no history to compute: tidemark run {name}"
+                    f"was read or written. There is no history to compute: {command('run', name)}"
                 )
             newest_us = us(newest_time.replace(tzinfo=newest_time.tzinfo or UTC))
             reached.append(

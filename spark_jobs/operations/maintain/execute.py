@@ -17,6 +17,7 @@ from spark_jobs.lake.accounting.ledger_table import TABLE as LEDGER
 from spark_jobs.lake.accounting.ledger_table import KeptCommits
 from spark_jobs.lake.checkpoints.epochs import running_definitions
 from spark_jobs.lake.checkpoints.swapping import is_abandoned, remove_aside
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.errors import MissingTableError, TidemarkError, UnsupportedTableError, first_line
 from spark_jobs.lake.location import Lake
@@ -140,7 +141,7 @@ class Maintenance:
         for name in names:
             if not exists(self.lake, name):
                 raise MissingTableError(
-                    f"table {name}: not in the lake {self.lake.uri}. What there is: tidemark tables"
+                    f"table {name}: not in the lake {self.lake.uri}. What there is: {command('tables')}"
                 )
         needed, lookups, orders = needs(self.lake), set[str](), dict[str, Sequence[str]]()
         for _, definition in running_definitions(self.lake).values():

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from spark_jobs.lake.commands import command
 from spark_jobs.operations.maintain.plan import MaintenanceOutcome, TablePlan
 from spark_jobs.operations.words import counted
 
@@ -60,7 +61,7 @@ def _lines(table: str, parts: Sequence[str], held_by: tuple[str, int] | None) ->
     reader, version = held_by
     return (
         f"{line}\n  `{reader}` has not read its versions from {version:,} on, so these are kept: run it, or end its "
-        f"epoch (tidemark reset {reader} --keep-tables, or --empty-tables)"
+        f"epoch ({command('reset', reader, '--keep-tables')}, or --empty-tables)"
     )
 
 

@@ -22,6 +22,7 @@ from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.checkpoints.swapping import Content, remove_built
 from spark_jobs.lake.checkpoints.swapping import swap as swap_tables
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.revisions import Revision, revisions, with_revised
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.opening import exists
@@ -232,7 +233,7 @@ def carry_out(
     if allowed is None or not allowed():
         say(
             f"{plan.table} is as it was. What was built is in {plan.aside}, until maintenance removes it. "
-            f"To swap such rows in: tidemark rebuild {plan.pipeline} --yes"
+            f"To swap such rows in: {command('rebuild', plan.pipeline, '--yes')}"
         )
         return None
     # It may run since the rows were built.

@@ -10,6 +10,7 @@ from spark_jobs.lake.accounting.foreign import ForeignChange
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, history_cut
 from spark_jobs.lake.checkpoints.reset import newest_epoch, tables_of_both
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.basis import Basis
 from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError, cut_of, reads_of, refuse_unsuitable
@@ -58,7 +59,7 @@ class Prospect(Target):
         if before is None or not exists(self.lake, self.result):
             raise BootstrapRefusedError(
                 f"pipeline `{self.name}` has not run on {self.lake.uri} yet: there is nothing to build anew. Start it: "
-                f"tidemark bootstrap {self.name}"
+                f"{command('bootstrap', self.name)}"
             )
         self.before = before
         number = max(before.number, newest_epoch(self.lake, self.pipeline)) + 1
@@ -108,15 +109,15 @@ def plan_rebuild(lake: Lake, definition: Definition, *, swaps: bool = False) -> 
     if not changed:
         raise BootstrapRefusedError(
             f"pipeline `{name}`: its definition fits epoch {before.number} of its checkpoint: nothing has to be built "
-            "anew. Nothing was read or written. To compute closed windows again: tidemark backfill "
-            f"{name} --from … --to … --force"
+            f"anew. Nothing was read or written. To compute closed windows again: "
+            f"{command('backfill', name, '--from', 'BEGIN', '--to', 'END', '--force')}"
         )
     old = definition_from_json(before.definition).sink.table
     if old != target.result:
         raise BootstrapRefusedError(
             f"pipeline `{name}`: it wrote {old}, and now writes {target.result}: there is no table to compare it with. "
-            f"Nothing was read or written. Begin again: tidemark reset {name} --keep-tables, then tidemark bootstrap "
-            f"{name}"
+            f"Nothing was read or written. Begin again: {command('reset', name, '--keep-tables')}, then "
+            f"{command('bootstrap', name)}"
         )
     tables = tables_of_both(lake, before, definition)  # refuses those of others
     basis = Basis.of(lake, name, before.number, (*target.basis.tables, *tables))  # before anything is looked at
@@ -203,8 +204,8 @@ def _refuse_readers(definition: Definition) -> None:
     if readers:
         raise DefinitionError(
             f"pipeline `{definition.name}`: {', '.join(readers)} read {table} as a stream, and would count the rows "
-            "before and not those after. Nothing was read or written. Begin all of them again: tidemark reset "
-            f"{definition.name} --empty-tables, likewise {', '.join(readers)}"
+            f"before and not those after. Nothing was read or written. Begin all of them again: "
+            f"{command('reset', definition.name, '--empty-tables')}, likewise {', '.join(readers)}"
         )
 
 

@@ -1,7 +1,8 @@
 """What a repair will do, as a value; made from logs and statistics, without a JVM."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
@@ -9,10 +10,12 @@ import pyarrow.compute as pc
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.repaired import LateEvents
+from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.operations.choosing import revisable
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.recompute.ranges import Range
-from spark_jobs.recompute.target import SourceVersion, Target
+from spark_jobs.recompute.target import BackfillRefusedError, NotComparableError, SourceVersion, Target
 from spark_jobs.spec import Definition
 from spark_jobs.spec.durations import duration_ms
 
@@ -31,6 +34,7 @@ class RepairPlan(OperationPlan):
         reads: the source tables.
         late_version: of the table of late events; None: there is none.
         quarantine_version: of the events whose key a lookup did not have; None: they are not kept.
+        not_kept: why there is neither; None: there is one of them.
         late: late events, and replayed ones, that no result counts yet.
         times: ranges of event time that hold all events of the results that they change.
     """
@@ -42,15 +46,14 @@ class RepairPlan(OperationPlan):
     reads: tuple[SourceVersion, ...] = ()
     late_version: int | None = None
     quarantine_version: int | None = None
+    not_kept: str | None = None
     late: int = 0
     times: tuple[tuple[int, int], ...] = ()
 
     @property
     def nothing_to_do(self) -> str | None:
         """Why nothing has to be computed; None: something has."""
-        if self.late_version is None and self.quarantine_version is None:
-            return "no event can be late, or late ones are not kept"
-        return None if self.late else "no late event is left to be counted"
+        return self.not_kept or (None if self.late else "no late event is left to be counted")
 
 
 def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> tuple[Target, RepairPlan]:
@@ -74,7 +77,7 @@ def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> t
         watermark_ms=target.newest.watermark_ms,
     )
     if late is None:
-        return target, plan
+        return target, plan.model_copy(update={"not_kept": _why_not_kept(target)})
     ready = ready_of(target, late)
     versions = {"late_version": late.version, "quarantine_version": late.quarantine_version}
     plan = plan.model_copy(update={**versions, "late": ready.num_rows})
@@ -87,6 +90,72 @@ def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> t
         times = tuple((begin - before, end + after) for begin, end in times)
     whole = Range(min(begin for begin, _ in times), max(end for _, end in times))
     return target, plan.model_copy(update={"times": times, "reads": target.reads("corrected", whole)})
+
+
+def _why_not_kept(target: Target) -> str:
+    if target.pipeline.watermark is None:
+        return "it has no watermark: no event is late for it"
+    return (
+        "it drops late events (Late.DROP): none is kept that could be counted after all. A backfill of a range counts "
+        "all events that bronze has of it; Late.SIDE_OUTPUT keeps late ones"
+    )
+
+
+@dataclass(frozen=True)
+class RepairsPlan:
+    """What repairs of several pipelines will do, one after the other.
+
+    Attributes:
+        repairs: of those that have something to do, and of those that have not.
+        notices: which pipelines are left out, and why.
+        refused: pipelines that should be repaired and cannot be, each with why.
+    """
+
+    repairs: tuple[tuple[Target, RepairPlan], ...]
+    notices: tuple[str, ...] = ()
+    refused: tuple[tuple[str, BackfillRefusedError], ...] = ()
+
+    @property
+    def pipeline(self) -> str:
+        """The names of the pipelines that are repaired, with commas."""
+        return ", ".join(target.name for target, _ in self.planned)
+
+    @property
+    def planned(self) -> tuple[tuple[Target, RepairPlan], ...]:
+        """The repairs that have something to do."""
+        return tuple(each for each in self.repairs if not each[1].nothing_to_do)
+
+    @property
+    def nothing_to_do(self) -> str | None:
+        """Why nothing has to be computed; None: something has."""
+        return None if self.planned else "no late event is left to be counted"
+
+
+def plan_repairs(lake: Lake, definitions: Sequence[Definition], *, force: bool = False) -> RepairsPlan:
+    """What repairs will do; nothing is written. Of several, one that cannot be repaired does not hold up the others.
+
+    Args:
+        lake: where.
+        definitions: of the pipelines.
+        force: as `plan_repair`.
+
+    Raises:
+        BackfillRefusedError: if the only one cannot be repaired.
+    """
+    chosen, left_out = revisable(definitions)
+    repairs, notices, refused = [], list(left_out), []
+    for definition in chosen:
+        try:
+            repairs.append(plan_repair(lake, definition, force=force))
+        except (NotComparableError, MissingTableError) as error:
+            if len(definitions) == 1:
+                raise
+            notices.append(str(error))
+        except BackfillRefusedError as error:
+            if len(definitions) == 1:
+                raise
+            refused.append((definition.name, error))
+    return RepairsPlan(tuple(repairs), tuple(notices), tuple(refused))
 
 
 def ready_of(target: Target, late: LateEvents) -> pa.Table:

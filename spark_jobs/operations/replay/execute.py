@@ -27,6 +27,7 @@ from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_
 from spark_jobs.lake.accounting.replays import Replay, commits_of, open_replay, records
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import query_id
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.basis import LAST_TXN_VERSION
 from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.commit_records.history import actions_at, info_of, latest_version, newest_numbered
@@ -294,8 +295,8 @@ class ReplayRun:
             name = self._ingest.name
             raise ReplayRefusedError(
                 f"ingest `{name}`: {self._bronze} does not have {', '.join(lacking)} of its definition yet. The replay "
-                f"waits. Start the ingest once, `tidemark run {name}` or `tidemark deploy {name}`, then run the same "
-                "command again."
+                f"waits. Start the ingest once, `{command('run', name)}` or `{command('deploy', name)}`, then run the "
+                "same command again."
             )
 
     def _content(self, good: DataFrame, base: int) -> pa.Table:
@@ -316,7 +317,7 @@ class ReplayRun:
             if written != rows:
                 raise LedgerError(
                     f"table {table}: {self._replay.run} expected {rows:,} rows written or removed, found "
-                    f"{written:,} in version {version}. Run: tidemark ledger {self._replay.pipeline}"
+                    f"{written:,} in version {version}. Run: {command('ledger', self._replay.pipeline)}"
                 )
             return
         raise LedgerError(f"table {table}: {self._replay.run} was committed, but no version has it.")
@@ -356,7 +357,7 @@ class ReplayRun:
                 raise LedgerError(
                     f"{self._replay.run} of `{self._replay.pipeline}`: {expected:,} rows went to {self._bronze}, and "
                     f"{reasons.total():,} of those that were read are there. Nothing was taken out of "
-                    f"{self._quarantine}. Run: tidemark ledger {self._replay.pipeline}"
+                    f"{self._quarantine}. Run: {command('ledger', self._replay.pipeline)}"
                 )
             self._remove(gone, expected, released)
         finally:

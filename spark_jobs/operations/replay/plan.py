@@ -7,6 +7,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.replays import Replay, open_replay
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import query_id
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import (
@@ -86,15 +87,16 @@ def plan_replay(lake: Lake, definition: Definition, selection: Selection, *, aft
     if epoch is None or query_id(lake, epoch.folder) is None:
         raise MissingTableError(
             f"ingest `{definition.name}` has not run on {lake.uri} in this epoch: nothing can be replayed yet. Start "
-            f"it: tidemark run {definition.name}"
+            f"it: {command('run', definition.name)}"
         )
     began_with = definition_from_json(epoch.definition)
     changed = ", ".join(field for field in needs_new_epoch(began_with, definition) if field != "source")
     if changed:
         raise CheckpointError(
             f"ingest `{definition.name}`: its definition has changed ({changed}) since epoch {epoch.number} began. "
-            f"Nothing was replayed. Begin an epoch with it first: tidemark reset {definition.name} --keep-tables, then "
-            f"tidemark run {definition.name}; then replay with --earlier-epochs."
+            f"Nothing was replayed. Begin an epoch with it first: "
+            f"{command('reset', definition.name, '--keep-tables')}, then "
+            f"{command('run', definition.name)}; then replay with --earlier-epochs."
         )
     # It may have been started with --from.
     ingest = definition.model_copy(update={"source": began_with.source})

@@ -2,10 +2,10 @@
 
 from spark_jobs.control.desired.awaiting import refuse_deployed
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints.epochs import begun_with, current_epoch
+from spark_jobs.lake.checkpoints.ran import as_it_began
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.pipelines import registry
-from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline, is_name
+from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
 
 
 class ResetPlan(OperationPlan):
@@ -52,10 +52,7 @@ def plan_reset(lake: Lake, definition: Definition, *, keep_tables: bool | None, 
 
 def left_on(lake: Lake, name: str) -> Definition | None:
     """What a pipeline was whose file is gone, by its checkpoint: so that it can give its table back."""
-    if name in registry() or not is_name(name):
-        return None
-    epoch = current_epoch(lake, name)
-    return begun_with(epoch) if epoch is not None else None
+    return None if name in registry() else as_it_began(lake, name)
 
 
 def _of_readers(definition: Definition, *, emptied: bool) -> list[str]:

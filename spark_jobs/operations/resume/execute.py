@@ -11,6 +11,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.halts import Halt
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import newest_ledger_rows
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.operations.resume.plan import ResumePlan
@@ -65,11 +66,12 @@ def await_carried_out(
     deployed = _deployed(lake, name)
     if deployed is None:
         on_progress(
-            f"{name} is not deployed: the next run carries it out (`tidemark run {name}`, or `tidemark deploy {name}`)"
+            f"{name} is not deployed: the next run carries it out (`{command('run', name)}`, or "
+            f"`{command('deploy', name)}`)"
         )
         return
     if not timeout:
-        on_progress(f"{name}: its driver carries it out within seconds; see `tidemark status`")
+        on_progress(f"{name}: its driver carries it out within seconds; see `{command('status')}`")
         return
     job, order = deployed
     deadline = datetime.now(UTC) + timeout
@@ -82,7 +84,7 @@ def await_carried_out(
         if datetime.now(UTC) > deadline:
             raise DeployError(
                 f"{name}: {decided.subject} is not committed {timeout.total_seconds():.0f} s after the decision, which "
-                "remains. See `tidemark status`. If no supervisor is active, start one: `tidemark supervise`."
+                f"remains. See `{command('status')}`. If no supervisor is active, start one: `{command('supervise')}`."
             )
         sleep(_LOOK_EVERY_S)
     reasons = ", ".join(f"{reason} {n:,}" for reason, n in entry.reasons.items() if not reason.startswith(WARNING))
