@@ -1,4 +1,4 @@
-"""Fetch the jars that Spark loads beside its own, and compile the storage classes of ``infra/java``.
+"""Fetch the jars that Spark loads beside its own, and compile the classes of ``infra/java``.
 
 Every jar is named by an exact coordinate with its SHA-256; nothing is resolved transitively and nothing is
 looked up when Spark starts. Apache Ivy, which downloads them, ships with PySpark. When all is in place a run
@@ -129,12 +129,12 @@ class Layout:
 
     @property
     def java_sources(self) -> list[Path]:
-        """The storage classes, in a stable order."""
+        """The sources of our classes, in a stable order."""
         return sorted((self.root / "infra/java").rglob("*.java"))
 
     @property
     def storage_jar(self) -> Path:
-        """The compiled storage classes."""
+        """Our classes, compiled."""
         return self.runtime.folder / STORAGE_JAR
 
 
@@ -297,7 +297,7 @@ def compile_java(
 
 
 def run(layout: Layout, *, with_kafka: bool = False) -> None:
-    """Bring jars and storage classes up to date; does nothing where they already are.
+    """Bring jars and classes up to date; does nothing where they already are.
 
     Args:
         layout: The checkout.

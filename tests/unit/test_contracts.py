@@ -16,7 +16,7 @@ from spark_jobs.control.desired.deployment import Action, plan
 from spark_jobs.control.desired.deployment_text import as_text
 from spark_jobs.lake import Lake
 from spark_jobs.plan.changes import Compatibility, changes
-from spark_jobs.spec import Contract, DefinitionError, Files
+from spark_jobs.spec import Contract, DefinitionError, Files, Parsing
 from tests.support.builders import a_lake, an_ingest
 
 COLUMNS = {
@@ -66,9 +66,22 @@ class TestDifferences:
         assert told(lake, an_ingest_of()) == set()
         arrive(lake)
         assert told(lake, an_ingest_of()) == set()
-        arrive(lake, GOOD, {**GOOD, "price": 3, "sold_at": 1767225600})
+        arrive(lake, GOOD, {**GOOD, "price": 3})
         assert told(lake, an_ingest_of()) == set()
         assert told(lake, an_ingest_of(source=Files("landing/*"))) == set()
+
+    def test_values_are_looked_at_as_they_are_declared_to_be_written(self, lake):
+        written = {**GOOD, "meta": {"sold": 1767225600}}
+        del written["sold_at"]
+        arrive(lake, written)
+        of_number = an_ingest_of(parsing={"sold_at": Parsing(path="meta.sold", unit="seconds")})
+        assert told(lake, of_number) == set()
+        of_text = an_ingest_of(parsing={"sold_at": Parsing(path="meta.sold")})
+        assert told(lake, of_text) == {("retyped", "sold_at", "1 of 1 rows have a value that is no TIMESTAMP")}
+        assert told(lake, an_ingest_of()) == {
+            ("new", "meta", "1 of 1 rows have it; it is dropped"),
+            ("missing", "sold_at", "none of 1 rows has it"),
+        }
 
     def test_single_rows_of_another_type_are_no_change_of_the_source(self, lake):
         odd = {**GOOD, "quantity": "two", "discount": 5}
@@ -155,6 +168,34 @@ class TestDefinition:
         with pytest.raises(DefinitionError, match=r"contract: (new='keep' is for JSON|missing is for fields of JSON)"):
             an_ingest(contract=contract, source=Files("landing/sales", **files))
         an_ingest(contract=Contract(new="keep"), source=Files("landing/sales", format="csv"))
+
+    @pytest.mark.parametrize(
+        ("parsing", "told"),
+        [
+            ({"quantity": Parsing(unit="millis")}, "quantity: unit is for TIMESTAMP"),
+            ({"quantity": Parsing(pattern="dd/MM")}, "quantity: pattern is for TIMESTAMP and DATE"),
+            ({"sold_at": Parsing(rounding="down")}, "sold_at: rounding is for DECIMAL"),
+            ({"sold": Parsing(unit="millis")}, r"expected columns of .*'sold'"),
+            ({"sold_at": Parsing(path="tags.at")}, "value of sold_at is inside of what tags takes"),
+            ({"sold_at": Parsing(path="quantity")}, "is inside of what"),
+        ],
+    )
+    def test_what_a_column_cannot_be_written_as_is_refused(self, parsing, told):
+        with pytest.raises(DefinitionError, match=told):
+            an_ingest_of(parsing=parsing)
+        for wrong in ({"unit": "millis", "pattern": "dd"}, {"unit": "hours"}, {"path": "a..b"}, {"path": ()}):
+            with pytest.raises(DefinitionError):
+                Parsing(**wrong)
+
+    def test_a_path_is_of_json_and_parsing_of_texts(self):
+        csv, parquet = (Files("landing/sales", format=each) for each in ("csv", "parquet"))
+        flat = {"quantity": "INT", "sold_at": "TIMESTAMP"}
+        of = {"columns": flat, "event_id": None, "rules": ()}
+        with pytest.raises(DefinitionError, match="path is for JSON"):
+            an_ingest(source=csv, parsing={"sold_at": Parsing(path="a.b")}, **of)
+        with pytest.raises(DefinitionError, match="the values of a Parquet file have their types"):
+            an_ingest(source=parquet, parsing={"sold_at": Parsing(unit="millis")}, **of)
+        an_ingest(source=csv, parsing={"sold_at": Parsing(unit="millis")}, **of)
 
     def test_kept_fields_are_a_column_of_bronze(self):
         assert list(an_ingest_of(contract=Contract(new="keep")).payload) == [*COLUMNS, "_unknown_fields"]

@@ -18,7 +18,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.inputs.folders import is_hidden, parquet_shape, source_store
 from spark_jobs.lake.inputs.kafka import KafkaSettingsError, newest_messages
 from spark_jobs.lake.settings import Settings
-from spark_jobs.spec import Files, Ingest, Kafka
+from spark_jobs.spec import Files, Ingest, Kafka, Parsing
 
 _FILES = 3
 _BYTES = 256 * 1024
@@ -26,7 +26,9 @@ _ROWS = 1_000
 _ANSWER_S = 3.0
 _RETYPED_SHARE = 0.01
 """Fewer rows of another type are single bad rows, which the quarantine keeps, and no change of the source."""
-_DATE = re.compile(r"\s*[+-]?\d{4,}")
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?$")
+_AS_USUAL = Parsing()
 _WHOLE = ("TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG")
 _NUMBERS = ("FLOAT", "REAL", "DOUBLE", "DECIMAL", "DEC", "NUMERIC")
 
@@ -153,33 +155,62 @@ def _told(head: str, ingest: Ingest) -> list[str]:
 
 
 def _differences(ingest: Ingest, sample: _Sample) -> Iterator[Difference]:
-    count = len(sample.rows)
-    seen = Counter(name for row in sample.rows for name in row)
+    rows = [_by_columns(row, ingest) for row in sample.rows] if sample.typed else sample.rows
+    count = len(rows)
+    seen = Counter(name for row in rows for name in row)
     of = f"of {count:,} {'rows' if sample.typed else 'files'}"
     for name in sorted(seen.keys() - ingest.columns.keys()):
         kept = "it is kept in _unknown_fields" if ingest.contract.new == "keep" else "it is dropped"
         yield Difference("new", name, f"{seen[name]:,} {of} have it; {kept}", stops=False)
     for name, sql_type in ingest.columns.items():
+        parsing = ingest.parsing.get(name, _AS_USUAL)
         if not seen[name]:
             stops = ingest.contract.missing == "fail"
             aside = "; such files are set aside" if ingest.source.is_csv else ""
             yield Difference("missing", name, f"none {of} has it{aside}", stops=stops)
-        elif sample.typed and (odd := sum(not fits(row.get(name), sql_type) for row in sample.rows)):
+        elif sample.typed and (odd := sum(not fits(row.get(name), sql_type, parsing) for row in rows)):
             stops = ingest.contract.retyped == "fail"
             if stops or odd >= _RETYPED_SHARE * count:
                 yield Difference("retyped", name, f"{odd:,} {of} have a value that is no {sql_type}", stops=stops)
 
 
-def fits(value: Any, sql_type: str) -> bool:
-    """Whether a value of a JSON object has the type of its column; null always does."""
+def _by_columns(event: Mapping[str, Any], ingest: Ingest) -> dict[str, Any]:
+    """The values of an event by the columns that take them, and the fields that none takes."""
+    paths = {name: ingest.path_of(name) for name in ingest.columns}
+    outer = {path[0] for path in paths.values()}
+    found = {name: value for name, value in event.items() if name not in outer}
+    for name, (*way, last) in paths.items():
+        place: Any = event
+        for field in way:
+            place = place.get(field) if isinstance(place, dict) else None
+        if isinstance(place, dict) and last in place:
+            found[name] = place[last]
+    return found
+
+
+def fits(value: Any, sql_type: str, parsing: Parsing = _AS_USUAL) -> bool:
+    """Whether a value of a JSON object has the type of its column; null always does.
+
+    Args:
+        value: of the object.
+        sql_type: of the column.
+        parsing: how its values are written.
+    """
     base = re.split(r"[(<\s]", sql_type.strip().upper(), maxsplit=1)[0]
     if value is None or base in ("STRING", "VARCHAR", "CHAR"):
         return True
     if base in _WHOLE:
         return isinstance(value, int) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if base in _NUMBERS:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if base in ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE"):
-        return isinstance(value, int | float) or (isinstance(value, str) and _DATE.match(value) is not None)
-    expected = {"BOOLEAN": bool, "ARRAY": list, "MAP": dict, "STRUCT": dict}.get(base)
+        return is_number or (base.startswith(("DEC", "NUM")) and _is_text_of(value, _NUMBER))
+    if base.startswith(("TIMESTAMP", "DATE")):
+        if parsing.unit is not None:
+            return is_number or _is_text_of(value, _NUMBER)
+        return isinstance(value, str) if parsing.pattern is not None else _is_text_of(value, _DATE)
+    expected = {"BOOLEAN": bool, "BINARY": str, "ARRAY": list, "MAP": dict, "STRUCT": dict}.get(base)
     return expected is None or isinstance(value, expected)
+
+
+def _is_text_of(value: Any, pattern: re.Pattern[str]) -> bool:
+    return isinstance(value, str) and pattern.match(value) is not None
