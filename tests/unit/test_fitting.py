@@ -4,6 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
+from spark_jobs.control.desired import deployment
+from spark_jobs.control.desired.deployment import Action
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.fitting import refuse_misfit
 from spark_jobs.operations.run.plan import plan_run
@@ -128,6 +130,14 @@ def test_a_table_that_is_not_there_is_told_unless_the_run_makes_it(lake):
     refuse_misfit(lake, a_pipeline(), [fills])
     with pytest.raises(DefinitionError, match="Did you mean `product_id`"):
         refuse_misfit(lake, MISSPELT, [fills])
+
+
+def test_a_deploy_of_a_misspelt_column_is_refused_with_its_text(lake):
+    assert [each.action for each in deployment.plan(lake, [MISSPELT]).steps] == [Action.START]
+    write(lake, "bronze.sales", {"product_id": ["p"], "quantity": [1], "sold_at": ["x"]})
+    (step,) = deployment.plan(lake, [MISSPELT]).steps
+    assert (step.action, "Did you mean `product_id`?" in step.why) == (Action.REFUSED, True)
+    assert [each.action for each in deployment.plan(lake, [a_pipeline()]).steps] == [Action.START]
 
 
 def test_a_run_with_a_misspelt_column_starts_no_spark(lake, tmp_path, monkeypatch):
