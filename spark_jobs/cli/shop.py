@@ -9,6 +9,7 @@ from spark_jobs.cli.definitions import warn_of_problems
 from spark_jobs.cli.options import LakeOption, lake_of
 from spark_jobs.cli.signals import interruptible
 from spark_jobs.cli.terminal import err, out
+from spark_jobs.pipelines import resolve
 
 
 def simulate(
@@ -75,6 +76,6 @@ def demo(
 
     where = lake_of(lake).ensure_exists()
     warn_of_problems()
-    plan_run(where, PIPELINES)
+    plan_run(where, resolve(PIPELINES))
     with interruptible() as stop:
         raise typer.Exit(demonstrate(out, err, where, seconds=seconds, stop=stop))

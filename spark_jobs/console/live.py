@@ -2,17 +2,21 @@
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spark_jobs.engine.driver import AnyQuery, Driver, Outcome
-from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake.checkpoints.halts import HaltedError
 from spark_jobs.lake.commands import command
+from spark_jobs.spec import Pipeline
+
+if TYPE_CHECKING:
+    from spark_jobs.engine.driver import AnyQuery, Driver, Outcome
 
 _REFRESH_S = 0.5
 _PLAIN_EVERY_S = 10.0
@@ -43,20 +47,20 @@ class Progress:
         if self._live:
             self._live.stop()
 
-    def tick(self, driver: Driver) -> None:
+    def tick(self, driver: "Driver") -> None:
         """Shows the state of the driver, at most a few times a second."""
         self._tell_failures(driver)
         now = time.monotonic()
         if now - self._last < (_REFRESH_S if self._live else _PLAIN_EVERY_S):
             return
         self._last = now
-        table = progress_table(driver, width=self._console.width)
+        table = progress_table(driver.queries, driver.outcomes, width=self._console.width)
         if self._live:
             self._live.update(table, refresh=True)
         else:
             self._console.print(table)
 
-    def _tell_failures(self, driver: Driver) -> None:
+    def _tell_failures(self, driver: "Driver") -> None:
         """Tells at once what stopped a pipeline while others go on; the end of the run tells it again."""
         going_on = [name for name in driver.queries if name not in driver.outcomes]
         for name, outcome in driver.outcomes.items():
@@ -66,13 +70,13 @@ class Progress:
                 self._console.print(f"Still running: {', '.join(going_on)}.", highlight=False)
 
 
-def tell_failure(console: Console, outcome: Outcome) -> None:
+def tell_failure(console: Console, outcome: "Outcome") -> None:
     """Says what stopped a pipeline."""
     text = Text.assemble((f"{outcome.name} {_ended(outcome)[0]}:", "red"), f" {outcome.error}")
     console.print(text, soft_wrap=True, highlight=False)
 
 
-def tell_set_aside(console: Console, driver: Driver) -> None:
+def tell_set_aside(console: Console, driver: "Driver") -> None:
     """Says at the end what each pipeline has set aside in this run: how many rows, why, and what shows them."""
     for name, query in driver.queries.items():
         if query.total_quarantined:
@@ -96,14 +100,24 @@ def set_aside_text(name: str, rows: int, reasons: Counter[str]) -> str:
     )
 
 
-def _ended(outcome: Outcome) -> tuple[str, str]:
+def _ended(outcome: "Outcome | None") -> tuple[str, str]:
+    if outcome is None:
+        return "done", ""
     if isinstance(outcome.error, HaltedError):
         return "halted", "red"
     return ("failed", "red") if outcome.error else ("done", "")
 
 
-def progress_table(driver: Driver, *, width: int) -> Table:
-    """One line for each pipeline; in a narrow window with shorter figures, so that names stay whole."""
+def progress_table(
+    queries: "Mapping[str, AnyQuery | None]", outcomes: "Mapping[str, Outcome | None]", *, width: int
+) -> Table:
+    """One line for each pipeline; in a narrow window with shorter figures, so that names stay whole.
+
+    Args:
+        queries: pipeline -> its query; None: it had not to be started.
+        outcomes: of those that have ended.
+        width: of the window.
+    """
     narrow = width < _WIDE
     table = Table(box=None, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0))
     table.add_column("pipeline", no_wrap=True)
@@ -111,8 +125,8 @@ def progress_table(driver: Driver, *, width: int) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     if not narrow:
         table.add_column("")
-    for name, query in driver.queries.items():
-        state, style = _state(driver, name)
+    for name, query in queries.items():
+        state, style = _state(outcomes, name)
         if narrow:
             ended = "" if state == "running" else f" ({state})"
             table.add_row(Text(name + ended, style=style), *_figures(query, clock=_SHORT_CLOCK)[1:])
@@ -128,13 +142,13 @@ _CLOCK = "%Y-%m-%d %H:%M:%S"
 _SHORT_CLOCK = "%m-%d %H:%M"
 
 
-def _figures(query: AnyQuery, *, clock: str) -> tuple[str, ...]:
-    row = query.latest
-    if row is None:
+def _figures(query: "AnyQuery | None", *, clock: str) -> tuple[str, ...]:
+    row = query.latest if query is not None else None
+    if query is None or row is None:
         return ("-",) * 9
     rate = row["read"] / query.batch_seconds if query.batch_seconds else 0.0
     published_ms = row.watermark_ms + row.grace_ms
-    is_pipeline = isinstance(query, PipelineQuery)
+    is_pipeline = isinstance(query.definition, Pipeline)
     watermark, lag = "-", "-"
     if is_pipeline and row.watermark_ms:
         watermark = datetime.fromtimestamp(published_ms / 1000, UTC).strftime(clock)
@@ -152,12 +166,9 @@ def _figures(query: AnyQuery, *, clock: str) -> tuple[str, ...]:
     )
 
 
-def _state(driver: Driver, name: str) -> tuple[str, str]:
+def _state(outcomes: "Mapping[str, Outcome | None]", name: str) -> tuple[str, str]:
     """In a word, and its colour."""
-    outcome = driver.outcomes.get(name)
-    if outcome is None:
-        return "running", "green"
-    return _ended(outcome)
+    return _ended(outcomes[name]) if name in outcomes else ("running", "green")
 
 
 def _span(seconds: float) -> str:

@@ -68,7 +68,7 @@ def run_pipelines(
                 outcomes = driver.run_continuously(stop, idle_after=idle_after)
         if any(outcome.error for outcome in outcomes.values()):
             raise_if_lost(spark)
-        out.print(progress_table(driver, width=out.width))
+        out.print(progress_table(driver.queries, driver.outcomes, width=out.width))
         tell_set_aside(out, driver)
         for warning in driver.warnings:
             err.print(Text.assemble(("warning:", "yellow"), f" {warning}"), soft_wrap=True, highlight=False)

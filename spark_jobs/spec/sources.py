@@ -72,6 +72,11 @@ class _Input(Spec):
         """The folder that it reads, relative to the lake, or a pattern of such; None: it knows nothing of the lake."""
         return None
 
+    @property
+    def folder(self) -> str | None:
+        """The folder of which it reads each file once, as it was given; None: it reads no files."""
+        return None
+
     def options_for(self, kind: str) -> dict[str, object]:
         """How it is read, for another place of the same kind; nothing where the other is of another kind.
 
@@ -127,6 +132,11 @@ class Files(_Input):
     def path_in_lake(self) -> str | None:
         """The folder, relative to the lake, or a pattern of such; None: it is given by its whole address."""
         return None if "://" in self.path or self.path.startswith("/") else self.path
+
+    @property
+    def folder(self) -> str | None:
+        """Its path."""
+        return self.path
 
     @property
     def described(self) -> str:

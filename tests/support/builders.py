@@ -22,6 +22,12 @@ def an_ingest(**changes):
     return Ingest(**(parts | changes))
 
 
+def an_ingest_of_sales(**changes):
+    """One that gives `a_pipeline` the columns that it reads."""
+    columns = {"sale_id": "STRING", "product_id": "STRING", "quantity": "INT", "sold_at": "TIMESTAMP"}
+    return an_ingest(**({"columns": columns} | changes))
+
+
 def an_aggregate(**changes):
     parts = {"window": Tumbling("1 hour"), "by": ("product_id",), "measures": {"units": "sum(quantity)"}}
     return Aggregate(**(parts | changes))

@@ -20,7 +20,7 @@ from spark_jobs.lake.checkpoints.epochs import open_epoch
 from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.spec import Alerts, Sink
-from tests.support.builders import a_lake, a_pipeline, an_aggregate, an_ingest, write
+from tests.support.builders import a_lake, a_pipeline, an_aggregate, an_ingest_of_sales, write
 from tests.support.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -166,13 +166,13 @@ def test_nothing_is_ordered_where_a_definition_does_not_fit_its_checkpoint(tmp_p
     open_epoch(lake, a_pipeline())
     changed = a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),))
     with pytest.raises(CheckpointError, match=r"has changed \(steps\).*tidemark reset"):
-        deploy(lake, [an_ingest(), changed])
+        deploy(lake, [an_ingest_of_sales(), changed])
     assert orders.all_desired(lake) == {}
 
 
 def test_a_pipeline_that_moves_to_another_job_stops_in_the_old_one(tmp_path):
     lake = a_lake(tmp_path)
-    deploy(lake, [a_pipeline(), an_ingest()])
+    deploy(lake, [a_pipeline(), an_ingest_of_sales()])
     deploy(lake, [a_pipeline(job="nightly")])
     desired = orders.all_desired(lake)
     assert set(desired["streams"].running) == {"ingest_sales"}
@@ -181,7 +181,7 @@ def test_a_pipeline_that_moves_to_another_job_stops_in_the_old_one(tmp_path):
 
 def test_an_order_keeps_the_definition_as_it_was_deployed(tmp_path):
     lake = a_lake(tmp_path)
-    for definition in (a_pipeline(), an_ingest()):
+    for definition in (a_pipeline(), an_ingest_of_sales()):
         deploy(lake, [definition])
         assert orders.all_desired(lake)["streams"].pipelines[definition.name].parsed() == definition
 

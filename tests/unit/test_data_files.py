@@ -117,8 +117,8 @@ def test_a_file_that_the_table_does_not_name_any_more_is_none_of_it(lake: Lake) 
 
 
 def test_bronze_is_watched_for_its_readers_where_no_ingest_is_deployed(lake: Lake) -> None:
-    commit(lake, "bronze.sales", by="ingest_sales").unlink()
     deploy(lake, [a_pipeline()])
+    commit(lake, "bronze.sales", by="ingest_sales").unlink()
     watch = Watch(lake)
     watch.look()
     assert [(pipeline, began) for pipeline, began, _ in watch.told] == [("hourly_sales", True)]

@@ -32,7 +32,7 @@ from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.pipelines import registry, with_sources
 from spark_jobs.plan.changes import Change, Compatibility
 from spark_jobs.spec import Alerts, Definition, DefinitionError, Sink, Table
-from tests.support.builders import a_lake, a_pipeline, an_aggregate, an_ingest
+from tests.support.builders import a_lake, a_pipeline, an_aggregate, an_ingest_of_sales
 from tests.support.deploying import deploy
 
 SALES = a_pipeline()
@@ -113,7 +113,7 @@ class TestWhatBecomesOfAPipeline:
         assert (step.action, step.changes[0].why) == (Action.START, "epoch 2 began with its new value")
 
     def test_another_kind_of_the_same_name_is_refused(self) -> None:
-        ingest = an_ingest(name=SALES.name)
+        ingest = an_ingest_of_sales(name=SALES.name)
         step = decide(SALES, found(begun=epoch(ingest)))
         assert step.action is Action.REFUSED
         assert [change.field for change in step.changes] == ["kind"]
@@ -149,7 +149,7 @@ class TestWhatAPersonSees:
     def test_the_whole_plan_reads_job_by_job(self, tmp_path: Path) -> None:
         lake = a_lake(tmp_path)
         before = [
-            an_ingest(),
+            an_ingest_of_sales(),
             a_pipeline(trigger_interval="30 seconds"),
             a_pipeline(name="daily_sales", sink=Sink("gold.daily")),
             a_pipeline(name="shop_totals", sink=Sink("gold.totals")),
@@ -157,9 +157,9 @@ class TestWhatAPersonSees:
         for definition in before[1:]:
             open_epoch(lake, definition)
         deploy(lake, before)
-        begin_epoch(lake, an_ingest(name="payments", sink=Sink("bronze.payments")), 1)
+        begin_epoch(lake, an_ingest_of_sales(name="payments", sink=Sink("bronze.payments")), 1)
         now = [
-            an_ingest(),
+            an_ingest_of_sales(),
             a_pipeline(alerts=Alerts(max_late_share=0.5)),
             a_pipeline(name="daily_sales", sink=Sink("gold.daily"), job="nightly"),
             a_pipeline(name="shop_totals", sink=Sink("gold.totals"), steps=COUNTED_OTHERWISE.steps),
@@ -202,12 +202,12 @@ shop_totals, payments; running pipelines continue."""
 
 class TestExecution:
     def test_a_plan_writes_nothing(self, tmp_path: Path) -> None:
-        plan(a_lake(tmp_path), [SALES, an_ingest()])
+        plan(a_lake(tmp_path), [SALES, an_ingest_of_sales()])
         assert list(tmp_path.iterdir()) == []
 
     def test_it_does_what_the_plan_says_and_the_second_time_nothing(self, tmp_path: Path) -> None:
         lake = a_lake(tmp_path)
-        planned = plan(lake, [an_ingest(), SALES])
+        planned = plan(lake, [an_ingest_of_sales(), SALES])
         assert [(each.pipeline, each.generation, each.changed) for each in execute(lake, planned, by="a test")] == [
             ("ingest_sales", 1, True),
             ("hourly_sales", 1, True),
@@ -223,7 +223,7 @@ class TestExecution:
 
     def test_a_move_stops_in_the_old_job_and_starts_in_the_new_one(self, tmp_path: Path) -> None:
         lake = a_lake(tmp_path)
-        deploy(lake, [SALES, an_ingest()])
+        deploy(lake, [SALES, an_ingest_of_sales()])
         (moved,) = deploy(lake, [a_pipeline(job="nightly")])
         assert (moved.job, moved.generation, moved.changed) == ("nightly", 1, True)
         desired = orders.all_desired(lake)
@@ -233,7 +233,7 @@ class TestExecution:
         lake = a_lake(tmp_path)
         open_epoch(lake, SALES)
         with pytest.raises(CheckpointError, match=r"has changed \(steps\).*`tidemark reset hourly_sales") as refused:
-            deploy(lake, [an_ingest(), COUNTED_OTHERWISE])
+            deploy(lake, [an_ingest_of_sales(), COUNTED_OTHERWISE])
         assert str(refused.value).endswith("Nothing was ordered.")
         assert orders.all_desired(lake) == {}
 
@@ -278,7 +278,7 @@ class TestAStalePlan:
 
     @pytest.mark.parametrize("meanwhile", [stops, deploys_another, begins_another_epoch, moves_it])
     def test_is_refused_and_not_planned_again(self, lake: Lake, meanwhile: Callable[[Lake], None]) -> None:
-        planned = plan(lake, [an_ingest(), a_pipeline(trigger_interval="10 seconds")])
+        planned = plan(lake, [an_ingest_of_sales(), a_pipeline(trigger_interval="10 seconds")])
         meanwhile(lake)
         before = orders.all_desired(lake)
         with pytest.raises(StalePlanError, match=r"Nothing was ordered.*tidemark plan hourly_sales"):
@@ -298,7 +298,7 @@ class TestAStalePlan:
 
     def test_does_not_come_of_other_pipelines_of_the_job(self, lake: Lake) -> None:
         planned = plan(lake, [a_pipeline(trigger_interval="10 seconds")])
-        deploy(lake, [an_ingest()])
+        deploy(lake, [an_ingest_of_sales()])
         assert execute(lake, planned, by="a test")[0].generation == 2
         assert set(orders.all_desired(lake)["streams"].running) == {"ingest_sales", SALES.name}
 

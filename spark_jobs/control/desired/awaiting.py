@@ -202,7 +202,7 @@ def refuse_deployed(lake: Lake, names: Iterable[str]) -> None:
         if both:
             raise DeployError(
                 f"pipeline `{both[0]}` is deployed: job {job}'s driver on {beat.host} (process {beat.pid}) runs it. "
-                f"Nothing was started. Stop it first: tidemark stop {' '.join(both)}"
+                f"Nothing was started. Stop it first: {command('stop', *both)}"
             )
 
 

@@ -3,7 +3,8 @@
 `plan` reads and writes nothing; `execute` writes what a plan says. A plan is executed as it was seen, or not at all.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,10 +20,11 @@ from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.reset import refuse_tables_of_others
 from spark_jobs.lake.commands import command
-from spark_jobs.lake.errors import CheckpointError, TidemarkError
+from spark_jobs.lake.errors import CheckpointError, MissingTableError, TidemarkError
+from spark_jobs.lake.tables.fitting import refuse_misfit
 from spark_jobs.plan import logical
 from spark_jobs.plan.changes import Change, Compatibility, changes
-from spark_jobs.spec import Definition, DefinitionError, Ingest, definition_from_json
+from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline, definition_from_json
 
 
 class StalePlanError(TidemarkError):
@@ -110,6 +112,7 @@ class DeploymentContext:
         taken: pipeline without a checkpoint -> why it cannot begin on its tables.
         sources: ingest -> in what its source differs from its columns.
         halted: pipelines that wait for a person's decision about a batch.
+        misfits: pipeline -> why it does not fit the tables that it reads.
     """
 
     desired: Mapping[str, DesiredState] = field(default_factory=dict)
@@ -118,6 +121,7 @@ class DeploymentContext:
     taken: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, tuple[Difference, ...]] = field(default_factory=dict)
     halted: Collection[str] = ()
+    misfits: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(lake: Lake, definitions: Iterable[Definition]) -> Plan:
@@ -142,10 +146,13 @@ def plan(lake: Lake, definitions: Iterable[Definition]) -> Plan:
 
 def look(lake: Lake, definitions: Iterable[Definition]) -> DeploymentContext:
     """Reads what a plan is made from."""
-    epochs, owned_elsewhere, sources = {}, {}, {}
-    for definition in definitions:
+    wanted, desired = tuple(definitions), orders.all_desired(lake)
+    epochs, owned_elsewhere, sources, misfits = {}, {}, {}, {}
+    for definition in wanted:
         if isinstance(definition, Ingest):
             sources[definition.name] = differences(lake, definition)
+        elif why := _misfit(lake, definition, (*_running(desired), *wanted)):
+            misfits[definition.name] = why
         epoch = current_epoch(lake, definition.name)
         if epoch is not None:
             epochs[definition.name] = epoch
@@ -154,14 +161,27 @@ def look(lake: Lake, definitions: Iterable[Definition]) -> DeploymentContext:
             refuse_tables_of_others(lake, definition)
         except CheckpointError as error:
             owned_elsewhere[definition.name] = str(error)
-    return DeploymentContext(
-        orders.all_desired(lake),
-        epochs,
-        failed_generations(lake),
-        owned_elsewhere,
-        sources,
-        tuple(halts.all_standing(lake)),
-    )
+    halted = tuple(halts.all_standing(lake))
+    return DeploymentContext(desired, epochs, failed_generations(lake), owned_elsewhere, sources, halted, misfits)
+
+
+def _running(desired: Mapping[str, DesiredState]) -> Iterator[Definition]:
+    """What is to run already, as far as this version can read it."""
+    for job in desired.values():
+        for order in job.running.values():
+            with contextlib.suppress(DefinitionError):
+                yield order.parsed()
+
+
+def _misfit(lake: Lake, pipeline: Pipeline, beside: Sequence[Definition]) -> str | None:
+    """Why a pipeline does not fit its tables; None: it does, or they are not there yet."""
+    try:
+        refuse_misfit(lake, pipeline, beside)
+    except DefinitionError as error:
+        return str(error).removeprefix(f"pipeline `{pipeline.name}` ")
+    except MissingTableError:
+        pass  # an ingest may be deployed after it
+    return None
 
 
 def decide(definition: Definition, found: DeploymentContext) -> Step:
@@ -205,6 +225,8 @@ def decide(definition: Definition, found: DeploymentContext) -> Step:
     if stopping and action is not Action.UNCHANGED:
         told = "; ".join(f"{each.kind} column {each.column}, {each.what}" for each in stopping)
         return step(Action.REFUSED, f"its source breaks the contract: {told}", changed=changed)
+    if name in found.misfits and action is not Action.UNCHANGED:
+        return step(Action.REFUSED, found.misfits[name], changed=changed)
     if name in found.halted:
         why = f"{why}; it is halted, and runs only after a decision: {command('resume', name)}"
     generation = (here.generation if here else 0) + (action is not Action.UNCHANGED)

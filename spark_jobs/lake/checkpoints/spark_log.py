@@ -78,12 +78,17 @@ def file_log(lake: Lake, path: str) -> tuple[str, list[dict[str, Any]]]:
 
 def tables_read(lake: Lake, checkpoint: str) -> list[str]:
     """The ids of the Delta tables that the newest planned batch of a checkpoint reads."""
+    offsets = [json.loads(offset) for offset in planned_offsets(lake, checkpoint)]
+    return [str(offset["reservoirId"]) for offset in offsets if "reservoirId" in offset]
+
+
+def planned_offsets(lake: Lake, checkpoint: str) -> list[str]:
+    """Up to where the newest planned batch of a checkpoint reads each source; without those that have no place yet."""
     newest = newest_batch(lake, checkpoint, "offsets")
     content = _read(lake, f"{checkpoint}/offsets/{newest}") if newest is not None else None
     # The first line is the version of the log, the second is of the batch; one for each source follows.
     lines = content.decode().splitlines()[2:] if content is not None else []
-    offsets = [json.loads(line) for line in lines if line.startswith("{")]
-    return [str(offset["reservoirId"]) for offset in offsets if "reservoirId" in offset]
+    return [line for line in lines if line.startswith("{")]
 
 
 def place(offset: str) -> Place:

@@ -13,13 +13,18 @@ from spark_jobs.spec import Files
 
 def source_store(lake: Lake, source: Files) -> ObjectStore | None:
     """The folder of an ingest's input; None where it is a pattern, is not there, or is on another file system."""
-    path = lake.source_path(source.path)
+    return folder_store(lake, source.path)
+
+
+def folder_store(lake: Lake, folder: str) -> ObjectStore | None:
+    """The same of a folder as an ingest names it."""
+    path = lake.source_path(folder)
     if any(sign in path for sign in "*?[{"):
         return None
     if path.startswith("s3a://"):
         return s3_store(path)
-    folder = Path(path.removeprefix("file://"))
-    return LocalStore(folder) if folder.is_dir() else None
+    place = Path(path.removeprefix("file://"))
+    return LocalStore(place) if place.is_dir() else None
 
 
 def parquet_shape(store: ObjectStore, path: str) -> tuple[list[str], int]:

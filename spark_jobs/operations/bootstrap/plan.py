@@ -10,6 +10,7 @@ from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import refuse_missing
+from spark_jobs.lake.tables.fitting import refuse_misfit
 from spark_jobs.lake.tables.opening import exists, newest, open_table
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.plan import logical
@@ -17,7 +18,7 @@ from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.recompute.ranges import FIRST_US, Range, us
 from spark_jobs.recompute.target import BackfillRefusedError, SourceVersion, column_of, within
-from spark_jobs.spec import Definition, definition_from_json
+from spark_jobs.spec import Definition, Pipeline, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 
 
@@ -78,6 +79,8 @@ def plan_bootstrap(lake: Lake, definition: Definition, *, begins: bool = False) 
     else:
         refuse_tables_of_others(lake, definition)
     newest_us, cut_us = cut_of(lake, planned)
+    if isinstance(definition, Pipeline):
+        refuse_misfit(lake, definition)
     if begun and current is not None and current.cut_us is not None:
         cut_us = current.cut_us
     if begins:

@@ -12,6 +12,7 @@ from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, history_cut
 from spark_jobs.lake.checkpoints.reset import newest_epoch, tables_of_both
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.basis import Basis
+from spark_jobs.lake.tables.fitting import refuse_misfit
 from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError, cut_of, reads_of, refuse_unsuitable
 from spark_jobs.operations.shape import OperationPlan
@@ -123,6 +124,8 @@ def plan_rebuild(lake: Lake, definition: Definition, *, swaps: bool = False) -> 
     basis = Basis.of(lake, name, before.number, (*target.basis.tables, *tables))  # before anything is looked at
     run = f"rebuild-{uuid.uuid4().hex[:12]}"
     newest_us, cut_us = cut_of(lake, planned)
+    if isinstance(definition, Pipeline):
+        refuse_misfit(lake, definition)
     if swaps:
         refuse_deployed(lake, [name])
     return target, RebuildPlan(
