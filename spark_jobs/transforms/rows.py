@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.csv_headers import header_pattern
 from spark_jobs.plan.quarantine import HEADER as HEADER
 from spark_jobs.plan.quarantine import INSIDE_QUOTES, NOT_UTF8
 from spark_jobs.plan.quarantine import REPEATED_HEADER as REPEATED_HEADER
@@ -165,19 +166,9 @@ def part_of_value_set_aside(rows: DataFrame, marked: str) -> DataFrame:
     return rows.withColumns(verdict).drop(marked)
 
 
-def header_of(line: Column) -> Column:
-    """A header line without what programs add to it: quotes, blanks, carriage returns and byte order marks."""
-    return F.regexp_replace(line, '[" \r\ufeff]', "")
-
-
-def is_header_line(header: str) -> Column:
-    """Whether a row is the header that is expected."""
-    return header_of(F.col(RAW)) == F.lit(header.replace(" ", ""))
-
-
-def expected_header(definition: Ingest) -> str | None:
-    """The header that a file of this definition has; None: it needs none."""
-    return definition.source.delimiter.join(definition.columns) if definition.source.has_header else None
+def is_header_line(names: Sequence[str], delimiter: str) -> Column:
+    """Whether a row is the header of a file with these columns."""
+    return F.coalesce(F.col(RAW).rlike(header_pattern(names, delimiter)), F.lit(False))
 
 
 def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] = ()) -> DataFrame:
