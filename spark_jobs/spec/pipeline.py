@@ -259,7 +259,7 @@ class Ingest(_Definition):
         if self.source.is_parquet and self.contract.retyped != "quarantine":
             raise ValueError(
                 f"contract: retyped is for rows of JSON and CSV, got {self.contract.retyped!r} for PARQUET: leave it "
-                "out. A file whose columns have other types is set aside as a whole"
+                "out. Values that do not fit are set aside with their rows, columns of another kind with their file"
             )
 
     @property

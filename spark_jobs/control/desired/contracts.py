@@ -15,8 +15,9 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.inputs.folders import is_hidden, parquet_shape, source_store
+from spark_jobs.lake.inputs.folders import is_hidden, source_store
 from spark_jobs.lake.inputs.kafka import KafkaSettingsError, newest_messages
+from spark_jobs.lake.inputs.parquet_files import parquet_shape
 from spark_jobs.lake.settings import Settings
 from spark_jobs.plan.csv_headers import fields_of
 from spark_jobs.spec import Files, Ingest, Kafka

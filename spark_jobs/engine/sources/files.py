@@ -22,7 +22,8 @@ from spark_jobs.engine.sources.judging import ORDER, Judge
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.spark_log import file_entries, file_number
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.inputs.folders import parquet_shape, source_store
+from spark_jobs.lake.inputs.folders import source_store
+from spark_jobs.lake.inputs.parquet_files import parquet_shape
 from spark_jobs.plan.quarantine import header_told
 from spark_jobs.spark.progress import planned_offsets
 from spark_jobs.spec import Files, Ingest
