@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Mapping
 
+from spark_jobs.plan.csv_headers import fields_of, header_line, names_in
+
 NO_SUCH_KEY = "no such key"
 """Of an event whose key the table of an `Enrich` does not have."""
 
@@ -40,10 +42,12 @@ def header_told(found: str, delimiter: str, *, quoted: bool) -> str:
         delimiter: of its fields.
         quoted: whether it may be quoted.
     """
+    names = names_in(found, delimiter)
+    line = header_line(names, delimiter) if names else found
     if quoted:
-        return found
-    digest = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"{found.count(delimiter) + 1} fields (line {digest})"
+        return line
+    digest = hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{len(fields_of(found, delimiter))} fields (line {digest})"
 
 
 def not_again_sql(epoch: int | None, *, of_parquet: bool, of_csv: bool) -> str:

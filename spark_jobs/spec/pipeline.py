@@ -216,12 +216,6 @@ class Ingest(_Definition):
                 raise ValueError(
                     f"columns: CSV holds single values, got {nested}: use STRING, and from_json in a Select"
                 )
-            unheaded = [name for name in self.columns if '"' in name or self.source.delimiter in name]
-            if unheaded and self.source.has_header:
-                raise ValueError(
-                    f"columns: quotes and the delimiter are no part of a name in the header of a CSV file, got "
-                    f"{unheaded}: give other names, with header=False"
-                )
         elif self.reads_json:
             keyed = {name: sql_type for name, sql_type in self.columns.items() if has_keys_that_json_lacks(sql_type)}
             if keyed:
@@ -265,7 +259,7 @@ class Ingest(_Definition):
         if self.source.is_parquet and self.contract.retyped != "quarantine":
             raise ValueError(
                 f"contract: retyped is for rows of JSON and CSV, got {self.contract.retyped!r} for PARQUET: leave it "
-                "out. A file whose columns have other types is set aside as a whole"
+                "out. Values that do not fit are set aside with their rows, columns of another kind with their file"
             )
 
     @property

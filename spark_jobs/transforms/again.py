@@ -5,6 +5,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.csv_headers import header_line
 from spark_jobs.plan.quarantine import header_told
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Ingest
@@ -13,7 +14,6 @@ from spark_jobs.transforms.rows import (
     RAW,
     REASON,
     broken,
-    expected_header,
     is_header_line,
     judge,
     parse,
@@ -52,23 +52,19 @@ def read_again(set_aside: DataFrame, definition: Ingest) -> DataFrame:
     judged = judge(parse(raw, definition), definition)
     strict = (broken(rule) for rule in rules_with(definition, "fail"))
     refused = reduce(lambda left, right: left | right, strict, F.col(REASON).isNotNull())
-    if (header := header_line(definition)) is not None:
+    if definition.source.has_header:
+        names, delimiter = tuple(definition.columns), definition.source.delimiter
         # Its file's header stands in the detail.
-        known = (header_told(header, definition.source.delimiter, quoted=quoted) for quoted in (True, False))
+        header = header_line(names, delimiter)
+        known = (header_told(header, delimiter, quoted=quoted) for quoted in (True, False))
         same = reduce(lambda left, right: left | right, (_ends(f", got {each}") for each in known))
         other = (F.col(WAS) == HEADER) & ~same
-        refused = refused | F.coalesce(is_header_line(header), F.lit(False)) | F.coalesce(other, F.lit(True))
+        refused = refused | is_header_line(names, delimiter) | F.coalesce(other, F.lit(True))
     return judged.withColumn(PASSES, ~refused)
 
 
 def _ends(text: str) -> Column:
     return F.endswith(F.col(_WAS_DETAIL), F.lit(text))
-
-
-def header_line(definition: Ingest) -> str | None:
-    """The header that a file of this ingest has, as its quarantine tells it; None: it needs none."""
-    header = expected_header(definition)
-    return None if header is None else header.replace(" ", "")
 
 
 def for_bronze(passed: DataFrame, definition: Ingest, clock: Column, seq: Column) -> DataFrame:

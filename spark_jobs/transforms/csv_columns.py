@@ -7,6 +7,7 @@ from types import MappingProxyType
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.csv_headers import names_in
 from spark_jobs.spark.schemas import schema_ddl
 
 NAME = "__name"
@@ -22,13 +23,13 @@ def wider_files(headers: Mapping[str, str], columns: Sequence[str], delimiter: s
     """The files whose header names all columns in their order, and others between or behind them.
 
     Args:
-        headers: file -> its first line, as `header_of` leaves it.
+        headers: file -> its first line.
         columns: that the ingest declares.
         delimiter: of the fields.
     """
     found = {}
     for file, header in headers.items():
-        names = header.split(delimiter)
+        names = names_in(header, delimiter)
         known = [name for name in names if name in columns]
         if known == list(columns) and len(known) < len(names) == len(set(names)) and all(names):
             found[file] = names
@@ -50,7 +51,7 @@ def csv_row(text: str, columns: Mapping[str, str], corrupt: str, delimiter: str,
         return F.struct(*(row[name].alias(name) for name in (*columns, corrupt)))
 
     found = _read(text, {**columns, corrupt: "STRING"}, corrupt, delimiter)
-    for names, files in _by_header(wider):
+    for names, files in by_header(wider):
         types = {_place(index, name, columns): columns.get(name, "STRING") for index, name in enumerate(names)}
         wide = _read(text, {**types, corrupt: "STRING"}, corrupt, delimiter)
         # Through an array of one: so the line is read once, and not once for each column.
@@ -61,7 +62,7 @@ def csv_row(text: str, columns: Mapping[str, str], corrupt: str, delimiter: str,
 def kept_values(text: str, columns: Mapping[str, str], delimiter: str, wider: Wider) -> Column:
     """The values of a line that no column takes, by their names in the header; null where there are none."""
     found = F.lit(None).cast("map<string,string>")
-    for names, files in _by_header(wider):
+    for names, files in by_header(wider):
         texts = {_place(index, name, columns): "STRING" for index, name in enumerate(names)}
         more = {name: place for name, place in zip(names, texts, strict=True) if name not in columns}
 
@@ -92,7 +93,7 @@ def _place(index: int, name: str, columns: Mapping[str, str]) -> str:
     return name if name in columns else f"__more_{index}"
 
 
-def _by_header(wider: Wider) -> Iterator[tuple[Sequence[str], list[str]]]:
+def by_header(wider: Wider) -> Iterator[tuple[Sequence[str], list[str]]]:
     """Each header, with its files."""
     ordered = sorted((tuple(names), file) for file, names in wider.items())
     for names, group in groupby(ordered, key=lambda pair: pair[0]):

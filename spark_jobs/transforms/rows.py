@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.csv_headers import header_pattern
 from spark_jobs.plan.quarantine import HEADER as HEADER
 from spark_jobs.plan.quarantine import INSIDE_QUOTES, NOT_UTF8
 from spark_jobs.plan.quarantine import REPEATED_HEADER as REPEATED_HEADER
@@ -39,6 +40,9 @@ _DAY_US = 86_400_000_000
 
 MORE = "__more"
 """Names of the fields of a JSON object that no column takes; null where there are none."""
+
+MISFIT = "__misfit"
+"""What is said of the values of a row of Parquet that are none of their type; null where there are none."""
 
 _ROW = "__row"
 _ALSO = "__also"
@@ -116,7 +120,7 @@ def typed(rows: DataFrame, definition: Ingest) -> DataFrame:
     """Adds `__reason` and `__detail` to rows that have their columns already, as those of Parquet files.
 
     A text that is not UTF-8 is refused by every reader of Delta tables that comes upon it, and a time that no calendar
-    has by most.
+    has by most. `MISFIT` is given up.
     """
     types = {name: rows.schema[name].dataType.simpleString() for name in definition.columns}
     texts = [column(name).cast("string") for name, kind in types.items() if "string" in kind]
@@ -124,22 +128,30 @@ def typed(rows: DataFrame, definition: Ingest) -> DataFrame:
     unsound = F.coalesce(unsound, F.lit(False))
     shown = F.concat_ws(", ", *texts) if texts else F.lit("")
     times = {name: kind for name, kind in types.items() if kind.startswith(("timestamp", "date"))}
-    odd = F.concat_ws(", ", *(F.when(_no_calendar_has(name, kind), F.lit(name)) for name, kind in times.items()))
+    odd = F.concat_ws(", ", *(F.when(no_calendar_has(column(name), kind), F.lit(name)) for name, kind in times.items()))
     is_odd = odd != "" if times else F.lit(False)
     told = F.concat(F.lit("a time before the year 1 or after 9999: "), odd)
     return rows.withColumns(
         {
-            REASON: F.when(unsound, F.lit(NOT_UTF8)).when(is_odd, F.lit(UNPARSEABLE)),
-            DETAIL: F.when(unsound, not_utf8_detail(shown)).when(is_odd, told),
+            REASON: F.when(unsound, F.lit(NOT_UTF8)).when(F.col(MISFIT).isNotNull() | is_odd, F.lit(UNPARSEABLE)),
+            DETAIL: F.when(unsound, not_utf8_detail(shown))
+            .when(F.col(MISFIT).isNotNull(), F.col(MISFIT))
+            .when(is_odd, told),
         }
-    )
+    ).drop(MISFIT)
 
 
-def _no_calendar_has(name: str, kind: str) -> Column:
+def no_calendar_has(time: Column, kind: str) -> Column:
+    """Whether a time lies before the year 1 or after 9999.
+
+    Args:
+        time: a date or a timestamp.
+        kind: `date`: the one; else the other.
+    """
     if kind == "date":
-        days = F.unix_date(column(name))
+        days = F.unix_date(time)
         return (days < F.lit(_FIRST_US // _DAY_US)) | (days > F.lit(_LAST_US // _DAY_US))
-    micros = F.unix_micros(column(name).cast("timestamp"))
+    micros = F.unix_micros(time.cast("timestamp"))
     return (micros < F.lit(_FIRST_US)) | (micros > F.lit(_LAST_US))
 
 
@@ -165,19 +177,9 @@ def part_of_value_set_aside(rows: DataFrame, marked: str) -> DataFrame:
     return rows.withColumns(verdict).drop(marked)
 
 
-def header_of(line: Column) -> Column:
-    """A header line without what programs add to it: quotes, blanks, carriage returns and byte order marks."""
-    return F.regexp_replace(line, '[" \r\ufeff]', "")
-
-
-def is_header_line(header: str) -> Column:
-    """Whether a row is the header that is expected."""
-    return header_of(F.col(RAW)) == F.lit(header.replace(" ", ""))
-
-
-def expected_header(definition: Ingest) -> str | None:
-    """The header that a file of this definition has; None: it needs none."""
-    return definition.source.delimiter.join(definition.columns) if definition.source.has_header else None
+def is_header_line(names: Sequence[str], delimiter: str) -> Column:
+    """Whether a row is the header of a file with these columns."""
+    return F.coalesce(F.col(RAW).rlike(header_pattern(names, delimiter)), F.lit(False))
 
 
 def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] = ()) -> DataFrame:

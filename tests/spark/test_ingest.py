@@ -547,7 +547,7 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
     write(landing / "cut.parquet", whole[: len(whole) // 2])
     write(landing / "damaged.parquet", whole[:4] + bytes(80) + whole[84:])
     write(landing / "text.parquet", "not parquet at all")
-    parquet("longs.parquet", v=pa.array([1, 2, 3], pa.int64()))
+    parquet("longs.parquet", v=pa.array([1, 2**40, 3], pa.int64()), t=times.cast(pa.timestamp("ns")))
     parquet("words.parquet", v=["1", "2", "3"])
     parquet("lists.parquet", k=[["a"], ["b"], ["c"]])
     write(landing / "zero.parquet", b"")
@@ -564,26 +564,29 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
         "local times.parquet",
         "gaps.parquet",
         "bytes.parquet",
+        "longs.parquet",
     }
     assert [row[:2] for file, *row in kept if file == "bytes.parquet"] == [[1, "b"], [2, None]]
     assert [row for file, *row in kept if file == "good.parquet"] == [list(row) for row in rows]
     assert [row[2] for file, *row in kept if file.startswith("other")] == [1, None, 3]
     assert [row[3] for file, *row in kept if file.startswith("local")] == [NEW_YEAR] * 3
     assert [row[0] for file, *row in kept if file == "gaps.parquet"] == [0, 2]
+    assert [row for file, *row in kept if file == "longs.parquet"] == [list(rows[0]), list(rows[2])]
     set_aside = quarantine(lake)
     unreadable = [row for row in set_aside if row["reason"] == "unreadable file"]
     bad = (
         "cut.parquet",
         "damaged.parquet",
         "lists.parquet",
-        "longs.parquet",
         "text.parquet",
         "words.parquet",
         "zero.parquet",
     )
     assert [file_of(row) for row in unreadable] == list(bad)
     assert all(row["raw"].endswith(file_of(row)) and row["detail"] for row in unreadable)
-    assert "column: [v]" in next(row["detail"] for row in unreadable if file_of(row) == "words.parquet")
+    assert "v is no INT: the file has string" in next(
+        row["detail"] for row in unreadable if file_of(row) == "words.parquet"
+    )
     gaps = [
         (file_of(r), r["reason"], json.loads(r["raw"]), r["_source"]["position"])
         for r in set_aside
@@ -592,11 +595,12 @@ def test_files_that_cannot_be_read_are_set_aside_and_the_others_go_on(
     assert gaps.pop(0) == ("bytes.parquet", "not UTF-8", {"k": "\ufffd", "v": 1, "t": "2026-01-01T00:00:00.000Z"}, 0)
     assert gaps == [
         ("gaps.parquet", "not_null(t)", {"k": "b", "v": 2}, 1),
+        ("longs.parquet", "unparseable", {"k": "b", "v": 2**40, "t": "2026-01-01T00:00:00.000Z"}, 1),
         ("missing.parquet", "not_null(t)", {"k": "no time"}, 0),
     ]
     assert len({row["_ingest_time"] for row in [*set_aside, *bronze(lake)]}) == 1
-    assert reasons(lake, definition) == {"not UTF-8": 1, "not_null(t)": 2, "unreadable file": 7}
-    assert_books_balance(lake, definition, read=11 + 2 + 7 + 3)
+    assert reasons(lake, definition) == {"not UTF-8": 1, "not_null(t)": 2, "unparseable": 1, "unreadable file": 6}
+    assert_books_balance(lake, definition, read=13 + 2 + 6 + 4)
 
 
 def test_a_line_that_is_too_long_for_memory_sets_aside_only_its_file(

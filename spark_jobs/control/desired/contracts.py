@@ -15,9 +15,11 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.inputs.folders import is_hidden, parquet_shape, source_store
+from spark_jobs.lake.inputs.folders import is_hidden, source_store
 from spark_jobs.lake.inputs.kafka import KafkaSettingsError, newest_messages
+from spark_jobs.lake.inputs.parquet_files import parquet_shape
 from spark_jobs.lake.settings import Settings
+from spark_jobs.plan.csv_headers import fields_of
 from spark_jobs.spec import Files, Ingest, Kafka, Parsing
 
 _FILES = 3
@@ -142,13 +144,9 @@ def _object(line: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _names(head: str, delimiter: str) -> list[str]:
-    return [name.strip(' "\r') for name in head.split(delimiter)]
-
-
-def _told(head: str, ingest: Ingest) -> list[str]:
+def _told(head: str, ingest: Ingest) -> Sequence[str]:
     """The names of a header; of a line that may be an event, in a file without one, no value is a name."""
-    names = _names(head, ingest.source.delimiter)
+    names = fields_of(head, ingest.source.delimiter)
     if not ingest.personal or ingest.columns.keys() <= set(names):
         return names
     return [name if name in ingest.columns else f"field {at}" for at, name in enumerate(names, start=1)]

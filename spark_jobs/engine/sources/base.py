@@ -92,7 +92,7 @@ class Batch:
     @cached_property
     def census(self) -> Census:
         """What the one pass that counted the batch has found: rows for bronze, rows set aside, and why."""
-        return Census(self._counted, None)
+        return Census(self._counted, has_header=False)
 
     @property
     def is_event(self) -> Column:

@@ -21,7 +21,7 @@ class Census:
 
     Attributes:
         groups: the counted groups: partition, file, piece of it, reason, whether it is a header line.
-        header: that files are expected to have; None: they have none.
+        has_header: whether files have one.
         bad_headers: file with another header -> that header; its rows are set aside.
         headers: file -> place of its header, which is no row.
         reasons: reason -> rows that are set aside.
@@ -31,7 +31,7 @@ class Census:
     """
 
     groups: Sequence[Row]
-    header: str | None
+    has_header: bool
     bad_headers: dict[str, str] = field(default_factory=dict)
     headers: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Census:
     good_groups: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.header is not None:
+        if self.has_header:
             firsts = first_rows(self.groups)
             self.bad_headers = {name: group["first_line"] for name, group in firsts.items() if not group["is_header"]}
             # The first line of a file is its header; the same line again is a row that is none.
@@ -49,7 +49,7 @@ class Census:
             reason, rows = group[REASON], group["rows"]
             if group[NAME] in self.bad_headers:
                 reason = HEADER
-            elif self.header is not None and group["is_header"]:
+            elif self.has_header and group["is_header"]:
                 reason, rows = HEADER, rows - (group["first"] == self.headers.get(group[NAME]))
             if not rows:
                 continue

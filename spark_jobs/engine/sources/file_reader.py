@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.engine.sources.file_paths import plain
-from spark_jobs.spark.columns import columns_of
+from spark_jobs.lake.inputs.parquet_files import stored_schemas
 from spark_jobs.spark.schemas import schema_ddl
 from spark_jobs.spark.stores import WITHOUT_CHECKSUMS, Stores
 from spark_jobs.spec import Ingest
+from spark_jobs.transforms.parquet_columns import OtherTypeError, ParquetColumns
+from spark_jobs.transforms.rows import MISFIT
 
 _UNREADABLE = (
     "FAILED_READ_FILE",
@@ -78,6 +81,8 @@ class FileReader:
         self._source = definition.source
         self._paths = paths
         self._at_ms = at_ms
+        self._parquet: dict[str, ParquetColumns] = {}
+        """Of files of Parquet whose end tells it: how their columns are read."""
         self._root = root
 
     def read(
@@ -97,6 +102,8 @@ class FileReader:
             The judged rows, kept in memory; their counts; and (path, error) of each file that cannot be read.
         """
         unreadable, blamers = dict(known_bad), [self._missing, self._broken]
+        if self._source.is_parquet:
+            unreadable |= self._of_other_types([path for path in self._paths if path not in unreadable])
         while True:
             paths = [path for path in self._paths if path not in unreadable]
             try:
@@ -150,6 +157,16 @@ class FileReader:
                 found[path] = trouble
         return found
 
+    def _of_other_types(self, paths: Sequence[str]) -> dict[str, str]:
+        """Looks at the ends of Parquet files: why those are not read that store a column as none of its values is."""
+        unreadable = {}
+        for path, schema in stored_schemas(paths):
+            try:
+                self._parquet[path] = ParquetColumns.of(self._definition.columns, schema)
+            except OtherTypeError as error:
+                unreadable[path] = str(error)
+        return unreadable
+
     def _missing(self, paths: Sequence[str]) -> dict[str, str]:
         return {path: "the file was removed before it was read" for path in paths if not self._stores.exists(path)}
 
@@ -175,30 +192,43 @@ class FileReader:
             F.timestamp_millis(F.lit(self._at_ms)).alias("_ingest_time"),
         ]
         if not paths:
-            payload = f"{schema_ddl(self._definition.columns)}, " if self._source.is_parquet else ""
+            payload = f"{schema_ddl(self._definition.columns)}, {MISFIT} STRING, " if self._source.is_parquet else ""
             return self._spark.createDataFrame(
                 [],
                 f"{payload}__raw STRING, __name STRING, __block BIGINT, __size BIGINT, __partition INT, "
                 "_ingest_time TIMESTAMP",
             )
-        # The names are those of files: a bracket in one is no pattern.
-        names = [_PATTERN.sub(r"\\\g<0>", path) for path in paths]
         reader = self._spark.read.options(**WITHOUT_CHECKSUMS)
         if self._source.is_parquet:
-            columns = columns_of(self._definition.columns)
-            return (
-                reader.schema(schema_ddl(self._definition.columns))
-                .parquet(*names)
+            return self._of_parquet(reader, paths, place)
+        text = reader.text(_as_names(paths)).select(F.col("value").alias("__raw"), *place)
+        # A blank line is no event in any of these formats.
+        return text.where(F.trim("__raw") != "")
+
+    def _of_parquet(self, reader: DataFrameReader, paths: Sequence[str], place: Sequence[Column]) -> DataFrame:
+        """Files that store their columns alike are read together; mostly these are all."""
+        declared = ParquetColumns(tuple(self._definition.columns.items()))
+        alike: dict[ParquetColumns, list[str]] = {}
+        for path in paths:
+            alike.setdefault(self._parquet.get(path, declared), []).append(path)
+        return reduce(
+            DataFrame.union,
+            (
+                reader.schema(columns.schema)
+                .parquet(*_as_names(files))
                 .select(
-                    *columns,
-                    F.to_json(F.struct(*columns)).alias("__raw"),
+                    *columns.columns(self._definition.personal),
                     F.col("_metadata.row_index").alias("__position"),
                     *place,
                 )
-            )
-        text = reader.text(names).select(F.col("value").alias("__raw"), *place)
-        # A blank line is no event in any of these formats.
-        return text.where(F.trim("__raw") != "")
+                for columns, files in alike.items()
+            ),
+        )
+
+
+def _as_names(paths: Sequence[str]) -> list[str]:
+    """The names are those of files: a bracket in one is no pattern."""
+    return [_PATTERN.sub(r"\\\g<0>", path) for path in paths]
 
 
 def _is_unreadable(error: Exception) -> bool:

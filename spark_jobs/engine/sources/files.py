@@ -22,7 +22,8 @@ from spark_jobs.engine.sources.judging import ORDER, Judge
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.spark_log import file_entries, file_number
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.inputs.folders import parquet_shape, source_store
+from spark_jobs.lake.inputs.folders import source_store
+from spark_jobs.lake.inputs.parquet_files import parquet_shape
 from spark_jobs.plan.quarantine import header_told
 from spark_jobs.spark.progress import planned_offsets
 from spark_jobs.spec import Files, Ingest
@@ -126,7 +127,7 @@ class FilesBatch(Batch):
     @cached_property
     def census(self) -> Census:
         """What the one pass that counted the batch has found, by the header that its files should have."""
-        return Census(self._counted, self._headers.expected if self._headers is not None else None)
+        return Census(self._counted, has_header=self._headers is not None)
 
     @property
     def is_event(self) -> Column:
@@ -160,7 +161,7 @@ class FilesBatch(Batch):
             for name, line in self.census.bad_headers.items()
         }
         found = F.create_map(*(F.lit(text) for pair in lines.items() for text in pair))
-        return F.concat(F.lit(f"expected {headers.expected}, got "), found[F.col(NAME)])
+        return F.concat(F.lit(f"expected {headers.told}, got "), found[F.col(NAME)])
 
     def placed(self, rows: DataFrame) -> DataFrame:
         """Adds each row's line in its file; a row of Parquet brings its own place.

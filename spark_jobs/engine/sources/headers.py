@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from spark_jobs.plan.csv_headers import header_line
 from spark_jobs.spec import Ingest
-from spark_jobs.transforms.csv_columns import NAME, NO_WIDER, Wider
-from spark_jobs.transforms.rows import RAW, expected_header, header_of, is_header_line
+from spark_jobs.transforms.csv_columns import NAME, NO_WIDER, Wider, by_header
+from spark_jobs.transforms.rows import is_header_line
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,12 @@ class Headers:
     """The headers that the files of a batch may have.
 
     Attributes:
-        expected: the one that the ingest declares.
+        expected: the names that the ingest declares.
         delimiter: of its fields.
         wider: files that have more columns, which their own header names.
     """
 
-    expected: str
+    expected: tuple[str, ...]
     delimiter: str
     wider: Wider = field(default_factory=lambda: NO_WIDER)
 
@@ -31,21 +32,18 @@ class Headers:
         Args:
             definition: of the ingest.
         """
-        expected = expected_header(definition)
-        return None if expected is None else cls(expected, definition.source.delimiter)
+        source = definition.source
+        return cls(tuple(definition.columns), source.delimiter) if source.has_header else None
 
     @property
-    def line(self) -> Column:
-        """A row's text as headers are compared."""
-        return header_of(F.col(RAW))
+    def told(self) -> str:
+        """The line that is expected."""
+        return header_line(self.expected, self.delimiter)
 
     @property
     def is_header(self) -> Column:
         """Whether a row is the header of its file."""
-        own = is_header_line(self.expected)
-        if not self.wider:
-            return own
-        lines = F.create_map(
-            *(F.lit(part) for file, names in self.wider.items() for part in (file, self.delimiter.join(names)))
-        )
-        return own | F.coalesce(self.line == lines[F.col(NAME)], F.lit(False))
+        found = is_header_line(self.expected, self.delimiter)
+        for names, files in by_header(self.wider):
+            found = found | (F.col(NAME).isin(files) & is_header_line(names, self.delimiter))
+        return found

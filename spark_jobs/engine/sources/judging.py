@@ -90,7 +90,7 @@ class Judge:
                 F.min(ORDER).alias("first"),
                 *self.figures,
                 *(F.expr(sql) for sql in digest_sql(f"xxhash64({NAME}, {RAW})")),
-                *([F.min_by(self.headers.line, ORDER).alias("first_line")] if self.headers is not None else []),
+                *([F.min_by(RAW, ORDER).alias("first_line")] if self.headers is not None else []),
                 *(
                     F.count(F.when(F.col(REASON).isNull() & broken(rule), 1)).alias(f"broken_{index}")
                     for index, rule in enumerate(watched)

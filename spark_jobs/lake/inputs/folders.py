@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import obstore
-import pyarrow as pa
 from obstore.store import LocalStore, ObjectStore
 
 from spark_jobs.lake.location import Lake
@@ -25,26 +23,6 @@ def folder_store(lake: Lake, folder: str) -> ObjectStore | None:
         return s3_store(path)
     place = Path(path.removeprefix("file://"))
     return LocalStore(place) if place.is_dir() else None
-
-
-def parquet_shape(store: ObjectStore, path: str) -> tuple[list[str], int]:
-    """The columns of a Parquet file and the number of its rows, from the end of the file alone.
-
-    Args:
-        store: of its folder.
-        path: in the store.
-
-    Raises:
-        ArrowException: if it is no Parquet file.
-    """
-    import pyarrow.parquet as pq  # heavy: only where such files are read
-
-    size = obstore.head(store, path)["size"]
-    end = bytes(obstore.get_range(store, path, start=max(size - 8, 0), end=size))
-    begin = max(size - 8 - int.from_bytes(end[:4], "little"), 0)
-    footer = bytes(obstore.get_range(store, path, start=begin, end=size))
-    found = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
-    return found.schema.to_arrow_schema().names, found.num_rows
 
 
 def is_hidden(path: str) -> bool:
