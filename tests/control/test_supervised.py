@@ -98,16 +98,18 @@ def stage(calm: CalmRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 def test_a_broken_pipeline_fails_with_its_error_and_stops_no_other(stage: Stage) -> None:
     lake = stage.lake
-    measures = {**BROKEN.steps[0].measures, "newest_sale": "max(shipped_at)"}
+    # What only Spark knows: else the deploy would be refused.
+    measures = {**BROKEN.steps[0].measures, "longest": "max(size(product_id))"}
     broken = BROKEN.model_copy(update={"steps": (BROKEN.steps[0].model_copy(update={"measures": measures}),)})
-    with pytest.raises(DeployError, match=r"broken: failed: .*shipped_at"):
+    with pytest.raises(DeployError, match=r"broken: failed: .*size\(product_id"):
         stage.await_running(broken)
     assert failed_generations(lake) == {"broken": 1}
 
     # Fixed under the same name, it runs in the same driver, as do others meanwhile.
     stage.await_running(BROKEN)
-    orders.stop(lake, ["broken"], by="a test")
+    # In this order: a driver ends when it has nothing to run.
     deploy(lake, TWO)
+    orders.stop(lake, ["broken"], by="a test")
     until(lambda: batches(lake, FIRST) >= 1, stage.supervisor)
     assert terms.records(lake, JOB).newest_number() == 1
 
