@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
-from spark_jobs.console import operation
+from spark_jobs.console import running
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.files import MissingFilesError
 from spark_jobs.lake.tables.opening import open_table
@@ -109,7 +109,7 @@ def test_the_command_shows_its_plan_and_finds_nothing_to_do_without_spark(
 
     before, unrepaired = contents(lake), len(lakes.rows(lake, "gold.activity__late"))
     with monkeypatch.context() as patched:
-        patched.setattr(operation, "session", refused)
+        patched.setattr(running, "session", refused)
         plan = told("--dry-run")
     rows = lakes.rows(lake, "gold.activity")
     windows = {(row["window_start"], row["window_end"]) for row in rows}
@@ -122,7 +122,7 @@ def test_the_command_shows_its_plan_and_finds_nothing_to_do_without_spark(
     assert contents(lake) == before
 
     run_repair(spark, lake, RANKING)
-    monkeypatch.setattr(operation, "session", refused)
+    monkeypatch.setattr(running, "session", refused)
     assert "Nothing to do. To compute it all the same: --force." in told()
 
 

@@ -121,6 +121,18 @@ final class Slot implements Serializable {
     return Double.isInfinite(value) || value == 0 && !zero ? null : (Object) value;
   }
 
+  /** The value that is no number, by its name as a text: JSON cannot write it otherwise; null: it is no such name. */
+  Object notFinite(String text) {
+    Double value =
+        switch (text) {
+          case "NaN" -> Double.NaN;
+          case "Infinity", "+Infinity", "Inf", "+Inf" -> Double.POSITIVE_INFINITY;
+          case "-Infinity", "-Inf" -> Double.NEGATIVE_INFINITY;
+          default -> null;
+        };
+    return value == null || kind == Kind.DOUBLE ? value : (Object) value.floatValue();
+  }
+
   private static Kind kindOf(DataType type) {
     if (type instanceof StringType) return Kind.STRING;
     if (type instanceof DecimalType) return Kind.DECIMAL;

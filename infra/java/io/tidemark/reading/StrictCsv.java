@@ -14,7 +14,6 @@ import org.apache.spark.unsafe.types.UTF8String;
  */
 public final class StrictCsv extends StrictReader {
   private static final Pattern NUMBER = Pattern.compile("[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?");
-  private static final Pattern NO_NUMBER = Pattern.compile("NaN|[+-]?Inf(inity)?");
 
   /**
    * @param schema of the columns
@@ -75,10 +74,6 @@ public final class StrictCsv extends StrictReader {
   }
 
   private static Object floating(Slot slot, String text) {
-    if (NUMBER.matcher(text).matches()) return slot.floating(text);
-    if (!NO_NUMBER.matcher(text).matches()) return null;
-    double value =
-        text.equals("NaN") ? Double.NaN : text.startsWith("-") ? Double.NEGATIVE_INFINITY : Double.POSITIVE_INFINITY;
-    return slot.kind == Slot.Kind.FLOAT ? (Object) (float) value : (Object) value;
+    return NUMBER.matcher(text).matches() ? slot.floating(text) : slot.notFinite(text);
   }
 }

@@ -226,7 +226,10 @@ public final class StrictJson extends StrictReader {
               token == JsonToken.VALUE_NUMBER_INT
                   ? slot.integer(parser.getTextCharacters(), parser.getTextOffset(), end())
                   : null;
-          case FLOAT, DOUBLE -> token.isNumeric() ? slot.floating(parser.getText()) : null;
+          case FLOAT, DOUBLE ->
+              token.isNumeric()
+                  ? slot.floating(parser.getText())
+                  : token == JsonToken.VALUE_STRING ? slot.notFinite(parser.getText()) : null;
           case DECIMAL ->
               token.isNumeric() || token == JsonToken.VALUE_STRING
                   ? Decimals.decimal(
