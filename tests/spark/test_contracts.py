@@ -30,6 +30,7 @@ from spark_jobs.spec import (
     Tumbling,
     Watermark,
 )
+from spark_jobs.spec.personal import MASK
 from tests.support import lakes
 
 T = datetime(2026, 1, 1, tzinfo=UTC)
@@ -110,6 +111,17 @@ def test_fields_that_are_new_missing_or_of_another_type(spark: SparkSession, lak
     entry = lakes.ledger(lake, ingest)[0][1]
     assert (entry["read"], entry["on_time"], entry["quarantined"]) == (7, 3, 4)
     assert set(entry.unknown_fields) == {"discount", "nested"}
+
+
+def test_a_key_twice_may_mean_its_last_value_and_a_personal_one_is_not_told(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    twice = json.dumps(row("a", 1)).replace('"v": 1', '"v": 1, "v": 2')
+    arrive(tmp_path / "in", 1, twice, row("b", "secret"))
+    run(spark, lake, an_ingest(tmp_path / "in", contract=Contract(repeated="last"), personal=("v",)))
+    assert [(each["k"], each["v"]) for each in lakes.rows(lake, "bronze.events")] == [("a", 2)]
+    aside = [each["detail"] for each in lakes.rows(lake, "bronze.events__quarantine")]
+    assert aside == [f"wrong type: v is no INT: {MASK}"]
 
 
 def test_a_column_more_and_a_contract_that_changes_need_no_new_epoch(
