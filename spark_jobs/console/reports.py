@@ -221,7 +221,10 @@ def _asides(totals: Totals) -> list[str]:
         nulls = Counter(totals.nulls).most_common()
         lines.append("null: " + ", ".join(f"{name} {count:,}" for name, count in nulls))
     if totals["timeless"]:
-        lines.append(f"null event time: {totals['timeless']:,} events have none, hence no window; they are in bronze")
+        lines.append(
+            f"no event time: {totals['timeless']:,} events, hence in no window; they are in bronze. Their time is "
+            "null, outside the years 1 to 9999, or further ahead of their arrival than max_future"
+        )
     if totals["within_grace"]:
         lines.append(f"on time: {totals['within_grace']:,} of them within grace")
     if totals["heartbeats"]:

@@ -1,5 +1,6 @@
 """Heartbeats: flagged bronze rows that move the watermark when no event does."""
 
+import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from spark_jobs.spec import Ingest, Pipeline, Table
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import columns
 from spark_jobs.spec.names import column_named, in_spark
+from spark_jobs.transforms.event_times import believed
 
 
 def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipeline]) -> dict[str, timedelta]:
@@ -37,6 +39,13 @@ def event_times(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipelin
         if (sql := _times_of(reader).get(table)) is not None:
             found[sql] = max(found.get(sql, timedelta(0)), plan.build(reader).horizon)
     return found
+
+
+def most_ahead(table: str, ingests: Iterable[Ingest], readers: Iterable[Pipeline]) -> timedelta:
+    """How far ahead of its arrival the time of an event of a bronze table may be, for those that write or read it."""
+    written = (ingest.max_future for ingest in ingests if ingest.sink.table == table)
+    read = (reader.max_future for reader in readers if table in {each.name for each in reader.tables})
+    return max((*written, *read), default=timedelta(0))
 
 
 def _times_of(reader: Pipeline) -> dict[str, str]:
@@ -152,10 +161,15 @@ class Heartbeats:
             return None  # such as a number that its type does not hold
         return (of, value) if reached is not None and reached >= target_ms * 1000 else None
 
-    def fronts(self, table: str, times: Collection[str]) -> dict[str, Front]:
-        """How far a table is by each of these expressions over its columns: a name in quotes, or SQL that computes one.
+    def fronts(self, table: str, times: Collection[str], max_future: timedelta) -> dict[str, Front]:
+        """How far a table is by each of these expressions over its columns.
 
         What the log of the table tells is taken from there; only for the others is the table read.
+
+        Args:
+            table: a bronze table.
+            times: names in quotes, or SQL that computes a time.
+            max_future: how far ahead of its arrival the time of an event may be; others do not count.
         """
         if not times:
             return {}
@@ -164,17 +178,18 @@ class Heartbeats:
         names = {sql: name for sql in times if (name := column_named(sql)) is not None}
         logged = {sql: tables.newest_beside(opened, name, "_ingest_seq") for sql, name in names.items()}
         found = {sql: Front(*map(_up_to_ms, newest)) for sql, newest in logged.items() if newest is not None}
-        return found | self._read_fronts(table, [sql for sql in times if sql not in found])
+        # The log does not tell when the newest event arrived: one that could not be believed even now is looked at.
+        latest_ms = (time.time() + max_future.total_seconds()) * 1000
+        found = {sql: front for sql, front in found.items() if (front.event_ms or 0) <= latest_ms}
+        return found | self._read_fronts(table, [sql for sql in times if sql not in found], max_future)
 
-    def _read_fronts(self, table: str, times: Sequence[str]) -> dict[str, Front]:
+    def _read_fronts(self, table: str, times: Sequence[str], max_future: timedelta) -> dict[str, Front]:
         if not times:
             return {}
         bronze = self.spark.read.format("delta").load(self.lake.table_path(table))
-        read = [F.expr(sql) for sql in times]
+        read = [believed(F.expr(sql).cast("timestamp"), max_future) for sql in times]
         newest = [
-            F.max(F.when(F.col("_heartbeat") == beat, F.unix_micros(time.cast("timestamp"))))
-            for time in read
-            for beat in (False, True)
+            F.max(F.when(F.col("_heartbeat") == beat, F.unix_micros(each))) for each in read for beat in (False, True)
         ]
         found = [_up_to_ms(us) for us in bronze.agg(*newest).collect()[0]]
         return {sql: Front(*found[2 * index : 2 * index + 2]) for index, sql in enumerate(times)}
@@ -221,7 +236,9 @@ class Heartbeats:
         times = {name: event_times(name, ingests, readers) for name in names if tables.exists(self.lake, name)}
         clocks = {name: self.clocks(name, times[name]) for name in times}
         fronts = {
-            name: self.fronts(name, sorted({*read, *map(in_spark, chain(*read.values()))}))
+            name: self.fronts(
+                name, sorted({*read, *map(in_spark, chain(*read.values()))}), most_ahead(name, ingests, readers)
+            )
             for name, read in clocks.items()
         }
         for name, of_table in fronts.items():

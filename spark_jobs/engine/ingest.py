@@ -97,7 +97,8 @@ class IngestQuery(Query[Ingest]):
             times = heartbeats.event_times(table, (self.definition,), readers)
             # The columns, not the readers' expressions over them: so none is moved further than any other.
             read = sorted({*chain(*self._heartbeats.clocks(table, times).values())})
-            found = self._heartbeats.fronts(table, [in_spark(name) for name in read])
+            max_future = heartbeats.most_ahead(table, (self.definition,), readers)
+            found = self._heartbeats.fronts(table, [in_spark(name) for name in read], max_future)
             self._fronts = latest, {name: found[in_spark(name)] for name in read}
         fronts = self._fronts[1]
         at_ms = {column: front.event_ms + idle_ms for column, front in fronts.items() if front.event_ms is not None}

@@ -96,6 +96,8 @@ def _differences(before: Definition, after: Definition) -> Iterator[Change]:
             yield from _of_source(before, after)
         elif field in _SAFE:
             yield Change(field, Compatibility.SAFE, _SAFE[field])
+        elif field == "max_future" and isinstance(before, Pipeline) and field not in before.model_fields_set:
+            yield Change(field, Compatibility.SAFE, "the version that began the checkpoint had no such limit")
         else:
             yield Change(
                 field, Compatibility.REBUILD, _REBUILD.get(field, "what was read was computed with it as it was")

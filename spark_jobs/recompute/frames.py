@@ -50,7 +50,7 @@ from spark_jobs.recompute.lookup_versions import (
 )
 from spark_jobs.recompute.ranges import Range
 from spark_jobs.recompute.recorded_batches import NEVER_US, Batches, batches_of
-from spark_jobs.recompute.target import SourceVersion, Target, column_of, numbers_within
+from spark_jobs.recompute.target import SourceVersion, Target, numbers_within
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Table
 from spark_jobs.spec.durations import duration_ms
@@ -115,7 +115,7 @@ class Recompute:
     def _span_of(self, side: Side, table: Table, read: SourceVersion, times: Sequence[Range]) -> Span:
         whole = Range(min(each.begin_us for each in times), max(each.end_us for each in times))
         opened = open_table(self.target.lake, table.name, version=read.version)
-        numbers = numbers_within(opened, column_of(table, side.event_time), whole)
+        numbers = numbers_within(opened, side.time_column(table), whole)
         if numbers is None:
             return Span(0, len(self._eras) - 1)
         return span_of(self.target, table.name, self._eras, *numbers)
@@ -142,7 +142,7 @@ class Recompute:
         read_in = []
         for (side, table), read in zip(sides, self.reads, strict=True):
             opened = open_table(self.target.lake, table.name, version=read.version)
-            read_in.append(known[table.name].of(numbers_within(opened, column_of(table, side.event_time), whole)))
+            read_in.append(known[table.name].of(numbers_within(opened, side.time_column(table), whole)))
         remembered_us = duration_ms(self.target.operator.recomputation.reach[0]) * 1000
         oldest_us = min(closed_us for closed_us, _ in read_in) - remembered_us
         last_batch = max(batch for _, batch in read_in)

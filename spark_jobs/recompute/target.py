@@ -34,7 +34,7 @@ from spark_jobs.recompute.ranges import FIRST_US, Range
 from spark_jobs.spec import Definition, Ingest, Table, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.errors import TidemarkError
-from spark_jobs.spec.names import column_named, in_duckdb
+from spark_jobs.spec.names import in_duckdb
 
 
 class BackfillRefusedError(TidemarkError):
@@ -343,7 +343,7 @@ class Target:
                     version, upto = self._read_by_stream(source)
                 opened = open_table(self.lake, source.name, version=version)
                 refuse_missing(self.lake, source.name, opened)
-                rows, size = within(opened, column_of(source, side.event_time), times)
+                rows, size = within(opened, side.time_column(source), times)
                 found.append(SourceVersion(table=source.name, version=version, upto=upto, rows=rows, bytes=size))
         return tuple(found)
 
@@ -361,7 +361,7 @@ class Target:
         longest_us = duration_ms(max(self.operator.recomputation.reach)) * 1000
         for side in self.logical.sides:
             for source in side.tables:
-                own = column_of(source, side.event_time)
+                own = side.time_column(source)
                 if own is None:
                     return FIRST_US  # it is computed, and may be any
                 first = least_of(open_table(self.lake, source.name), [own])
@@ -374,13 +374,6 @@ class Target:
         offset = next(o for s, o in self.newest.sources.items() if s.rstrip("]/").endswith(ending))
         version, index = place(offset)
         return (version, index) if index >= 0 else (version - 1, None)
-
-
-def column_of(source: Table, event_time: str | None) -> str | None:
-    """The source's own column that has the event time; None where it is computed."""
-    if event_time is None or source.select is None:
-        return event_time
-    return column_named(source.select[event_time])
 
 
 def least_of(opened: DeltaTable, columns: Sequence[str]) -> int | None:

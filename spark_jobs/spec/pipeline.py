@@ -295,6 +295,8 @@ class Pipeline(_Definition):
         source: a bronze table, or several as one stream.
         event_time: the column that windows and the watermark go by; None where no step needs it.
         watermark: when results are final; None where nothing waits for events.
+        max_future: how far ahead of its arrival an event time may be; an event that claims more has no time for this
+            pipeline, since it would make all honest events late.
         steps: in the order of execution: those that look at each event, at most one that remembers events (or
             `Deduplicate` and `Aggregate`), then those that look at each result.
     """
@@ -303,6 +305,7 @@ class Pipeline(_Definition):
     source: Annotated[Table | Union, Field(discriminator="kind")]
     event_time: PlainColumn | None = None
     watermark: Watermark | None = None
+    max_future: PositiveDuration = timedelta(hours=1)
     steps: tuple[Step, ...] = Field(min_length=1)
 
     @property

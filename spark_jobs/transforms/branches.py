@@ -4,7 +4,7 @@ Spark's stateful operators drop late rows in silence. Above the narrow branch, e
 dropped, and counts all of them. Both branches lie over one source, so that it is read by one set of offsets.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 
@@ -19,6 +19,7 @@ from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Enrich, Pipeline
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import in_spark
+from spark_jobs.transforms.event_times import believed
 from spark_jobs.transforms.events import HISTORY, with_row_steps
 from spark_jobs.transforms.operators import transform_of
 
@@ -46,6 +47,7 @@ class Branches:
         if plan.operator is None or not isinstance(plan.definition, Pipeline):
             raise TypeError(f"expected the plan of a pipeline, got that of `{plan.definition.name}`")
         self._plan = plan
+        self._max_future = plan.definition.max_future
         self._lookups = lookups or {}
         self.operator: Operator = plan.operator
         self.transform = transform_of(self.operator, to_compare=to_compare)
@@ -79,7 +81,7 @@ class Branches:
         sides = self._sides_of(sources)
         if self.transform.one_branch:
             return union([self._with_account(self._steps(source, side), side, i) for i, (side, source) in sides])
-        results = self.results([self._with_watermark(source, side) for _, (side, source) in sides])
+        results = self._results([(side, self._with_watermark(source, side)) for _, (side, source) in sides])
         narrow = union([self._narrow(source, side, index) for index, (side, source) in sides])
         return results.unionByName(narrow, allowMissingColumns=True)
 
@@ -89,8 +91,11 @@ class Branches:
         Args:
             sources: what is read, one frame for each table of the plan.
         """
+        return self._results([each for _, each in self._sides_of(sources)])
+
+    def _results(self, sources: Iterable[tuple[Side, DataFrame]]) -> DataFrame:
         frames: dict[str, list[DataFrame]] = {side.name: [] for side in self._plan.sides}
-        for _, (side, source) in self._sides_of(sources):
+        for side, source in sources:
             frames[side.name].append(source)
         return self.transform.results(*(self._going_on(union(frames[side.name]), side) for side in self._plan.sides))
 
@@ -107,9 +112,18 @@ class Branches:
                     yield step, before, self._lookups[step.table]
 
     def _sides_of(self, sources: Sequence[DataFrame]) -> list[tuple[int, tuple[Side, DataFrame]]]:
-        """Each source with its number and its side."""
+        """Each source with its number and its side; its events have no time where theirs is not believed."""
         sides = [side for side in self._plan.sides for _ in side.tables]
-        return list(enumerate(zip(sides, sources, strict=True)))
+        timed = [self._timed(source, side) for side, source in zip(sides, sources, strict=True)]
+        return list(enumerate(zip(sides, timed, strict=True)))
+
+    def _timed(self, source: DataFrame, side: Side) -> DataFrame:
+        if side.event_time is None or (self._time(side) is None and side.delay is None):
+            return source
+        # As the source writes the name: a column that is replaced is called as in the replacement.
+        folded = side.event_time.casefold()
+        name = next((each for each in source.columns if each.casefold() == folded), side.event_time)
+        return source.withColumn(name, believed(column(name), self._max_future))
 
     def _going_on(self, events: DataFrame, side: Side) -> DataFrame:
         """The events that meet the step; heartbeats only move the watermark."""

@@ -17,12 +17,13 @@ from spark_jobs.spark.schemas import schema_ddl
 from spark_jobs.spark.strict import read_strictly
 from spark_jobs.spec import Ingest, RowRule
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
-from spark_jobs.spec.durations import duration_ms, format_duration
+from spark_jobs.spec.durations import format_duration
 from spark_jobs.spec.expressions import columns
 from spark_jobs.spec.names import in_spark
 from spark_jobs.spec.personal import MASK, is_personal
 from spark_jobs.transforms.csv_columns import NO_WIDER, Wider, csv_row, kept_values
 from spark_jobs.transforms.csv_lines import leaves_quote_open
+from spark_jobs.transforms.event_times import FIRST_US, LAST_US, outside_years, too_far_ahead
 
 RAW = "__raw"
 REASON = "__reason"
@@ -34,8 +35,6 @@ SKIPPED = "skipped"
 MISSING_COLUMN = "missing column"
 WRONG_TYPE = "wrong type"
 
-# 0001-01-01 and 9999-12-31: what every reader of a table can show, and far from where arithmetic overflows.
-_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 _DAY_US = 86_400_000_000
 
 MORE = "__more"
@@ -150,9 +149,8 @@ def no_calendar_has(time: Column, kind: str) -> Column:
     """
     if kind == "date":
         days = F.unix_date(time)
-        return (days < F.lit(_FIRST_US // _DAY_US)) | (days > F.lit(_LAST_US // _DAY_US))
-    micros = F.unix_micros(time.cast("timestamp"))
-    return (micros < F.lit(_FIRST_US)) | (micros > F.lit(_LAST_US))
+        return (days < F.lit(FIRST_US // _DAY_US)) | (days > F.lit(LAST_US // _DAY_US))
+    return outside_years(F.unix_micros(time.cast("timestamp")))
 
 
 def not_utf8_detail(text: Column) -> Column:
@@ -193,15 +191,12 @@ def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] =
         definition: its rules that quarantine are applied.
         set_aside: rules that are applied to what is left, because a person has decided so about the batch.
     """
-    limit_us = duration_ms(definition.max_future) * 1000
     arrival = F.col("_ingest_time")
     if definition.arrival_time:
         arrival = F.least(column(definition.arrival_time), arrival)
     event_time = column(definition.event_time)
-    # Compared without a difference, which could overflow: a stream would stop at such a row for ever.
-    latest_us = F.least(F.unix_micros(arrival), F.lit(_LAST_US)) + F.lit(limit_us)
-    too_far = F.unix_micros(event_time) > latest_us
-    too_early = F.unix_micros(event_time) < F.lit(_FIRST_US)
+    too_far = too_far_ahead(event_time, arrival, definition.max_future)
+    too_early = F.unix_micros(event_time) < F.lit(FIRST_US)
     ahead = f", more than {format_duration(definition.max_future)} after its arrival"
     far = F.concat(_values([definition.event_time], definition.personal), F.lit(ahead))
     quarantining = [rule for rule in definition.all_rules if rule.on_failure == "quarantine"]

@@ -273,7 +273,7 @@ def test_how_far_a_table_is_is_the_same_by_its_log_and_by_its_rows(spark: SparkS
     heartbeats, later = Heartbeats(spark, lake), "t + INTERVAL 2 HOURS"
 
     def fronts() -> dict[str, Front]:
-        return heartbeats.fronts("bronze.events", ["t", later])
+        return heartbeats.fronts("bronze.events", ["t", later], timedelta(days=3650))
 
     assert fronts() == {"t": Front(ms(4), None), later: Front(ms(4 + 120), None)}
     table.heartbeat(ms(6))

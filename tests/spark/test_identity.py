@@ -60,7 +60,7 @@ def events() -> set[tuple[str, int, int]]:
 def fill(lake: Lake) -> None:
     """The tables differ in when their events arrived, and in nothing else that Tidemark gives them."""
     for hours, (table, batches) in enumerate(BATCHES.items()):
-        bronze = lakes.Bronze(lake, table, COLUMNS, "t", arrived_ms=1_700_000_000_000 + hours * 60 * MINUTE)
+        bronze = lakes.Bronze(lake, table, COLUMNS, "t", arrived_ms=4_102_444_800_000 + hours * 60 * MINUTE)
         for batch in batches:
             bronze.append(
                 [{"g": "g", "k": f"{table} {v}", "v": v, "t": lakes.at(START + m * MINUTE)} for m, v in batch]
@@ -282,7 +282,7 @@ def test_a_join_over_two_tables_tells_their_events_apart(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, begun_before: bool
 ) -> None:
     shops, web = (
-        lakes.Bronze(lake, table, COLUMNS, "t", arrived_ms=1_700_000_000_000 + hours * 60 * MINUTE)
+        lakes.Bronze(lake, table, COLUMNS, "t", arrived_ms=4_102_444_800_000 + hours * 60 * MINUTE)
         for hours, table in enumerate((SHOPS, WEB))
     )
     right = lakes.Bronze(lake, "bronze.paid", PAID, "u")

@@ -358,7 +358,7 @@ def test_silence_moves_the_watermark_of_such_a_time(spark: SparkSession, lake: L
     time = in_spark(names["t"])
     later = f"{time} + INTERVAL 1 HOUR"
     newest, hour = START + 7 * MINUTE, 60 * MINUTE
-    assert Heartbeats(spark, lake).fronts("bronze.clicks", [time, later]) == {
+    assert Heartbeats(spark, lake).fronts("bronze.clicks", [time, later], timedelta(days=3650)) == {
         time: Front(newest, newest + 90_000),
         later: Front(newest + hour, newest + hour + 90_000),
     }

@@ -73,10 +73,6 @@ class TestWhatIsAccepted:
             ("not_null(sale_id)", "fail"),
         ]
 
-    def test_a_limit_in_bytes_replaces_the_one_in_files(self):
-        assert Files("a").max_files_per_trigger == 1000
-        assert Files("a", max_bytes_per_trigger=5).max_files_per_trigger is None
-
     def test_spark_waits_for_delay_and_grace(self):
         watermark = Watermark(delay="1 minute", grace="5 minutes", late=Late.UPDATE)
         assert watermark.engine_delay == timedelta(minutes=6)
@@ -226,6 +222,7 @@ class TestChanges:
         {"source": Table("bronze.other")},
         {"source": Table("bronze.sales", select={"sold_at": "a", "product_id": "b", "quantity": "c"})},
         {"event_time": "other"},
+        {"max_future": "2 hours"},
         {"watermark": Watermark(delay="3 minutes")},
         {"watermark": Watermark(delay="2 minutes", late=Late.DROP)},
         {"watermark": Watermark(delay="2 minutes", grace="1 minute")},
@@ -244,8 +241,13 @@ class TestChanges:
 
     @pytest.mark.parametrize("change", PIPELINE_CHANGES)
     def test_nothing_else_of_a_pipeline_may(self, change):
-        before, after = a_pipeline(), a_pipeline(**change)
+        before, after = definition_from_json(a_pipeline().to_json()), a_pipeline(**change)
         assert needs_new_epoch(before, after) == tuple(change)
+
+    def test_a_limit_may_be_named_where_a_version_before_had_none(self):
+        kept = json.loads(a_pipeline().to_json())
+        del kept["max_future"]
+        assert needs_new_epoch(definition_from_json(json.dumps(kept)), a_pipeline(max_future="1 day")) == ()
 
     def test_every_field_is_tried(self):
         tried = {name for change in self.INGEST_CHANGES for name in change}

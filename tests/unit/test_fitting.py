@@ -132,6 +132,15 @@ def test_a_table_that_is_not_there_is_told_unless_the_run_makes_it(lake):
         refuse_misfit(lake, MISSPELT, [fills])
 
 
+def test_an_ingest_that_lets_more_pass_than_its_reader_takes_is_told(lake):
+    computed = {"product_id": "product_id", "quantity": "quantity", "sold_at": "sold_at - INTERVAL 1 HOUR"}
+    fills = an_ingest(columns={"product_id": "STRING", "quantity": "INT", "sold_at": "TIMESTAMP"}, max_future="1 day")
+    refuse_misfit(lake, a_pipeline(max_future="1 day"), [fills])
+    refuse_misfit(lake, a_pipeline(source=Table("bronze.sales", select=computed)), [fills])
+    with pytest.raises(DefinitionError, match="1 day ahead of their arrival"):
+        refuse_misfit(lake, a_pipeline(max_future="1 hour"), [fills])
+
+
 def test_a_deploy_of_a_misspelt_column_is_refused_with_its_text(lake):
     assert [each.action for each in deployment.plan(lake, [MISSPELT]).steps] == [Action.START]
     write(lake, "bronze.sales", {"product_id": ["p"], "quantity": [1], "sold_at": ["x"]})

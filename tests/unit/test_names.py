@@ -37,7 +37,6 @@ from spark_jobs.plan.logical import build
 from spark_jobs.plan.windowing import windowing_of
 from spark_jobs.quality.checking import check
 from spark_jobs.quality.profiling import ColumnProfile, Profile, profile, row_proposals, table_proposals
-from spark_jobs.recompute.target import column_of
 from spark_jobs.spec import (
     Between,
     Deduplicate,
@@ -456,10 +455,11 @@ class TestPlans:
     @pytest.mark.parametrize("name", SIGNS)
     def test_a_renamed_time_is_found_in_its_source(self, name: str) -> None:
         source = Table("bronze.sales", select={"at": in_spark(name), "key": "key"})
-        assert column_of(source, "at") == name
         reader = a_pipeline(
             source=source, event_time="at", steps=(an_aggregate(by=("key",), measures={"n": "count(*)"}),)
         )
+        (side,) = build(reader).sides
+        assert side.time_column(source) == name
         ingest = an_ingest(columns={name: "TIMESTAMP", "key": "STRING"}, event_time=name)
         # One time, and not one that is computed beside it.
         assert list(event_times("bronze.sales", [ingest], [reader])) == [in_spark(name)]

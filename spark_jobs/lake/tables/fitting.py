@@ -1,16 +1,20 @@
 """Whether pipelines fit the tables of a lake; known without a JVM."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from deltalake import DeltaTable
 
+from spark_jobs.lake.checkpoints.ran import that_have_run
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.opening import UNREADABLE, exists, open_table
 from spark_jobs.plan.fitting import Types, misfits
+from spark_jobs.plan.logical import build
 from spark_jobs.spec import METADATA_COLUMNS, Definition, DefinitionError, Ingest, Pipeline
+from spark_jobs.spec.durations import format_duration
 
 
 def refuse_misfit(lake: Lake, pipeline: Pipeline, beside: Iterable[Definition] = ()) -> None:
@@ -34,10 +38,27 @@ def refuse_misfit(lake: Lake, pipeline: Pipeline, beside: Iterable[Definition] =
             )
     names = (*(table.name for table in pipeline.tables), *pipeline.lookups)
     known = {name: types for name in names if (types := _types(lake, name, written)) is not None}
-    for wrong in misfits(pipeline, known):
+    ahead = _further_ahead(pipeline, {each.name: each for each in (*that_have_run(lake, ()).definitions, *beside)})
+    for wrong in chain(misfits(pipeline, known), ahead):
         raise DefinitionError(
             f"pipeline `{pipeline.name}` does not fit its source: {wrong}. Nothing was started or written."
         )
+
+
+def _further_ahead(pipeline: Pipeline, others: Mapping[str, Definition]) -> Iterator[str]:
+    """What is wrong with a pipeline for which events have no time that an ingest lets pass: they would be timeless."""
+    reads = [(side.time_column(table), table.name) for side in build(pipeline).sides for table in side.tables]
+    for each in others.values():
+        if (
+            isinstance(each, Ingest)
+            and (each.event_time, each.sink.table) in reads
+            and each.max_future > pipeline.max_future
+        ):
+            yield (
+                f"`{each.name}` lets times of {each.sink.table} be {format_duration(each.max_future)} ahead of their "
+                f"arrival, and the pipeline takes {format_duration(pipeline.max_future)}; the events between would be "
+                f"in no window: write max_future={format_duration(each.max_future)!r} into the pipeline"
+            )
 
 
 def _types(lake: Lake, name: str, written: Mapping[str, Definition]) -> Types | None:

@@ -33,7 +33,7 @@ from spark_jobs.operations.shape import Say
 from spark_jobs.operations.words import counted
 from spark_jobs.recompute.ranges import FIRST_US, Range, shown
 from spark_jobs.recompute.revising import RevisionOutcome
-from spark_jobs.recompute.target import Target, column_of
+from spark_jobs.recompute.target import Target
 from spark_jobs.spec import Definition, Pipeline
 from spark_jobs.spec.durations import duration_ms
 
@@ -130,7 +130,7 @@ def _oldest_us(target: Target) -> int:
     for side in target.logical.sides:
         for source in side.tables:
             statistics = file_statistics(open_table(target.lake, source.name))
-            least = f"min.{column_of(source, side.event_time)}"
+            least = f"min.{side.time_column(source)}"
             if least not in statistics.column_names or statistics[least].null_count:
                 return FIRST_US
             times = statistics[least].cast(pa.timestamp("us", "UTC")).cast(pa.int64())

@@ -17,7 +17,7 @@ from spark_jobs.plan import logical
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.recompute.ranges import FIRST_US, Range, us
-from spark_jobs.recompute.target import BackfillRefusedError, SourceVersion, column_of, within
+from spark_jobs.recompute.target import BackfillRefusedError, SourceVersion, within
 from spark_jobs.spec import Definition, Pipeline, definition_from_json
 from spark_jobs.spec.durations import duration_ms
 
@@ -156,7 +156,7 @@ def cut_of(lake: Lake, planned: LogicalPlan) -> tuple[int, int]:
                     f"pipeline `{name}` reads {source.name}, which does not exist in {lake.uri}. Nothing was written. "
                     f"Fill it with an ingest first."
                 )
-            column = column_of(source, side.event_time)
+            column = side.time_column(source)
             if column is None:
                 raise BootstrapRefusedError(
                     f"pipeline `{name}`: its event time `{side.event_time}` is computed from columns of {source.name}, "
@@ -187,6 +187,6 @@ def reads_of(lake: Lake, planned: LogicalPlan, times: Range | None) -> tuple[Sou
         for source in side.tables:
             opened = open_table(lake, source.name)
             refuse_missing(lake, source.name, opened)
-            rows, size = within(opened, column_of(source, side.event_time), times)
+            rows, size = within(opened, side.time_column(source), times)
             found.append(SourceVersion(table=source.name, version=opened.version(), rows=rows, bytes=size))
     return tuple(found)

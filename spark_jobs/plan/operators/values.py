@@ -14,7 +14,7 @@ from spark_jobs.plan.lateness import LatenessRule, Never
 from spark_jobs.plan.operators.units import Unit
 from spark_jobs.plan.tables import TableRef, beside
 from spark_jobs.spec import Enrich, Late, Pipeline, Table, Where
-from spark_jobs.spec.names import first_of, in_spark
+from spark_jobs.spec.names import column_named, first_of, in_spark
 from spark_jobs.spec.steps import StepSpec
 
 Step = TypeVar("Step", bound=StepSpec)
@@ -50,6 +50,12 @@ class Side:
     def several(self) -> bool:
         """Whether it has several tables, so that each event says which one it is of (`SOURCE_TABLE`)."""
         return len(self.tables) > 1
+
+    def time_column(self, table: Table) -> str | None:
+        """The column of one of its tables that has the event time; None where there is none, or it is computed."""
+        if self.event_time is None or table.select is None:
+            return self.event_time
+        return column_named(table.select[self.event_time])
 
     @property
     def looks_up(self) -> bool:
