@@ -13,7 +13,10 @@ from spark_jobs.spec.expressions import Scalar, check_column_names, columns
 _TABLE = re.compile(r"(bronze|silver|gold)\.[a-z][a-z0-9_]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER = re.compile(r"[^\s,:/]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}")
-_DEFAULT_FILES = 1000
+BATCH_FILES, BATCH_BYTES = 1000, 128 * 1024**2
+"""How much a batch of files takes where its definition does not say so: enough to keep all cores at work, and no more
+than fits beside the state in the memory of a driver."""
+
 _SIDE_TABLE = re.compile(r"__((late|quarantine|groups)$|rebuilt)")
 
 
@@ -94,8 +97,9 @@ class Files(_Input):
         format: `json` (one object a line), `csv` (columns in the order of the definition) or `parquet`.
         header: CSV only: the first line names the columns; a file whose header differs goes to the quarantine.
         delimiter: CSV only.
-        max_files_per_trigger: at most so many files a batch; 1000 where no limit is given.
-        max_bytes_per_trigger: instead, about so many bytes a batch (soft; at least one file).
+        max_files_per_trigger: at most so many files a batch.
+        max_bytes_per_trigger: instead, about so many bytes a batch (soft; at least one file). Where neither is given:
+            `BATCH_BYTES`, or `BATCH_FILES` of small files.
     """
 
     _place: ClassVar[frozenset[str]] = frozenset({"path"})
@@ -105,12 +109,10 @@ class Files(_Input):
     format: Format = "json"
     header: bool = True
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
-    max_files_per_trigger: PositiveInt | None = _DEFAULT_FILES
+    max_files_per_trigger: PositiveInt | None = None
     max_bytes_per_trigger: PositiveInt | None = None
 
     def __init__(self, path: str, **options: object) -> None:
-        if options.get("max_bytes_per_trigger") is not None:
-            options.setdefault("max_files_per_trigger", None)
         super().__init__(path=path, **options)
 
     @property
@@ -244,14 +246,14 @@ class Table(Spec):
         select: result column -> Spark SQL expression; None keeps all columns. Inside a `Union` every table selects
             the same columns.
         max_files_per_trigger: at most so many files of the table a batch.
-        max_bytes_per_trigger: about so many bytes a batch (soft; at least one file).
+        max_bytes_per_trigger: about so many bytes a batch (soft; at least one file), whichever is reached first.
     """
 
     kind: Literal["table"] = "table"
     name: TableName
     select: Annotated[Mapping[str, Scalar], Field(min_length=1), FROZEN] | None = None
-    max_files_per_trigger: PositiveInt | None = 1000
-    max_bytes_per_trigger: PositiveInt | None = None
+    max_files_per_trigger: PositiveInt | None = BATCH_FILES
+    max_bytes_per_trigger: PositiveInt | None = BATCH_BYTES
 
     def __init__(self, name: str, **options: object) -> None:
         super().__init__(name=name, **options)

@@ -846,6 +846,19 @@ def test_late_events_with_structs_are_found(spark: SparkSession, lake: Lake) -> 
     lakes.assert_balanced(lake, hourly)
 
 
+# Small files: every other test, whose files are read in one batch.
+def test_a_batch_is_bounded_by_bytes_unless_its_files_are_small(
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_jobs.engine.sources.files.BATCH_BYTES", 2500)
+    line = '{"k": "' + "a" * 900 + '", ' + T + "}\n"
+    for number in range(6):
+        write(tmp_path / f"in/{number}.json", line, number)
+    definition = an_ingest(tmp_path / "in")
+    run(spark, lake, definition)
+    assert [row["rows"] for _, row in lakes.ledger(lake, definition)] == [2, 2, 2]
+
+
 def test_broken_compression_and_bytes_that_are_no_text_are_set_aside(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:

@@ -22,11 +22,12 @@ from spark_jobs.engine.sources.judging import ORDER, Judge
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.spark_log import file_entries, file_number
 from spark_jobs.lake.errors import TidemarkError
-from spark_jobs.lake.inputs.folders import source_store
+from spark_jobs.lake.inputs.folders import is_hidden, source_store
 from spark_jobs.lake.inputs.parquet_files import parquet_shape
 from spark_jobs.plan.quarantine import header_told
 from spark_jobs.spark.progress import planned_offsets
 from spark_jobs.spec import Files, Ingest
+from spark_jobs.spec.sources import BATCH_BYTES, BATCH_FILES
 from spark_jobs.transforms.csv_columns import NAME
 from spark_jobs.transforms.csv_lines import opens_quote
 from spark_jobs.transforms.rows import HEADER, RAW, REASON, REPEATED_HEADER
@@ -73,7 +74,7 @@ class FilesSource(Source):
                 f"pipeline `{name}` reads {path}, where the symbolic link {loop[0]} leads back to {loop[1]}: "
                 "each file would come again and again. Nothing was started. Remove the link."
             )
-        return file_names(self.spark, self._files, path)
+        return file_names(self.spark, self._files, path, size_of_files(self.lake, self._files))
 
     def read(self, planned: PlannedBatch) -> Batch:
         """The files, in one pass; those of CSV in another one where the first has shown that they need it.
@@ -94,9 +95,8 @@ class FilesSource(Source):
         return FilesBatch(self, read, judge.headers, paths)
 
     def _figures(self) -> list[Column]:
-        """How many bytes of a file its rows make, with their line ends, and how many it has; of CSV, open quotes."""
-        of_rows = F.sum(F.octet_length(RAW) + 1) if not self._files.is_parquet else F.lit(0)
-        figures = [of_rows.alias("bytes"), F.max("__size").alias("size")]
+        """How many bytes a file has; of CSV, open quotes."""
+        figures = [F.max("__size").alias("size")]
         if self._files.is_csv:
             # A line that opens a quote has a reason already, so that most lines need not be asked.
             opens = F.col(REASON).isNotNull() & opens_quote(F.col(RAW), self._files.delimiter)
@@ -191,15 +191,38 @@ class FilesBatch(Batch):
         return shape.with_file(*found, self.definition) if found is not None else shape
 
 
-def file_names(spark: SparkSession, source: Files, path: str) -> DataFrame:
-    """A stream of `path`, one row a new file, in order of modification time; their content is not read."""
+def file_names(spark: SparkSession, source: Files, path: str, size: int | None = None) -> DataFrame:
+    """A stream of `path`, one row a new file, in order of modification time; their content is not read.
+
+    Args:
+        spark: the session.
+        source: what is read.
+        path: its folder.
+        size: bytes of a file of it, on average; None: not known.
+    """
     # By default Spark ignores, in silence, files that are a week older than the newest one it has seen.
     options = {"recursiveFileLookup": "true", "maxFileAge": "36500d"}
     if source.max_bytes_per_trigger is not None:
         options["maxBytesPerTrigger"] = str(source.max_bytes_per_trigger)
     elif source.max_files_per_trigger is not None:
         options["maxFilesPerTrigger"] = str(source.max_files_per_trigger)
+    elif size is not None and size * BATCH_FILES > BATCH_BYTES:
+        options["maxBytesPerTrigger"] = str(BATCH_BYTES)
+    else:
+        # Spark takes one limit; by bytes alone a batch would take any number of small files.
+        options["maxFilesPerTrigger"] = str(BATCH_FILES)
     return spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**options).load(path).select("path")
+
+
+def size_of_files(lake: Lake, source: Files) -> int | None:
+    """Bytes of a file of a folder, on average; None where it has none yet, or where they are not known."""
+    try:
+        store = source_store(lake, source)
+        found = next(iter(store.list(chunk_size=BATCH_FILES)), []) if store is not None else []
+    except (BaseError, OSError):
+        return None  # told where it is read
+    sizes = [each["size"] for each in found if not is_hidden(each["path"])]
+    return sum(sizes) // len(sizes) if sizes else None
 
 
 def planned_files(query: StreamingQuery, lake: Lake, checkpoint: str) -> tuple[str, ...]:
