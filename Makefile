@@ -88,8 +88,9 @@ long: setup-tests ## the variants of tests that take minutes
 mutants: setup-tests ## NAMES="…": make small faults, one after the other; each must be found by a test
 	@$(PY) -m tests.mutants $(NAMES)
 
-bench: setup-tests ## the measurements of benchmarks/README.md (half an hour)
+bench: setup-tests ## the measurements of benchmarks/README.md (three quarters of an hour)
 	@$(PY) -m benchmarks.late_split
+	@$(PY) -m benchmarks.files_to_windows
 
 clean: ## remove the environment and all caches
 	rm -rf .venv .cache

@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
-from benchmarks.late_split import CACHE, SETTINGS, prepare, put_bronze
+from benchmarks.late_split import SETTINGS, prepare, put_bronze
+from benchmarks.measuring import CACHE
 from benchmarks.queries import CASES
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake

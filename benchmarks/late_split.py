@@ -16,7 +16,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,13 +23,12 @@ from pathlib import Path
 from unittest.mock import patch
 from uuid import uuid4
 
-import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
-from rich.table import Table as TextTable
 
+from benchmarks.measuring import CACHE, Column, Figures, Watcher, compared, family, in_turns, medians, processor_seconds
 from benchmarks.queries import CASES, FILES_A_BATCH, Case
 from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.lake import Lake
@@ -41,8 +39,14 @@ from spark_jobs.simulator import Disorder, bulk_sales
 from spark_jobs.spark.session import build_session
 from tests.support.minio import start_minio
 
-CACHE = Path(".cache/bench")
 SETTINGS = Settings(master="local[2]", shuffle_partitions=2, driver_memory="2g")
+COLUMNS = (
+    Column("wall s", "seconds"),
+    Column("s a batch", "batch", digits=2),
+    Column("CPU s", "processor"),
+    Column("first commit s", "first_commit", ratio=False),
+    Column("peak GB", "peak_gb", digits=2, ratio=False),
+)
 _ROWS = {"windows": 10_000_000, "dedup": 2_000_000, "join": 1_000_000}
 # A day in ten batches, an event judged by the watermark of the batch before: to be late it comes hours late.
 LATENESS = Disorder(
@@ -138,7 +142,7 @@ def start_plain(spark: SparkSession, lake: Lake, case: Case) -> StreamingQuery:
     )
 
 
-def measure_one(engine: str, case: Case, root: Path, lake: Lake) -> dict[str, float]:
+def measure_one(engine: str, case: Case, root: Path, lake: Lake) -> Figures:
     """One run in this process: seconds and gigabytes."""
     put_bronze(lake, root)
     began = time.monotonic()
@@ -147,32 +151,19 @@ def measure_one(engine: str, case: Case, root: Path, lake: Lake) -> dict[str, fl
     log = f"gold/{'bench' if engine == 'tidemark' else 'plain'}/_delta_log/"
     # Tidemark creates its tables in a commit of its own before the first batch.
     commits_without_rows = 1 if engine == "tidemark" else 0
-    peak, first, over = [0], [0.0], threading.Event()
-
-    def watch() -> None:
-        me = psutil.Process()
-        while not over.wait(0.1):
-            family = [me, *me.children(recursive=True)]
-            peak[0] = max(peak[0], sum(_resident(process) for process in family))
-            if not first[0] and _count(lake, log, ".json") > commits_without_rows:
-                first[0] = time.monotonic() - began
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    used = _processor_seconds()
-    query = (start_tidemark if engine == "tidemark" else start_plain)(spark, lake, case)
-    query.awaitTermination()
-    seconds, used = time.monotonic() - started, _processor_seconds() - used
-    over.set()
-    watcher.join()
+    with Watcher(family, reached=lambda: _count(lake, log, ".json") > commits_without_rows, since=began) as watcher:
+        used = processor_seconds()
+        query = (start_tidemark if engine == "tidemark" else start_plain)(spark, lake, case)
+        query.awaitTermination()
+        seconds, used = time.monotonic() - started, processor_seconds() - used
     # The first three batches still compile code.
     warm = [progress["durationMs"]["triggerExecution"] / 1000 for progress in query.recentProgress][3:]
     figures = {
         "seconds": seconds,
         "batch": statistics.median(warm),
         "processor": used,
-        "first_commit": first[0],
-        "peak_gb": peak[0] / 1e9,
+        "first_commit": watcher.reached_s,
+        "peak_gb": watcher.peak_gb,
     }
     if engine == "tidemark":
         totals = Totals.of(row for _, row in ledger_rows(lake, "gold.bench", "bench", 1))
@@ -183,20 +174,6 @@ def measure_one(engine: str, case: Case, root: Path, lake: Lake) -> dict[str, fl
 
 def _count(lake: Lake, prefix: str, suffix: str) -> int:
     return sum(item["path"].endswith(suffix) for item in lake.store.list(prefix).collect())
-
-
-def _processor_seconds() -> float:
-    """What driver and Python have used so far: other work on the machine changes it less than wall time."""
-    me = psutil.Process()
-    times = [process.cpu_times() for process in (me, *me.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.NoSuchProcess:
-        return 0
 
 
 def compare(
@@ -211,38 +188,21 @@ def compare(
 ) -> None:
     """Both engines in turns, each run in a fresh process; prints medians and their ratio."""
     root = prepare(case, rows, columns, rows_per_file)
-    found: dict[str, list[dict[str, float]]] = {"plain": [], "tidemark": []}
-    for _ in range(repeats):
-        for engine, runs in found.items():
-            folder = tempfile.mkdtemp(prefix="tidemark-bench-")
-            lake = folder if on == "folder" else f"s3a://bench/{uuid4().hex}"
-            program = [sys.executable, "-m", "benchmarks.late_split", "--one", engine, "--case", case]
-            done = subprocess.run(
-                [*program, "--root", str(root), "--lake", lake], stdout=subprocess.PIPE, text=True, check=True
-            )
-            runs.append(json.loads(done.stdout.splitlines()[-1]))
-            shutil.rmtree(folder)
-    batch = f"{FILES_A_BATCH * rows_per_file:,} a batch"
-    table = TextTable(title=f"{case}: {rows:,} sales of {columns} columns, {batch}, on {on}", box=None)
-    for heading in ("", "wall s", "s a batch", "CPU s", "first commit s", "peak GB", "wall s of each run"):
-        table.add_column(heading, justify="right")
-    medians = {}
-    for engine, runs in found.items():
-        medians[engine] = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-        median = medians[engine]
-        table.add_row(
-            engine,
-            f"{median['seconds']:.1f}",
-            f"{median['batch']:.2f}",
-            f"{median['processor']:.1f}",
-            f"{median['first_commit']:.1f}",
-            f"{median['peak_gb']:.2f}",
-            " ".join(f"{run['seconds']:.1f}" for run in runs),
+
+    def run(engine: str, folder: Path) -> Figures:
+        lake = str(folder) if on == "folder" else f"s3a://bench/{uuid4().hex}"
+        program = [sys.executable, "-m", "benchmarks.late_split", "--one", engine, "--case", case]
+        done = subprocess.run(
+            [*program, "--root", str(root), "--lake", lake], stdout=subprocess.PIPE, text=True, check=True
         )
-    ratios = [medians["tidemark"][name] / medians["plain"][name] for name in ("seconds", "batch", "processor")]
-    table.add_row("ratio", *(f"{ratio:.2f}" for ratio in ratios))
-    out.print(table)
-    out.print(f"late: {medians['tidemark']['late']:,.0f} of {medians['tidemark']['read']:,.0f} events, all kept\n")
+        figures: Figures = json.loads(done.stdout.splitlines()[-1])
+        return figures
+
+    found = in_turns(("plain", "tidemark"), repeats, run)
+    title = f"{case}: {rows:,} sales of {columns} columns, {FILES_A_BATCH * rows_per_file:,} a batch, on {on}"
+    out.print(compared(title, COLUMNS, found, {"ratio": ("tidemark", "plain")}))
+    median = medians(found["tidemark"])
+    out.print(f"late: {median['late']:,.0f} of {median['read']:,.0f} events, all kept\n")
 
 
 def main() -> None:

@@ -28,7 +28,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from benchmarks.late_split import CACHE, SETTINGS
+from benchmarks.late_split import SETTINGS
+from benchmarks.measuring import CACHE
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
 from spark_jobs.quality.checking import check

@@ -1,0 +1,56 @@
+"""Files to bronze to windows in plain PySpark: `python by_pyspark.py <folder> <files a batch>`.
+
+Two streaming queries, one after the other as Tidemark's driver runs them, in a session with the same settings. What
+cannot be read and what is late is dropped.
+"""
+
+import sys
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.lake import Lake
+from spark_jobs.spark.session import build_session
+
+FILES_OF_A_COMMIT = 2
+"""One for each processor writes a batch: so the windows read one commit a batch."""
+
+COLUMNS = "sale_id STRING, product_id STRING, quantity INT, unit_price DECIMAL(10, 2), sold_at TIMESTAMP"
+VALID = "_unread IS NULL AND product_id IS NOT NULL AND quantity >= 1 AND unit_price >= 0 AND sold_at IS NOT NULL"
+
+
+def main(folder: str, files_a_batch: int) -> None:
+    """Runs both until they have caught up."""
+    lake = Lake(folder).ensure_exists()
+    spark = build_session(lake)
+    lines = spark.readStream.schema(f"{COLUMNS}, _unread STRING").option("columnNameOfCorruptRecord", "_unread")
+    sales = lines.option("maxFilesPerTrigger", files_a_batch).json(lake.path("landing", "sales")).where(VALID)
+    bronze = sales.drop("_unread").withColumns(
+        {"ingest_time": F.current_timestamp(), "source_file": F.col("_metadata.file_path")}
+    )
+    write(lake, bronze, "bronze.sales")
+    written = spark.readStream.format("delta").option("startingVersion", 0)
+    hourly = (
+        written.option("maxFilesPerTrigger", FILES_OF_A_COMMIT)
+        .load(lake.table_path("bronze.sales"))
+        .withWatermark("sold_at", "2 minutes")
+        .groupBy(F.window("sold_at", "1 hour").alias("w"), "product_id")
+        .agg(
+            F.sum("quantity").alias("units"),
+            F.expr("sum(quantity * unit_price)").alias("revenue"),
+            F.count("*").alias("events"),
+        )
+        .selectExpr("w.start AS window_start", "w.end AS window_end", "product_id", "units", "revenue", "events")
+    )
+    write(lake, hourly, "gold.hourly")
+    spark.stop()
+
+
+def write(lake: Lake, rows: DataFrame, table: str) -> None:
+    """Appends all that there is to read now."""
+    stream = rows.writeStream.format("delta").option("checkpointLocation", lake.path("_checkpoints", table))
+    stream.trigger(availableNow=True).start(lake.table_path(table)).awaitTermination()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

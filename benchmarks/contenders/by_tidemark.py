@@ -1,0 +1,47 @@
+"""Files to bronze to windows with Tidemark: `python by_tidemark.py <folder> <files a batch>`.
+
+The ingest is the registered one, but for the number of files a batch. `TIDEMARK_…` variables have the settings.
+"""
+
+import sys
+
+from spark_jobs.engine.driver import Driver
+from spark_jobs.lake import Lake
+from spark_jobs.pipelines.sales import ingest_sales
+from spark_jobs.spark.session import build_session
+from spark_jobs.spec import Aggregate, Files, Pipeline, Sink, Table, Tumbling, Watermark
+
+FILES_OF_A_COMMIT = 2
+"""One for each processor writes a batch of the ingest: so the windows read one commit a batch."""
+
+HOURLY = Pipeline(
+    name="hourly",
+    source=Table("bronze.sales", max_files_per_trigger=FILES_OF_A_COMMIT),
+    event_time="sold_at",
+    watermark=Watermark(delay="2 minutes"),
+    steps=(
+        Aggregate(
+            window=Tumbling("1 hour"),
+            by=("product_id",),
+            measures={"units": "sum(quantity)", "revenue": "sum(quantity * unit_price)", "events": "count(*)"},
+        ),
+    ),
+    sink=Sink("gold.hourly"),
+)
+
+
+def main(folder: str, files_a_batch: int) -> None:
+    """Runs it until the files are read; open windows stay open."""
+    files = Files("landing/sales", max_files_per_trigger=files_a_batch)
+    lake = Lake(folder).ensure_exists()
+    spark = build_session(lake)
+    ingest = ingest_sales.model_copy(update={"source": files})
+    outcomes = Driver(spark, lake, (ingest, HOURLY)).run_until_caught_up(close=False)
+    spark.stop()
+    for outcome in outcomes.values():
+        if outcome.error is not None:
+            raise outcome.error
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

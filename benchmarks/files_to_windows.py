@@ -1,0 +1,285 @@
+"""The whole way from JSON files to bronze to hourly windows: Tidemark beside plain PySpark and PyFlink.
+
+`python -m benchmarks.files_to_windows` runs the three programs of `contenders/` in turns over the same files, each in a
+process of its own, and prints medians of three: wall time from the start of the process to its end, processor time of
+all its processes (Java and Python, also those that end on the way), time to the first commit of bronze, peak memory.
+After each run DuckDB compares what it wrote with the files.
+
+The input is made once by the simulator: three million sales of one day in 20 files of JSON lines, in order of arrival.
+As usual with it, 20 % of the events are out of order by up to 90 seconds, 0.5 % are late and 1 % come twice. Late ones
+come six to twelve hours after their time: Spark judges an event of a batch by the watermark of the batch before, and
+the day is read in five. Only 0.02 % cannot be read (usually 0.2 %), and none is of the future: such a one would move
+the watermark of a program that does not set it aside, which would then drop all that follows.
+
+`--trees A B` measures the Tidemark of other checkouts, each named by its folder, in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+from rich.console import Console
+
+from benchmarks.measuring import CACHE, Column, Figures, compared, in_turns, run_to_its_end
+from infra.setup_jars import JarSet, SetupError, fetch, find_java, pyspark_jars
+from spark_jobs.lake import Lake
+from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.plan.tables import beside
+from spark_jobs.simulator import Disorder, Shop, simulate_files
+
+HERE = Path(__file__).resolve().parents[1]
+CONTENDERS = Path(__file__).with_name("contenders")
+PYFLINK = "apache-flink==2.3.0"
+PYFLINK_JARS = JarSet(CONTENDERS / "pyflink-jars.txt", CACHE / "pyflink-jars")
+HEAP = "2g"
+SETTINGS = {"TIDEMARK_MASTER": "local[2]", "TIDEMARK_SHUFFLE_PARTITIONS": "2", "TIDEMARK_DRIVER_MEMORY": HEAP}
+"""Of Tidemark and of plain PySpark; the memory is Tidemark's default."""
+
+FILES, SECONDS_OF_A_DAY = 20, 86_400
+DISORDER = Disorder(late_after="6 hours", late_by="12 hours", malformed=0.0002, future=0)
+
+SALE = {"product_id": "VARCHAR", "quantity": "INT", "unit_price": "DECIMAL(10, 2)", "sold_at": "TIMESTAMPTZ"}
+"""What DuckDB reads of a line."""
+
+COLUMNS = (
+    Column("wall s", "seconds"),
+    Column("CPU s", "processor"),
+    Column("first commit s", "reached"),
+    Column("peak GB", "peak_gb", digits=2),
+)
+
+
+class WrongResultError(Exception):
+    """A program has not computed what it should have; the message says what."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One program.
+
+    Attributes:
+        command: that runs it; a folder and the number of files a batch are added.
+        environment: variables that it needs.
+        first_commit: what is there once bronze has rows; a pattern below the folder.
+        check: of the input and what the program wrote; returns what is to be told of it.
+    """
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    first_commit: str
+    check: Callable[[Path, Path], str]
+
+
+def prepare(rows: int) -> Path:
+    """A folder with the files in `sales/`, and what is right in `expected.parquet`; made once.
+
+    Raises:
+        WrongResultError: if DuckDB reads other events in the files than the simulator says it wrote.
+    """
+    root = (CACHE / f"files-{rows}").absolute()
+    if (root / "expected.parquet").exists():
+        return root
+    shutil.rmtree(root, ignore_errors=True)
+    shop = Shop(
+        streams=("sales",),
+        start=datetime(2026, 1, 1, tzinfo=UTC),
+        rate=None,
+        density=rows / SECONDS_OF_A_DAY,
+        disorder=DISORDER,
+    )
+    made = simulate_files(shop, out=str(root), rows=rows, rows_per_file=-(-rows // FILES))
+    shutil.rmtree(root / "_truth")
+    valid = "product_id IS NOT NULL AND quantity >= 1 AND unit_price >= 0 AND sold_at IS NOT NULL"
+    lines = f"read_ndjson('{root}/sales/*.json', columns = {SALE}, ignore_errors = true)"
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+        connection.execute(f"CREATE TABLE expected AS {_by_hour(f'(FROM {lines} WHERE {valid})')}")
+        found = connection.execute("SELECT sum(events) FROM expected").fetchone()
+        if found != (made.rows - made.malformed,):
+            raise WrongResultError(f"{root}: expected {made.rows - made.malformed} events in the files, found {found}")
+        connection.execute(f"COPY expected TO '{root}/expected.parquet' (FORMAT parquet)")
+    return root
+
+
+def _by_hour(events: str) -> str:
+    return f"""SELECT epoch_ms(date_trunc('hour', sold_at)) AS hour, product_id, count(*) AS events,
+        sum(quantity) AS units, sum(quantity * unit_price) AS revenue FROM {events} GROUP BY ALL"""
+
+
+# --- what each has written, beside what is right ---
+
+
+def _check_flink(root: Path, folder: Path) -> str:
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE VIEW bronze AS FROM read_parquet('{folder}/bronze/sales/part-*')")
+        connection.execute(f"CREATE VIEW hourly AS FROM read_parquet('{folder}/gold/hourly/part-*')")
+        connection.execute("CREATE VIEW late AS FROM bronze WHERE false")
+        return _compare(connection, root, all_closed=True)
+
+
+def _check_delta(root: Path, folder: Path, *, with_late: bool) -> str:
+    lake = Lake(str(folder))
+    tables = {"bronze": "bronze.sales", "hourly": "gold.hourly"}
+    tables["late"] = beside("gold.hourly", "late") if with_late else "bronze.sales"
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(f"all_{name}", open_table(lake, table).to_pyarrow_dataset())
+            connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE {name != 'late' or with_late}")
+        return _compare(connection, root, drops_late=not with_late)
+
+
+def _compare(
+    connection: duckdb.DuckDBPyConnection, root: Path, *, all_closed: bool = False, drops_late: bool = False
+) -> str:
+    """Compares bronze with the events of the files, and result and late events together with all of each window.
+
+    Args:
+        connection: which has `bronze`, `hourly` and `late`.
+        root: has the input.
+        all_closed: whether there must be a result of all windows; else of those that are closed.
+        drops_late: events of closed windows may be missing.
+
+    Raises:
+        WrongResultError: if they differ.
+    """
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute(f"CREATE TABLE expected AS FROM read_parquet('{root}/expected.parquet')")
+    connection.execute(f"""CREATE TABLE found AS
+        SELECT hour, product_id, sum(events) AS events, sum(units) AS units, sum(revenue) AS revenue FROM (
+            SELECT epoch_ms(window_start) AS hour, product_id, events, units, revenue FROM hourly
+            UNION ALL SELECT hour, product_id, events, units, revenue FROM ({_by_hour("late")})) GROUP BY ALL""")
+    closed = "expected" if all_closed else "expected WHERE hour IN (SELECT hour FROM found)"
+    differs = ">" if drops_late else "<>"
+    wrong_row = " OR ".join(f"coalesce(f.{n}, 0) {differs} coalesce(e.{n}, 0)" for n in ("events", "units", "revenue"))
+    rows, right, late, hours, events, missing, wrong = connection.execute(f"""SELECT
+        (SELECT count(*) FROM bronze), (SELECT sum(events) FROM expected), (SELECT count(*) FROM late),
+        count(DISTINCT e.hour), sum(e.events), sum(e.events) - coalesce(sum(f.events), 0),
+        count(*) FILTER ({wrong_row})
+        FROM (FROM {closed}) e FULL JOIN found f USING (hour, product_id)""").fetchall()[0]
+    if rows != right:
+        raise WrongResultError(f"bronze: expected {right:,} rows, found {rows:,}")
+    if not hours or wrong:
+        raise WrongResultError(
+            f"windows: of {hours} closed hours {wrong:,} rows are not as expected, {missing or 0:,} events are missing"
+        )
+    said = f"{rows:,} rows in bronze; {hours} hours of {events:,} events closed"
+    return f"{said}, of which {missing:,} late ones dropped" if drops_late else f"{said}, {late:,} late ones kept"
+
+
+# --- the programs ---
+
+
+def tidemark(tree: Path) -> Contender:
+    """Tidemark of a checkout, on this one's Python."""
+    return Contender(
+        (sys.executable, str(CONTENDERS / "by_tidemark.py")),
+        {**SETTINGS, "PYTHONPATH": str(tree)},
+        # The first version of a table has no rows.
+        "bronze/sales/_delta_log/00000000000000000001.json",
+        lambda root, folder: _check_delta(root, folder, with_late=True),
+    )
+
+
+def plain() -> Contender:
+    """Plain PySpark."""
+    return Contender(
+        (sys.executable, str(CONTENDERS / "by_pyspark.py")),
+        {**SETTINGS, "PYTHONPATH": str(HERE)},
+        "bronze/sales/_delta_log/00000000000000000000.json",
+        lambda root, folder: _check_delta(root, folder, with_late=False),
+    )
+
+
+def pyflink(out: Console) -> Contender | None:
+    """PyFlink, in an environment that is made once; None, and a word why, where it cannot be made."""
+    home = CACHE.absolute() / "pyflink"
+    try:
+        if not (home / ".ready").exists() or (home / ".ready").read_text() != PYFLINK:
+            out.print(f"Installing {PYFLINK} into {home} (once, two minutes) …")
+            shutil.rmtree(home, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+            subprocess.run([str(home / "bin/pip"), "install", "--quiet", PYFLINK], check=True)
+            (home / ".ready").write_text(PYFLINK)
+        fetch(PYFLINK_JARS, find_java(), CACHE)
+    except (subprocess.CalledProcessError, SetupError) as error:
+        out.print(f"LEFT OUT: PyFlink; it could not be installed: {str(error).rstrip('.')}. The others are measured.")
+        return None
+    jars = [*PYFLINK_JARS.folder.absolute().glob("*.jar"), *pyspark_jars().glob("hadoop-client-*.jar")]
+    return Contender(
+        (str(home / "bin/python"), str(CONTENDERS / "by_pyflink.py")),
+        {"JVM_ARGS": f"-Xmx{HEAP}", "HADOOP_CLASSPATH": os.pathsep.join(map(str, jars))},
+        "bronze/sales/part-*",
+        _check_flink,
+    )
+
+
+def contenders(names: Sequence[str], trees: Sequence[Path], out: Console) -> dict[str, Contender]:
+    """Those to be measured, by the name that the table shows."""
+    found: dict[str, Contender] = {}
+    if "plain" in names:
+        found["plain"] = plain()
+    if "pyflink" in names and (by_flink := pyflink(out)) is not None:
+        found["pyflink"] = by_flink
+    if "tidemark" in names:
+        found |= {
+            f"tidemark {tree.resolve().name}" if trees else "tidemark": tidemark(tree.resolve())
+            for tree in trees or [HERE]
+        }
+    return found
+
+
+def ratios(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Each Tidemark to each of the others, and each other Tidemark to the first: label -> the two."""
+    ours = [name for name in names if name.startswith("tidemark")]
+    pairs = [(each, other) for other in names if other not in ours for each in ours]
+    pairs += [(each, ours[0]) for each in ours[1:]]
+    return {f"{above} ÷ {below}": (above, below) for above, below in pairs}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--files-a-batch", type=int, default=4, help="of Tidemark's ingest and plain PySpark's")
+    parser.add_argument("--trees", type=Path, nargs="+", default=[], help="checkouts of Tidemark, instead of this one")
+    parser.add_argument(
+        "--only", choices=("plain", "pyflink", "tidemark"), nargs="+", default=["plain", "pyflink", "tidemark"]
+    )
+    options = parser.parse_args()
+    if len({tree.resolve().name for tree in options.trees}) < len(options.trees):
+        parser.error("--trees: the checkouts are named by their folders, and two have the same name")
+    out = Console(width=120)
+    root = prepare(options.rows)
+    measured = contenders(options.only, options.trees, out)
+    told: dict[str, str] = {}
+
+    def run(name: str, folder: Path) -> Figures:
+        each = measured[name]
+        (folder / "landing").symlink_to(root)
+        figures = run_to_its_end(
+            [*each.command, str(folder), str(options.files_a_batch)],
+            each.environment,
+            reached=lambda: any(folder.glob(each.first_commit)),
+        )
+        told[name] = each.check(root, folder)
+        return figures
+
+    found = in_turns(list(measured), options.repeats, run)
+    title = f"{options.rows:,} sales in {FILES} files, {options.files_a_batch} files a batch"
+    out.print(compared(title, COLUMNS, found, ratios(list(measured))))
+    for name, words in told.items():
+        out.print(f"{name}: {words}")
+
+
+if __name__ == "__main__":
+    main()
