@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 from spark_jobs.lake.commit_records.history import actions_at, commit_at
 from spark_jobs.lake.store.durable import added_files
 from spark_jobs.lake.tables import opening as tables
-from spark_jobs.lake.tables.appends import append, append_rows, place_files
+from spark_jobs.lake.tables.appends import COMPRESSED, append, append_rows, place_files
 from spark_jobs.lake.tables.opening import open_or_create, open_table
 from tests.support.builders import a_lake
 
@@ -122,7 +122,7 @@ def test_an_append_is_the_one_that_deltalake_would_make(lake, properties):
     rows = rows_of(ROWS)
     stamp = CommitProperties(custom_metadata={"userMetadata": "{}"}, app_transactions=[Transaction("app", 7)])
     theirs, ours = (made(lake, name, **properties) for name in ("gold.theirs", "gold.ours"))
-    write_deltalake(theirs, rows, mode="append", commit_properties=stamp)
+    write_deltalake(theirs, rows, mode="append", commit_properties=stamp, writer_properties=COMPRESSED)
     append(lake, "gold.ours", ours, rows, stamp)
 
     (expected,), (found,) = (added(lake, 1, name) for name in ("gold.theirs", "gold.ours"))

@@ -14,6 +14,7 @@ from spark_jobs.lake.commit_records.basis import Basis
 from spark_jobs.lake.commit_records.revisions import Revision, revisions
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import force_commit
+from spark_jobs.lake.tables.appends import COMPRESSED
 from spark_jobs.lake.tables.opening import exists, open_table, table_folders
 from spark_jobs.lake.tables.watermarks import withdraw
 from spark_jobs.plan.tables import aside, is_aside, result_of
@@ -98,6 +99,7 @@ def _overwrite(lake: Lake, content: Content, claim: Claim) -> None:
             mode="overwrite",
             schema_mode="overwrite",
             commit_properties=CommitProperties(custom_metadata=metadata, app_transactions=held),
+            writer_properties=COMPRESSED,
         )
 
     claim.commit(content.table, write)

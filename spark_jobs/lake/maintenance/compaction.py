@@ -29,7 +29,7 @@ from spark_jobs.lake.commit_records.history import actions_at
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
-from spark_jobs.lake.tables.appends import place_files, twin
+from spark_jobs.lake.tables.appends import COMPRESSED, place_files, twin
 from spark_jobs.lake.tables.files import data_files
 from spark_jobs.lake.tables.opening import CHECKPOINT_INTERVAL, file_statistics, open_table, prune_log_checkpoints
 from spark_jobs.lake.tables.protocol import VARIANT, not_read, not_written
@@ -149,7 +149,8 @@ def compact(lake: Lake, table: str, group: Sequence[DataFile], order: Sequence[s
         rows = rows.sort_by([(name, "ascending") for name in order])
     with tempfile.TemporaryDirectory(prefix="tidemark-compact-") as folder:
         scratch = Lake(folder)
-        write_deltalake(written := twin(opened, scratch, table), rows, mode="append")
+        written = twin(opened, scratch, table)
+        write_deltalake(written, rows, mode="append", writer_properties=COMPRESSED)
         _refuse_other_content(table, rows, written)
         added = [action["add"] for action in actions_at(scratch, table, 1) or [] if "add" in action]
         names = [unquote(add["path"]) for add in added]
