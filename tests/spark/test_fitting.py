@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -13,8 +15,21 @@ from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.caught_up import is_caught_up
 from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.tables.fitting import refuse_misfit
 from spark_jobs.plan.fitting import misfits
-from spark_jobs.spec import Aggregate, Definition, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark, Where
+from spark_jobs.spec import (
+    Aggregate,
+    Definition,
+    DefinitionError,
+    Files,
+    Ingest,
+    Pipeline,
+    Sink,
+    Table,
+    Tumbling,
+    Watermark,
+    Where,
+)
 
 TYPES = (
     "STRING", "BOOLEAN", "TINYINT", "BIGINT", "DOUBLE", "DECIMAL(10,2)", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "BINARY",
@@ -86,6 +101,10 @@ def test_a_start_that_would_find_nothing_is_known_without_spark(spark: SparkSess
     assert caught_up() == (True, True)
     # Spark is of the same opinion.
     assert run(spark, lake, INGEST, COUNTS) == 0
+    # The ingest that has filled the table lets times be an hour ahead.
+    refuse_misfit(lake, COUNTS)
+    with pytest.raises(DefinitionError, match=r"`ingest_things` lets times of bronze\.things be 1 hour ahead"):
+        refuse_misfit(lake, COUNTS.model_copy(update={"max_future": timedelta(minutes=1)}))
 
     hidden = put(lake, "_being_written.json", 2)
     assert caught_up() == (True, True)

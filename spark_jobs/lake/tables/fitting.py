@@ -6,9 +6,10 @@ from itertools import chain
 
 from deltalake import DeltaTable
 
-from spark_jobs.lake.checkpoints.ran import that_have_run
+from spark_jobs.lake.checkpoints.ran import as_it_began
 from spark_jobs.lake.commands import command
-from spark_jobs.lake.errors import MissingTableError
+from spark_jobs.lake.commit_records.history import newest_numbered
+from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.opening import UNREADABLE, exists, open_table
 from spark_jobs.plan.fitting import Types, misfits
@@ -38,27 +39,36 @@ def refuse_misfit(lake: Lake, pipeline: Pipeline, beside: Iterable[Definition] =
             )
     names = (*(table.name for table in pipeline.tables), *pipeline.lookups)
     known = {name: types for name in names if (types := _types(lake, name, written)) is not None}
-    ahead = _further_ahead(pipeline, {each.name: each for each in (*that_have_run(lake, ()).definitions, *beside)})
-    for wrong in chain(misfits(pipeline, known), ahead):
+    writers = {table.name: written.get(table.name) or _last_writer(lake, table.name) for table in pipeline.tables}
+    for wrong in chain(misfits(pipeline, known), _further_ahead(pipeline, writers)):
         raise DefinitionError(
             f"pipeline `{pipeline.name}` does not fit its source: {wrong}. Nothing was started or written."
         )
 
 
-def _further_ahead(pipeline: Pipeline, others: Mapping[str, Definition]) -> Iterator[str]:
+def _last_writer(lake: Lake, table: str) -> Definition | None:
+    """The ingest that has filled a table, as it began; None: there is none, or nobody can say."""
+    try:
+        newest = newest_numbered(lake, table)
+        return as_it_began(lake, newest.pipeline) if newest is not None else None
+    except (*UNREADABLE, CheckpointError):
+        return None  # told where it is read
+
+
+def _further_ahead(pipeline: Pipeline, writers: Mapping[str, Definition | None]) -> Iterator[str]:
     """What is wrong with a pipeline for which events have no time that an ingest lets pass: they would be timeless."""
-    reads = [(side.time_column(table), table.name) for side in build(pipeline).sides for table in side.tables]
-    for each in others.values():
-        if (
-            isinstance(each, Ingest)
-            and (each.event_time, each.sink.table) in reads
-            and each.max_future > pipeline.max_future
-        ):
-            yield (
-                f"`{each.name}` lets times of {each.sink.table} be {format_duration(each.max_future)} ahead of their "
-                f"arrival, and the pipeline takes {format_duration(pipeline.max_future)}; the events between would be "
-                f"in no window: write max_future={format_duration(each.max_future)!r} into the pipeline"
-            )
+    for side in build(pipeline).sides:
+        for table in side.tables:
+            writer = writers[table.name]
+            if not isinstance(writer, Ingest) or writer.event_time != side.time_column(table):
+                continue
+            if writer.max_future > pipeline.max_future:
+                limit = format_duration(writer.max_future)
+                yield (
+                    f"`{writer.name}` lets times of {table.name} be {limit} ahead of their arrival, and the pipeline "
+                    f"takes {format_duration(pipeline.max_future)}; the events between would be in no window: write "
+                    f"max_future={limit!r} into the pipeline"
+                )
 
 
 def _types(lake: Lake, name: str, written: Mapping[str, Definition]) -> Types | None:
