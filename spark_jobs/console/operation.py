@@ -4,6 +4,7 @@ What is done, and whether it may be, is for `spark_jobs/operations` to say: here
 imported by what starts it: a plan that is only shown waits for none of it.
 """
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +18,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.tables.opening import UNREADABLE, exists, file_statistics, open_table
 from spark_jobs.operations import reports
 from spark_jobs.operations.reports import BatchReport
 from spark_jobs.operations.shape import Plan, Say
+from spark_jobs.plan.logical import build
 from spark_jobs.spec import Definition
 
 if TYPE_CHECKING:
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 _EVERY_S = 0.5
 _INTERRUPTED = 130
+
+BRIEF_BYTES = 32 * 1024**2
+"""Of tables that are no larger, all is computed before code that Java compiles a second time pays for that."""
 
 Done = TypeVar("Done")
 
@@ -76,7 +82,11 @@ class Operation:
         """
         from spark_jobs.console.running import session
 
-        with session(self.lake, self.err, about=about) as spark, showing_tasks(spark, self.err, what):
+        brief = bytes_of(self.lake, about) <= BRIEF_BYTES
+        with (
+            session(self.lake, self.err, about=about, brief=brief) as spark,
+            showing_tasks(spark, self.err, what),
+        ):
             return work(spark, self.say)
 
     def confirmed(self, question: str, *, yes: bool) -> bool:
@@ -117,6 +127,24 @@ class Operation:
         with live.Progress(self.out) as progress:
             driver.on_tick = progress.tick
             yield
+
+
+def bytes_of(lake: Lake, about: Sequence[Definition]) -> float:
+    """How large the tables are that some pipelines read and write, by their logs; infinite where nobody can say.
+
+    Args:
+        lake: where.
+        about: the pipelines.
+    """
+    plans = [build(each) for each in about]
+    names = {table.name for plan in plans for table in plan.reads} | {
+        table.name for plan in plans for table in plan.tables
+    }
+    try:
+        tables = [open_table(lake, name) for name in names if exists(lake, name)]
+        return sum(sum(file_statistics(table)["size_bytes"].to_pylist()) for table in tables)
+    except UNREADABLE:
+        return math.inf
 
 
 NOTHING_WRITTEN = "Nothing was written: --dry-run."

@@ -114,7 +114,7 @@ def _log_file() -> Path:
 
 @contextlib.contextmanager
 def session(
-    lake: Lake, err: Console, *, streams: bool = False, about: Sequence[Definition] = ()
+    lake: Lake, err: Console, *, streams: bool = False, about: Sequence[Definition] = (), brief: bool = False
 ) -> Iterator[SparkSession]:
     """A Spark session whose own output goes to a log file, so that a person reads only what matters.
 
@@ -123,6 +123,7 @@ def session(
         err: takes what went wrong.
         streams: whether it runs streams; everything else leaves the processors to them.
         about: whose rows it computes with: of their personal columns no error quotes a value.
+        brief: whether it computes so little that its code is best compiled once, and fast.
     """
     if not streams:
         step_aside()
@@ -133,7 +134,7 @@ def session(
         # The JVM inherits this process's standard error when it starts, and keeps it.
         os.dup2(log.fileno(), 2)
         try:
-            spark = build_session(lake)
+            spark = build_session(lake, brief=brief)
         except Exception as error:
             os.dup2(saved, 2)
             if isinstance(error, SessionStartError):

@@ -50,8 +50,16 @@ def _how_its_jvm_ended(spark: SparkSession) -> str | None:
     return f"its JVM was ended by signal {-code}{_KILLED if code == -signal.SIGKILL else ''}"
 
 
-def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings | None = None) -> SparkSession:
+def build_session(
+    lake: Lake, *, app_name: str = "tidemark", settings: Settings | None = None, brief: bool = False
+) -> SparkSession:
     """Starts Spark with everything that a driver of Tidemark needs; credentials come from the AWS chain.
+
+    Args:
+        lake: where it will write.
+        app_name: by which a cluster shows it.
+        settings: of the process; None: as the environment says.
+        brief: whether it lives for less than a minute.
 
     Raises:
         MissingJarsError: if set-up has not retrieved the jars.
@@ -59,7 +67,7 @@ def build_session(lake: Lake, *, app_name: str = "tidemark", settings: Settings 
         LakeUnavailableError: if the lake cannot be written, or its store ignores conditional writes.
     """
     settings = settings or Settings()
-    values = spark_settings(lake, settings)
+    values = spark_settings(lake, settings, brief=brief)
     # Spark's Python workers otherwise take whatever python3 is on PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.pop("SPARK_REMOTE", None)

@@ -75,6 +75,11 @@ _SETTINGS = {
 }
 
 
+_COMPILED_ONCE = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
+"""Java's second compiler takes half the processor's time of a minute, and saves it after that. Without it Java keeps
+room for a fifth of the code."""
+
+
 class MissingJarsError(TidemarkError):
     """The jars that Spark needs are not there."""
 
@@ -93,18 +98,19 @@ def jars() -> tuple[str, ...]:
     return found
 
 
-def spark_settings(lake: Lake, settings: Settings) -> dict[str, str]:
+def spark_settings(lake: Lake, settings: Settings, *, brief: bool = False) -> dict[str, str]:
     """What a driver of Tidemark sets; credentials come from the AWS chain, not from here.
 
     Args:
         lake: where the driver will write.
         settings: of the process.
+        brief: whether the driver lives for less than a minute.
     """
     options = {
         **_SETTINGS,
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
-        "spark.driver.extraJavaOptions": _java_options(settings),
+        "spark.driver.extraJavaOptions": _java_options(settings, brief=brief),
         # A line is put together in memory: one of a gigabyte, which a gzip file of a megabyte may hold, ends the JVM.
         # The first setting is for our codecs, which fail at it; the second for plain text, where Hadoop leaves the line
         # out and `engine.sources` notices.
@@ -144,8 +150,12 @@ def secret_environment(settings: Settings) -> dict[str, str]:
     return {_SECRET: settings.spark_secret.get_secret_value()}
 
 
-def _java_options(settings: Settings) -> str:
-    options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", "-XX:+UseParallelGC"]
+def _java_options(settings: Settings, *, brief: bool) -> str:
+    options = [
+        *(_COMPILED_ONCE if brief else ()),
+        f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+        "-XX:+UseParallelGC",
+    ]
     if CLASS_ARCHIVE.exists():
         # An archive that does not fit this Java or these jars is passed over, without a word.
         options += [
