@@ -21,6 +21,7 @@ from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec import Pipeline, Table
+from spark_jobs.spec.sources import BATCH_BYTES
 from spark_jobs.transforms.events import project
 from spark_jobs.transforms.identity import with_source
 from spark_jobs.transforms.late import Bronze
@@ -121,14 +122,12 @@ class BronzeReader:
         Args:
             table: that is read.
         """
-        options = {"skipChangeCommits": "true"}
+        options = {"skipChangeCommits": "true", "maxBytesPerTrigger": str(table.max_bytes_per_trigger or BATCH_BYTES)}
         start = self._start(table)
         if not start.snapshot:
             options["startingVersion"] = str(start.version)
         if table.max_files_per_trigger is not None:
             options["maxFilesPerTrigger"] = str(table.max_files_per_trigger)
-        if table.max_bytes_per_trigger is not None:
-            options["maxBytesPerTrigger"] = str(table.max_bytes_per_trigger)
         bronze = self._spark.readStream.format("delta").options(**options).load(self._lake.table_path(table.name))
         return self._events(bronze, table)
 

@@ -246,14 +246,15 @@ class Table(Spec):
         select: result column -> Spark SQL expression; None keeps all columns. Inside a `Union` every table selects
             the same columns.
         max_files_per_trigger: at most so many files of the table a batch.
-        max_bytes_per_trigger: about so many bytes a batch (soft; at least one file), whichever is reached first.
+        max_bytes_per_trigger: about so many bytes a batch (soft; at least one file); None: `BATCH_BYTES`. Whichever
+            limit is reached first ends a batch.
     """
 
     kind: Literal["table"] = "table"
     name: TableName
     select: Annotated[Mapping[str, Scalar], Field(min_length=1), FROZEN] | None = None
     max_files_per_trigger: PositiveInt | None = BATCH_FILES
-    max_bytes_per_trigger: PositiveInt | None = BATCH_BYTES
+    max_bytes_per_trigger: PositiveInt | None = None
 
     def __init__(self, name: str, **options: object) -> None:
         super().__init__(name=name, **options)
