@@ -25,7 +25,7 @@ def test_a_run_has_a_log_of_its_own_users_and_those_older_than_a_month_go(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    def refuse(_: Lake) -> None:
+    def refuse(_: Lake, **_settings: object) -> None:
         os.write(2, b"no Java\n")
         raise RuntimeError("it does not start")
 
