@@ -95,8 +95,9 @@ class FilesSource(Source):
         return FilesBatch(self, read, judge.headers, paths)
 
     def _figures(self) -> list[Column]:
-        """How many bytes a file has; of CSV, open quotes."""
-        figures = [F.max("__size").alias("size")]
+        """How many bytes of a file its rows make, with their line ends, and how many it has; of CSV, open quotes."""
+        of_rows = F.sum(F.octet_length(RAW) + 1) if not self._files.is_parquet else F.lit(0)
+        figures = [of_rows.alias("bytes"), F.max("__size").alias("size")]
         if self._files.is_csv:
             # A line that opens a quote has a reason already, so that most lines need not be asked.
             opens = F.col(REASON).isNotNull() & opens_quote(F.col(RAW), self._files.delimiter)

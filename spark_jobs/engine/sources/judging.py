@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -19,9 +17,6 @@ from spark_jobs.transforms.shape import shape_counts
 
 ORDER = "__order"
 """The column with the number of a row in its batch; its upper bits are the partition's."""
-
-
-_HASH, _LENGTH = "__hash", "__length"
 
 
 @dataclass(frozen=True)
@@ -73,16 +68,7 @@ class Judge:
         rows = typed(raw, self.definition) if is_typed else parse(raw, self.definition, self.wider)
         found = judge(rows, self.definition, set_aside=self.decision.set_aside)
         found = skipped(found) if self.decision.skips else found
-        found = found if ORDER in raw.columns else found.withColumn(ORDER, F.monotonically_increasing_id())
-        return found.withColumns({_HASH: F.xxhash64(NAME, RAW), _LENGTH: F.octet_length(RAW), RAW: self._text_kept})
-
-    @property
-    def _text_kept(self) -> Column:
-        """The text of a row as long as somebody may ask for it; kept in memory, it takes more than its values."""
-        if self.definition.source.is_csv:
-            return F.col(RAW)  # a line may turn out to be a header, or a part of a value
-        stops = (broken(rule) for rule in rules_with(self.definition, "fail"))
-        return F.when(reduce(or_, stops, F.col(REASON).isNotNull()), F.col(RAW))
+        return found if ORDER in raw.columns else found.withColumn(ORDER, F.monotonically_increasing_id())
 
     def counted(self, rows: DataFrame) -> list[Row]:
         """The one action that materialises the batch; its figures are the ledger's.
@@ -103,8 +89,7 @@ class Judge:
                 F.count(F.lit(1)).alias("rows"),
                 F.min(ORDER).alias("first"),
                 *self.figures,
-                F.sum(F.col(_LENGTH) + 1).alias("bytes"),
-                *(F.expr(sql) for sql in digest_sql(_HASH)),
+                *(F.expr(sql) for sql in digest_sql(f"xxhash64({NAME}, {RAW})")),
                 *([F.min_by(RAW, ORDER).alias("first_line")] if self.headers is not None else []),
                 *(
                     F.count(F.when(F.col(REASON).isNull() & broken(rule), 1)).alias(f"broken_{index}")
