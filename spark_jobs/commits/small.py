@@ -16,7 +16,7 @@ from spark_jobs.commits.changes import GONE, Append, Change, ReplaceWindows, Rev
 from spark_jobs.commits.merging import CommitId, measures, retrying, touched, within
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LedgerError
-from spark_jobs.lake.tables.appends import append, append_files
+from spark_jobs.lake.tables.appends import COMPRESSED, append, append_files
 from spark_jobs.lake.tables.opening import open_table, rows_holding, rows_without
 from spark_jobs.plan.columns import REVISION
 from spark_jobs.spec.names import in_delta
@@ -126,6 +126,7 @@ class SmallCommits:
                 source_alias="s",
                 target_alias="t",
                 commit_properties=properties,
+                writer_properties=COMPRESSED,
             )
             .when_matched_delete(f"s.{GONE}")
             .when_matched_update(

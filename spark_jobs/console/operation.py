@@ -130,21 +130,21 @@ class Operation:
 
 
 def bytes_of(lake: Lake, about: Sequence[Definition]) -> float:
-    """How large the tables are that some pipelines read and write, by their logs; infinite where nobody can say.
+    """How large the tables are that some pipelines read, look up and write, by their logs; infinite: nobody can say.
 
     Args:
         lake: where.
         about: the pipelines.
     """
     plans = [build(each) for each in about]
-    names = {table.name for plan in plans for table in plan.reads} | {
-        table.name for plan in plans for table in plan.tables
-    }
+    names = {source.name for plan in plans for source in plan.reads}
+    names |= {ref.name for plan in plans for ref in plan.tables}
+    names |= {step.table for plan in plans for step in plan.lookups}
     try:
         tables = [open_table(lake, name) for name in names if exists(lake, name)]
-        return sum(sum(file_statistics(table)["size_bytes"].to_pylist()) for table in tables)
     except UNREADABLE:
         return math.inf
+    return sum(sum(file_statistics(table)["size_bytes"].to_pylist()) for table in tables)
 
 
 NOTHING_WRITTEN = "Nothing was written: --dry-run."

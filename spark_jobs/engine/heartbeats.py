@@ -125,7 +125,7 @@ class Heartbeats:
             if found <= names.keys()
         }
 
-    def number_at(self, table: str, sql: str, target_ms: int) -> tuple[str, Any] | None:
+    def number_at(self, table: str, sql: str, target_ms: int, max_future: timedelta) -> tuple[str, Any] | None:
         """The number that a column must have for an expression over it to give a time, such as `timestamp_millis(ms)`.
 
         Found by the expression's own slope at the newest event, then tried out.
@@ -134,6 +134,7 @@ class Heartbeats:
             table: a bronze table.
             sql: an expression over one column of numbers.
             target_ms: the least time that it is to give, milliseconds since 1970.
+            max_future: as in `fronts`.
 
         Returns:
             The column and its value; None where the expression reads other columns, or does not grow evenly.
@@ -150,7 +151,9 @@ class Heartbeats:
             found = one.select(F.unix_micros(F.expr(sql).cast("timestamp"))).collect()[0][0]
             return None if found is None else int(found)
 
-        newest = bronze.where("NOT _heartbeat").agg(F.max_by(column(of), F.expr(sql))).collect()[0][0]
+        newest = (
+            bronze.where("NOT _heartbeat").agg(F.max_by(column(of), believed(F.expr(sql), max_future))).collect()[0][0]
+        )
         try:
             at, after = time_us(newest), time_us(newest + 1) if newest is not None else None
             if at is None or after is None or after <= at:
@@ -251,7 +254,7 @@ class Heartbeats:
                     continue
                 if not read:
                     # Its time is computed from what is no time.
-                    if (found := self.number_at(name, sql, target)) is not None:
+                    if (found := self.number_at(name, sql, target, most_ahead(name, ingests, readers))) is not None:
                         numbers[found[0]] = max(found[1], numbers.get(found[0], found[1]))
                     else:
                         shown, who = column_named(sql) or sql, self._who(name, sql, readers)

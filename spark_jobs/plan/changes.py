@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from spark_jobs.spec import Definition, Ingest, Pipeline
+from spark_jobs.spec.base import Spec
 
 
 class Compatibility(StrEnum):
@@ -92,8 +92,8 @@ def _differences(before: Definition, after: Definition) -> Iterator[Change]:
             continue
         if field == "columns" and _only_adds(before, after):
             yield Change(field, Compatibility.SAFE, "rows that were read have null in the new ones")
-        elif field == "source":
-            yield from _of_source(before, after)
+        elif old != new and _without_limits(old) == _without_limits(new):
+            yield Change(field, Compatibility.SAFE, "how much a batch takes is no part of what it holds")
         elif field in _SAFE:
             yield Change(field, Compatibility.SAFE, _SAFE[field])
         elif field == "max_future" and isinstance(before, Pipeline) and field not in before.model_fields_set:
@@ -112,20 +112,12 @@ def _only_adds(before: Definition, after: Definition) -> bool:
     return new[: len(old)] == old if after.source.is_csv else set(old) <= set(new)
 
 
-def _of_source(before: Definition, after: Definition) -> Iterator[Change]:
-    old, new = (definition.source.model_dump() for definition in (before, after))
-    if _without_limits(old) != _without_limits(new):
-        yield Change("source", Compatibility.REBUILD, _REBUILD["source"])
-    else:
-        yield Change("source", Compatibility.SAFE, "how much a batch takes is no part of what it holds")
-
-
-def _without_limits(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A source without how much of it one batch takes."""
-    kept = {name: value for name, value in source.items() if not name.endswith("_per_trigger")}
-    if "tables" in kept:
-        kept["tables"] = [_without_limits(table) for table in kept["tables"]]
-    return kept
+def _without_limits(value: object) -> object:
+    """A field of a definition, without how much of a table or a folder one batch takes, wherever that is named."""
+    if isinstance(value, Spec):
+        fields = [name for name in type(value).model_fields if not name.endswith("_per_trigger")]
+        return type(value), [_without_limits(getattr(value, name)) for name in fields]
+    return [_without_limits(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _order_differs(before: Definition, after: Definition, field: str) -> bool:

@@ -16,6 +16,7 @@ from spark_jobs.spec import (
     Between,
     Files,
     Ingest,
+    Join,
     Kafka,
     Late,
     NotNull,
@@ -171,6 +172,19 @@ class TestFrozen:
         assert "new" not in definition.columns
 
 
+SELECT = {"sold_at": "sold_at", "product_id": "product_id", "quantity": "quantity"}
+
+
+def a_join_with(table, **limits):
+    join = Join(
+        Table(table, select={"product_id": "p", "paid_at": "t"}, **limits),
+        on=("product_id",),
+        event_time="paid_at",
+        within="1 hour",
+    )
+    return a_pipeline(steps=(join,))
+
+
 class TestChanges:
     UNCHANGING = (
         (an_ingest(), an_ingest(source=Files("landing/sales", max_files_per_trigger=1))),
@@ -194,6 +208,7 @@ class TestChanges:
                 }
             ),
         ),
+        (a_join_with("bronze.payments"), a_join_with("bronze.payments", max_files_per_trigger=7)),
         (an_ingest(), an_ingest(columns=dict(reversed(an_ingest().columns.items())))),
     )
 
@@ -254,6 +269,10 @@ class TestChanges:
         assert tried | {"kind", "rules", "contract", "parsing", "idle_after", *self.SAFE} == set(Ingest.model_fields)
         tried = {name for change in self.PIPELINE_CHANGES for name in change}
         assert tried | {"kind", *self.SAFE} == set(Pipeline.model_fields)
+
+    def test_a_column_called_like_a_limit_is_none(self):
+        one, other = (Table("bronze.sales", select={**SELECT, "max_files_per_trigger": sql}) for sql in ("1", "2"))
+        assert needs_new_epoch(a_pipeline(source=one), a_pipeline(source=other)) == ("source",)
 
     def test_the_order_of_columns_counts_in_a_csv_file(self):
         source = Files("a", format="csv")

@@ -36,6 +36,17 @@ def test_java_options_reach_the_driver_and_on_a_cluster_its_executors(tmp_path):
     assert given(tmp_path, master=CLUSTER, java_options="-XX:+UseZGC")[EXECUTORS] == "-XX:+UseZGC"
 
 
+def test_who_lives_briefly_has_its_code_compiled_once_unless_told_otherwise(tmp_path):
+    settings = Settings(master="local[2]", java_options="-XX:TieredStopAtLevel=4")
+    brief, others = (
+        spark_settings(Lake(str(tmp_path)), settings, brief=each)["spark.driver.extraJavaOptions"].split()
+        for each in (True, False)
+    )
+    # The last of two that contradict each other holds.
+    assert [each for each in brief if "Tiered" in each] == ["-XX:TieredStopAtLevel=1", "-XX:TieredStopAtLevel=4"]
+    assert [each for each in others if "Tiered" in each] == ["-XX:TieredStopAtLevel=4"]
+
+
 def test_the_log_settings_that_java_is_given_exist_and_are_packaged(tmp_path):
     options = given(tmp_path, master="local[2]")["spark.driver.extraJavaOptions"]
     address = next(each for each in options.split() if "log4j2.configurationFile" in each).partition("=")[2]

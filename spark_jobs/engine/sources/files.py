@@ -74,7 +74,7 @@ class FilesSource(Source):
                 f"pipeline `{name}` reads {path}, where the symbolic link {loop[0]} leads back to {loop[1]}: "
                 "each file would come again and again. Nothing was started. Remove the link."
             )
-        return file_names(self.spark, self._files, path, size_of_files(self.lake, self._files))
+        return file_names(self.spark, path, batch_limit(self.lake, self._files))
 
     def read(self, planned: PlannedBatch) -> Batch:
         """The files, in one pass; those of CSV in another one where the first has shown that they need it.
@@ -192,38 +192,47 @@ class FilesBatch(Batch):
         return shape.with_file(*found, self.definition) if found is not None else shape
 
 
-def file_names(spark: SparkSession, source: Files, path: str, size: int | None = None) -> DataFrame:
+def file_names(spark: SparkSession, path: str, limit: Mapping[str, str]) -> DataFrame:
     """A stream of `path`, one row a new file, in order of modification time; their content is not read.
 
     Args:
         spark: the session.
-        source: what is read.
-        path: its folder.
-        size: bytes of a file of it, on average; None: not known.
+        path: a folder.
+        limit: Spark's option for how much a batch takes.
     """
     # By default Spark ignores, in silence, files that are a week older than the newest one it has seen.
-    options = {"recursiveFileLookup": "true", "maxFileAge": "36500d"}
-    if source.max_bytes_per_trigger is not None:
-        options["maxBytesPerTrigger"] = str(source.max_bytes_per_trigger)
-    elif source.max_files_per_trigger is not None:
-        options["maxFilesPerTrigger"] = str(source.max_files_per_trigger)
-    elif size is not None and size * BATCH_FILES > BATCH_BYTES:
-        options["maxBytesPerTrigger"] = str(BATCH_BYTES)
-    else:
-        # Spark takes one limit; by bytes alone a batch would take any number of small files.
-        options["maxFilesPerTrigger"] = str(BATCH_FILES)
+    options = {"recursiveFileLookup": "true", "maxFileAge": "36500d", **limit}
     return spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**options).load(path).select("path")
 
 
-def size_of_files(lake: Lake, source: Files) -> int | None:
-    """Bytes of a file of a folder, on average; None where it has none yet, or where they are not known."""
+def batch_limit(lake: Lake, source: Files) -> dict[str, str]:
+    """Spark's option for how much of a folder a batch takes: Spark knows one limit, by bytes or by files.
+
+    Where the definition names none, by bytes; of small files a batch would then take any number, so that of these it
+    takes `BATCH_FILES`.
+
+    Args:
+        lake: to which the folder is relative.
+        source: what is read.
+    """
+    if source.max_bytes_per_trigger is not None:
+        return {"maxBytesPerTrigger": str(source.max_bytes_per_trigger)}
+    if source.max_files_per_trigger is not None:
+        return {"maxFilesPerTrigger": str(source.max_files_per_trigger)}
+    if _size_of_files(lake, source) * BATCH_FILES > BATCH_BYTES:
+        return {"maxBytesPerTrigger": str(BATCH_BYTES)}
+    return {"maxFilesPerTrigger": str(BATCH_FILES)}
+
+
+def _size_of_files(lake: Lake, source: Files) -> int:
+    """Bytes of a file of a folder, on average of some; 0 where it has none yet, or where they are not known."""
     try:
         store = source_store(lake, source)
         found = next(iter(store.list(chunk_size=BATCH_FILES)), []) if store is not None else []
     except (BaseError, OSError):
-        return None  # told where it is read
+        return 0  # told where it is read
     sizes = [each["size"] for each in found if not is_hidden(each["path"])]
-    return sum(sizes) // len(sizes) if sizes else None
+    return sum(sizes) // len(sizes) if sizes else 0
 
 
 def planned_files(query: StreamingQuery, lake: Lake, checkpoint: str) -> tuple[str, ...]:

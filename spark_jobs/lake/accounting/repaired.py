@@ -18,6 +18,7 @@ from spark_jobs.lake.commit_records.revisions import newest_writer
 from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import force_commit
+from spark_jobs.lake.tables.appends import COMPRESSED
 from spark_jobs.lake.tables.opening import again_at_conflicts, open_table
 from spark_jobs.plan.columns import INGEST_TIME
 from spark_jobs.plan.identity import IDENTITY, MAY_BE_NULL, as_in
@@ -217,6 +218,7 @@ def _update(lake: Lake, table: str, marks: pa.Table, where: str | None, held: Pr
             commit_properties=CommitProperties(
                 max_commit_retries=0, app_transactions=held(opened) if held is not None else None
             ),
+            writer_properties=COMPRESSED,
         )
         .when_matched_update(
             {in_delta(name): f"s.{in_delta(name)}" for name in given if name not in IDENTITY},

@@ -26,7 +26,7 @@ from spark_jobs.lake.store.durable import force_file, force_folder
 from spark_jobs.lake.tables.opening import again_at_conflicts, open_or_create, prune_log_checkpoints
 
 COMPRESSED = WriterProperties(compression="ZSTD")
-"""How data files are written, by Spark too (`spark/settings.py`): half the bytes of the usual choice."""
+"""How data files are written, by merges and by Spark too (`spark/settings.py`): half the bytes of the usual choice."""
 
 
 @again_at_conflicts

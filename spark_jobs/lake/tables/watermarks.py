@@ -9,6 +9,7 @@ from deltalake import Schema
 
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.tables.appends import COMPRESSED
 from spark_jobs.lake.tables.opening import again_at_conflicts, open_or_create, open_table, prune_log_checkpoints
 
 TABLE = "ops.watermarks"
@@ -59,9 +60,12 @@ def _note(lake: Lake, row: Mapping[str, Any]) -> None:
     """Puts a row in the place of its pipeline's, unless that is of a later epoch."""
     rows = pa.Table.from_pylist([{**row, "updated_at": datetime.now(UTC)}], schema=_SCHEMA)
     target = open_or_create(lake, TABLE, Schema.from_arrow(_SCHEMA))
-    target.merge(rows, "t.pipeline = s.pipeline", source_alias="s", target_alias="t").when_matched_update_all(
-        "s.epoch >= t.epoch"
-    ).when_not_matched_insert_all().execute()
+    (
+        target.merge(rows, "t.pipeline = s.pipeline", source_alias="s", target_alias="t", writer_properties=COMPRESSED)
+        .when_matched_update_all("s.epoch >= t.epoch")
+        .when_not_matched_insert_all()
+        .execute()
+    )
     prune_log_checkpoints(lake, TABLE, target.version())
 
 
