@@ -49,6 +49,7 @@ _COMPILE_AGAINST = (
     "slf4j-api",
     "spark-",
     "jackson-",
+    "json4s-",
     "kryo-shaded",
 )
 

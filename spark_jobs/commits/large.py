@@ -14,16 +14,13 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.plan.columns import REVISION
 from spark_jobs.spark.columns import columns_of
+from spark_jobs.spark.data_files import files_for
 from spark_jobs.spark.values import same as same_value
 from spark_jobs.spec.names import in_spark
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-
-_ROWS_PER_FILE = 1_000_000
-_ROWS_PER_TASK = 100_000
-"""With fewer a file is too small for those who read it, however many processors there are to write it."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,8 @@ class LargeCommits:
         return self.lake.table_path(self.table)
 
     def _append(self, rows: DataFrame, count: int, commit_id: CommitId, metadata: str) -> None:
-        cores = rows.sparkSession.sparkContext.defaultParallelism
         (
-            rows.coalesce(max(1, -(-count // _ROWS_PER_FILE), min(cores, count // _ROWS_PER_TASK)))
+            rows.coalesce(files_for(rows, count))
             .write.format("delta")
             .mode("append")
             .option("txnAppId", commit_id.writer)

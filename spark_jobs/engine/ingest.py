@@ -27,6 +27,7 @@ from spark_jobs.plan import logical as plan
 from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.quarantine import UNREADABLE
 from spark_jobs.plan.tables import beside
+from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.session import lenient_session
@@ -52,6 +53,7 @@ class IngestQuery(Query[Ingest]):
         self._next_seq = 0
         self._kept_before: frozenset[str] = frozenset()
         self._txn: int | None = None
+        self._data_files = DataFiles(lake, definition.sink.table)
 
     def start(self, *, until_caught_up: bool = False) -> StreamingQuery:
         """As `Query.start`.
@@ -133,6 +135,9 @@ class IngestQuery(Query[Ingest]):
                 at_ms=bounds.batch_time_ms,
                 decision=decision,
                 known_unreadable=lambda: self._known_unreadable(batch_id) if self.latest is None else {},
+                first_seq=self._next_seq,
+                kept_before=self._kept_before,
+                data_files=self._data_files,
             )
         )
         try:
@@ -212,7 +217,7 @@ class IngestQuery(Query[Ingest]):
             self._commit_quarantine(batch, ledger, batch_id, size)
         for _ in range(_TRIES):
             self.failpoint("numbered", batch_id)
-            next_seq = self._next_seq + sum(group["rows"] for group in census.groups)
+            next_seq = self._next_seq + batch.places.rows
             stamp = self.stamp(
                 "result",
                 batch_id,
@@ -223,7 +228,9 @@ class IngestQuery(Query[Ingest]):
                 # Replays count on from the number of the batch before.
                 txn=None if self._txn is None or self._txn < batch_id else self._txn + 1,
             )
-            change = Append(ingested.for_bronze(batch, self._next_seq, self._kept_before), ledger["rows"], size)
+            change = batch.written(self._next_seq) or Append(
+                ingested.for_bronze(batch, self._next_seq, self._kept_before), ledger["rows"], size
+            )
             try:
                 written = self.writer("result", table).commit(change, stamp)
             except OvertakenError:

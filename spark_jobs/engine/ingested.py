@@ -2,29 +2,26 @@
 
 from collections.abc import Collection
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.engine.sources.base import Batch
-from spark_jobs.engine.sources.judging import number_in_partition, partition
+from spark_jobs.engine.sources.places import source
 from spark_jobs.lake.commit_records.stamps import Role
 from spark_jobs.plan.quarantine import UNREADABLE
-from spark_jobs.spark.columns import column, columns_of
+from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.schemas import schema_ddl, schema_of
 from spark_jobs.spec import Ingest
+from spark_jobs.transforms.bronze import SOURCE_STRUCT, bronze_columns
 from spark_jobs.transforms.csv_columns import NAME
 from spark_jobs.transforms.rows import RAW, REASON
 
-_METADATA = (
-    "_event_id STRING, _ingest_seq BIGINT, _ingest_time TIMESTAMP, "
-    "_source STRUCT<name: STRING, partition: INT, position: BIGINT>, _heartbeat BOOLEAN"
-)
+_METADATA = f"_event_id STRING, _ingest_seq BIGINT, _ingest_time TIMESTAMP, _source {SOURCE_STRUCT}, _heartbeat BOOLEAN"
 _QUARANTINE = (
     "reason STRING, detail STRING, raw STRING, _ingest_time TIMESTAMP, "
-    "_source STRUCT<name: STRING, partition: INT, position: BIGINT>, _epoch INT, _batch_id BIGINT"
+    f"_source {SOURCE_STRUCT}, _epoch INT, _batch_id BIGINT"
 )
-_PARTITION, _POSITION = "__partition", "__position"
 
 
 def schemas(definition: Ingest) -> dict[Role, StructType]:
@@ -47,21 +44,15 @@ def for_bronze(batch: Batch, first_seq: int, kept_before: Collection[str]) -> Da
         first_seq: the number that the first of them gets.
         kept_before: columns of bronze for fields that are kept no more.
     """
-    definition = batch.definition
-    starts = batch.census.partition_starts()
-    pairs = [F.lit(value) for pid, start in starts.items() for value in (pid, start)]
-    start = F.create_map(*pairs)[partition()] if pairs else F.lit(0)
     placed = batch.placed(batch.rows.where(F.col(REASON).isNull()).where(batch.is_event))
-    place = F.concat_ws("/", F.col(NAME), F.col(_PARTITION).cast("string"), F.col(_POSITION).cast("string"))
-    event_id = column(definition.event_id).cast("string") if definition.event_id else F.md5(place)
     return placed.select(
-        *columns_of(definition.payload),
-        *(F.lit(None).cast("map<string,string>").alias(name) for name in kept_before),
-        event_id.alias("_event_id"),
-        (F.lit(first_seq) + start + number_in_partition()).cast("bigint").alias("_ingest_seq"),
-        "_ingest_time",
-        _source(_PARTITION, _POSITION),
-        F.lit(False).alias("_heartbeat"),
+        *bronze_columns(
+            batch.definition,
+            seq=batch_value(placed.sparkSession, first_seq) + batch.places.number(),
+            clock=F.col("_ingest_time"),
+            source=source(),
+            kept_before=kept_before,
+        )
     )
 
 
@@ -84,7 +75,7 @@ def for_quarantine(spark: SparkSession, batch: Batch, *, at_ms: int, epoch: int,
         # Readers of a table refuse text that is not UTF-8.
         F.make_valid_utf8(RAW).alias("raw"),
         "_ingest_time",
-        _source(_PARTITION, _POSITION),
+        source().alias("_source"),
         *place,
     )
     if not batch.unreadable:
@@ -94,16 +85,7 @@ def for_quarantine(spark: SparkSession, batch: Batch, *, at_ms: int, epoch: int,
         F.col("error").alias("detail"),
         F.col(NAME).alias("raw"),
         F.timestamp_millis(F.lit(at_ms)).alias("_ingest_time"),
-        _source(None, None),
+        source(of_whole_file=True).alias("_source"),
         *place,
     )
     return found.unionByName(files)
-
-
-def _source(part: str | None, position: str | None) -> Column:
-    """Where a row came from; of a whole file there is no more than its name."""
-    return F.struct(
-        F.col(NAME).alias("name"),
-        (F.lit(None) if part is None else F.col(part)).cast("int").alias("partition"),
-        (F.lit(None) if position is None else F.col(position)).cast("bigint").alias("position"),
-    ).alias("_source")

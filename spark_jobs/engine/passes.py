@@ -14,9 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.commits.changes import Append, WrittenFiles
-from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LedgerError
-from spark_jobs.lake.tables.appends import remove_files
 from spark_jobs.plan.columns import FATE, SEQ, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.columns import columns_of
@@ -194,7 +192,6 @@ class WritingPass(BatchPass):
         plan: of the pipeline.
         branches: of it.
         bounds: of the batch.
-        lake: where.
         columns: of the result table.
         files: of it.
         around_state: the batch in two: what its stateful operators give, and its narrow rows.
@@ -206,14 +203,13 @@ class WritingPass(BatchPass):
         branches: Branches,
         bounds: BatchBounds,
         *,
-        lake: Lake,
         columns: Sequence[str],
         files: DataFiles,
         around_state: tuple[DataFrame, DataFrame],
     ) -> None:
         results, narrow = around_state
         super().__init__(plan, branches, bounds, results.columns)
-        self._lake, self._columns, self._data_files = lake, columns, files
+        self._columns, self._data_files = columns, files
         terms = account.terms_of_events(plan, self._branches.lateness, bounds.late_watermark_ms)
         of_narrow = [*self._of_narrow, f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}"]
         self._narrow = ObservedRows(narrow, [*terms, *map(F.expr, of_narrow)])
@@ -259,7 +255,7 @@ class WritingPass(BatchPass):
     def close(self) -> None:
         """Lets go of the rows, and removes the data files if `append` was never called."""
         self._kept.unpersist()
-        remove_files(self._lake, self._plan.result.name, self._files)
+        self._data_files.remove(self._files)
 
 
 def _hash(kind: str, columns: Sequence[str]) -> str:

@@ -219,7 +219,6 @@ class PipelineQuery(Query[Pipeline]):
                     self.logical,
                     self.branches,
                     bounds,
-                    lake=self.lake,
                     columns=self._schemas["result"].names,
                     files=self._data_files,
                     around_state=parts,

@@ -1,6 +1,7 @@
 """Data files of a Delta table, written without a commit."""
 
 import json
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -8,7 +9,23 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.commit_records.history import actions_at
+from spark_jobs.lake.tables.appends import remove_files
 from spark_jobs.spark.java import java_class
+
+_ROWS_PER_FILE = 1_000_000
+_ROWS_PER_TASK = 100_000
+"""With fewer a file is too small for those who read it, however many processors there are to write it."""
+
+
+def files_for(rows: DataFrame, count: int) -> int:
+    """In how many files rows are written.
+
+    Args:
+        rows: that are written.
+        count: how many they are.
+    """
+    cores = rows.sparkSession.sparkContext.defaultParallelism
+    return max(1, -(-count // _ROWS_PER_FILE), min(cores, count // _ROWS_PER_TASK))
 
 
 class DataFiles:
@@ -52,6 +69,14 @@ class DataFiles:
         while written.hasNext():
             actions.append(json.loads(written.next().json()))
         return [action["add"] for action in actions if "add" in action]
+
+    def remove(self, files: Sequence[Mapping[str, Any]]) -> None:
+        """Removes files that no commit names and none will.
+
+        Args:
+            files: as `write` returns them.
+        """
+        remove_files(self._lake, self._table, files)
 
     def _has_changed(self) -> bool:
         """Whether a commit since the last look has given the table other columns or settings."""

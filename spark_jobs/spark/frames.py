@@ -9,3 +9,12 @@ def size_of(persisted: DataFrame | pa.Table) -> int:
     if isinstance(persisted, pa.Table):
         return int(persisted.nbytes)
     return int(persisted._jdf.queryExecution().withCachedData().stats().sizeInBytes())
+
+
+def size_of_source(rows: DataFrame) -> int:
+    """What the files that rows are read from take, in bytes; 0 where they are read from none.
+
+    Args:
+        rows: of a plan that only reads, all of the same kind.
+    """
+    return int(rows._jdf.queryExecution().analyzed().collectLeaves().head().stats().sizeInBytes())

@@ -58,6 +58,8 @@ _SETTINGS = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Half the bytes of Spark's own choice for the same time: ids of events and their places repeat little.
     "spark.sql.parquet.compression.codec": "zstd",
+    # Not in the type of twelve bytes, which Parquet has given up and other readers take for nanoseconds.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # The page is off on which each plan would stand, formatted anew for each job of each batch.

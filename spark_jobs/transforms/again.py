@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 
 from spark_jobs.plan.csv_headers import header_line
 from spark_jobs.plan.quarantine import header_told
-from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Ingest
+from spark_jobs.transforms.bronze import bronze_columns
 from spark_jobs.transforms.rows import (
     HEADER,
     RAW,
@@ -76,13 +76,4 @@ def for_bronze(passed: DataFrame, definition: Ingest, clock: Column, seq: Column
         clock: when they come to bronze.
         seq: their number there.
     """
-    parts = (F.col(f"{_SOURCE}.{name}").cast("string") for name in ("name", "partition", "position"))
-    event_id = column(definition.event_id).cast("string") if definition.event_id else F.md5(F.concat_ws("/", *parts))
-    return passed.select(
-        *columns_of(definition.payload),
-        event_id.alias("_event_id"),
-        seq.cast("bigint").alias("_ingest_seq"),
-        clock.alias("_ingest_time"),
-        F.col(_SOURCE).alias("_source"),
-        F.lit(False).alias("_heartbeat"),
-    )
+    return passed.select(*bronze_columns(definition, seq=seq, clock=clock, source=F.col(_SOURCE)))

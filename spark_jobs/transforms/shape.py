@@ -1,30 +1,33 @@
 """What a batch tells of the shape of its source: fields that no column takes, and columns that stay empty."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.spark.columns import column
 from spark_jobs.spec import Ingest
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
-from spark_jobs.transforms.csv_columns import NAME, Wider
+from spark_jobs.transforms.csv_columns import Wider
 from spark_jobs.transforms.rows import MORE, REASON
 
 _SHOWN = 5
 
 
-def shape_counts(definition: Ingest) -> list[Column]:
-    """The aggregates of the counting pass that `shape_of` reads: numbers alone, so that no row is sorted for them."""
-    filled = [F.count(column(name)).alias(f"filled_{index}") for index, name in enumerate(definition.columns)]
+def shape_columns(definition: Ingest) -> dict[str, Column]:
+    """Figure -> column whose values in good rows are counted for it; `shape_of` reads these."""
+    filled = {f"filled_{index}": column(name) for index, name in enumerate(definition.columns)}
     if not definition.reads_json:
         return filled
-    return [*filled, F.count(F.when(F.col(REASON).isNull() & _more(definition).isNotNull(), 1)).alias("unknown")]
+    return {**filled, "unknown": F.when(F.col(REASON).isNull() & unknown_names(definition).isNotNull(), 1)}
 
 
-def _more(definition: Ingest) -> Column:
-    return F.col(UNKNOWN_FIELDS if UNKNOWN_FIELDS in definition.payload else MORE)
+def unknown_names(definition: Ingest) -> Column:
+    """Names of the fields of a row of JSON that no column takes; null: there are none."""
+    if UNKNOWN_FIELDS in definition.payload:
+        return F.map_keys(F.col(UNKNOWN_FIELDS))
+    return F.col(MORE)
 
 
 @dataclass(frozen=True)
@@ -54,46 +57,41 @@ class Shape:
         counts = {"searched": rows, "unknown": rows if more else 0}
         return replace(self, counts={**self.counts, **counts}, unknown_fields=tuple(more[:_SHOWN]))
 
-    def with_headers(self, groups: Sequence[Row], definition: Ingest, wider: Wider) -> "Shape":
+    def with_headers(self, rows: Mapping[str, int], definition: Ingest, wider: Wider) -> "Shape":
         """The same, where the headers of files tell which columns they have.
 
         Args:
-            groups: of the counting pass, those that go to bronze.
+            rows: file -> its rows that go to bronze.
             definition: of the ingest.
             wider: files that have more columns.
         """
-        found = [group for group in groups if group[NAME] in wider]
-        more = sorted({name for group in found for name in wider[group[NAME]]} - definition.columns.keys())
-        counts = {
-            "searched": sum(group["rows"] for group in groups),
-            "unknown": sum(group["rows"] for group in found),
-        }
+        found = rows.keys() & wider.keys()
+        more = sorted({name for file in found for name in wider[file]} - definition.columns.keys())
+        counts = {"searched": sum(rows.values()), "unknown": sum(rows[file] for file in found)}
         return replace(self, counts={**self.counts, **counts}, unknown_fields=tuple(more[:_SHOWN]))
 
 
-def shape_of(rows: DataFrame, groups: Sequence[Row], definition: Ingest) -> Shape:
-    """The shape of the groups that go to bronze; fields of JSON are named in a pass of its own, where there are any.
+def shape_of(good: int, counted: Mapping[str, int], names: Callable[[], tuple[str, ...]], definition: Ingest) -> Shape:
+    """The shape of the rows that go to bronze.
 
     Args:
-        rows: of the batch, kept in memory.
-        groups: of the counting pass.
+        good: how many they are.
+        counted: the figures of `shape_columns` over them.
+        names: of JSON: finds the first and the last name of a field that no column takes. Asked where there are any.
         definition: of the ingest.
     """
-    count = sum(group["rows"] for group in groups)
-    nulls = {
-        name: count - sum(group[f"filled_{index}"] for group in groups) for index, name in enumerate(definition.columns)
-    }
-    unknown = sum(group["unknown"] for group in groups) if definition.reads_json else 0
+    nulls = {name: good - counted.get(f"filled_{index}", 0) for index, name in enumerate(definition.columns)}
+    unknown = counted.get("unknown", 0)
     return Shape(
-        counts={"searched": count if definition.reads_json else 0, "unknown": unknown},
-        unknown_fields=_names(rows, definition) if unknown else (),
+        counts={"searched": good if definition.reads_json else 0, "unknown": unknown},
+        unknown_fields=names() if unknown else (),
         nulls={name: number for name, number in nulls.items() if number},
     )
 
 
-def _names(rows: DataFrame, definition: Ingest) -> tuple[str, ...]:
-    """The first and the last name by the alphabet; a source may have a new one in each event."""
-    more = _more(definition)
-    names = F.map_keys(more) if UNKNOWN_FIELDS in definition.payload else more
+def first_and_last_name(rows: DataFrame, definition: Ingest) -> tuple[str, ...]:
+    """The first and the last unknown name by the alphabet, of rows in memory; a source may have a new one in each
+    event."""
+    names = unknown_names(definition)
     found = rows.where(F.col(REASON).isNull()).agg(F.min(F.array_min(names)), F.max(F.array_max(names))).collect()[0]
     return tuple(sorted({*found} - {None}))

@@ -8,7 +8,6 @@ from urllib.parse import unquote
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.engine import passes
 from spark_jobs.engine import pipeline as engine
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
@@ -56,7 +55,7 @@ def test_a_batch_on_minio_that_dies_before_its_commit_leaves_no_row(
     for by_an_error in (True, False):
         with monkeypatch.context() as patched:
             if not by_an_error:
-                patched.setattr(passes, "remove_files", lambda *_: None)
+                patched.setattr(DataFiles, "remove", lambda *_: None)
             with pytest.raises(RuntimeError, match="cut off"):
                 lakes.run(spark, lake, DEFINITION, failpoint=dies)
         assert written[-1], "the batch has written files"

@@ -59,11 +59,11 @@ def read(
     judge = Judge(definition, Decision(), figures=(F.lit(0).alias("bytes"), F.max("__size").alias("size")))
     paths = [f"file:{folder}/{name}" for name in stored]
     reader = FileReader(spark, definition, paths, int(AT.timestamp() * 1000), str(folder))
-    rows, _, unreadable = reader.read(judge.judged, judge.counted, {})
+    kept, unreadable = reader.read({}, judge.kept)
     found: dict[str, Any] = {path.rpartition("/")[2]: Unreadable for path, _ in unreadable}
     assert all(detail.startswith("wrong type: v is no ") for _, detail in unreadable)
     try:
-        for row in rows.orderBy("__name", "__position").collect():
+        for row in kept.rows.orderBy("__name", "__position").collect():
             told = str(row["__detail"])
             assert row["t"].replace(tzinfo=UTC) == AT
             assert row["__reason"] in (None, "unparseable")
@@ -76,7 +76,7 @@ def read(
             else:
                 of_file.append(Refused(told.removeprefix(begin)))
     finally:
-        rows.unpersist()
+        kept.close()
     return found
 
 

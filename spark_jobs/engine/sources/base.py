@@ -1,7 +1,7 @@
 """What an ingest asks of its source, whatever its kind."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -10,13 +10,16 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.commits.changes import WrittenFiles
 from spark_jobs.engine.sources.census import Census
-from spark_jobs.engine.sources.judging import Decision
+from spark_jobs.engine.sources.judging import Decision, Judge
+from spark_jobs.engine.sources.places import Places
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch
+from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spec import Ingest
 from spark_jobs.transforms.rows import DETAIL, REASON
-from spark_jobs.transforms.shape import Shape, shape_of
+from spark_jobs.transforms.shape import Shape, first_and_last_name, shape_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,9 @@ class PlannedBatch:
         at_ms: the batch's clock, which a retry repeats.
         decision: what a person has decided about it.
         known_unreadable: finds out which files an interrupted attempt at this batch has set aside, and why.
+        first_seq: the number that its first row gets in bronze.
+        kept_before: columns of bronze for fields that are kept no more.
+        data_files: of bronze, where rows may be written while they are judged.
     """
 
     frame: DataFrame
@@ -38,6 +44,9 @@ class PlannedBatch:
     at_ms: int
     decision: Decision
     known_unreadable: Callable[[], Mapping[str, str]]
+    first_seq: int
+    kept_before: Collection[str]
+    data_files: DataFiles
 
 
 class Verdict(NamedTuple):
@@ -78,21 +87,37 @@ class Batch:
     `__order`, `_ingest_time`, the payload, and `__reason` with `__detail`.
 
     Args:
-        definition: of the ingest.
+        judge: who has judged it.
         read: what has been read.
     """
 
-    def __init__(self, definition: Ingest, read: BatchRows) -> None:
-        self.definition = definition
+    def __init__(self, judge: Judge, read: BatchRows) -> None:
+        self.definition = judge.definition
         self.rows = read.rows
         self.unreadable = read.unreadable
         self.left_out = read.left_out
+        self._judge = judge
         self._counted = read.counted
 
     @cached_property
     def census(self) -> Census:
         """What the one pass that counted the batch has found: rows for bronze, rows set aside, and why."""
-        return Census(self._counted, has_header=False)
+        return Census.of_groups(self._counted, self._judge.counted_of_good, has_header=self._judge.headers is not None)
+
+    @cached_property
+    def places(self) -> Places:
+        """Where its rows stand."""
+        return Places(self._counted)
+
+    def written(self, first_seq: int) -> WrittenFiles | None:
+        """The good rows, where they are in data files already; None: they are to be written out of `rows`.
+
+        From now on a commit may name the files.
+
+        Args:
+            first_seq: the number that the first row of the batch gets.
+        """
+        return None
 
     @property
     def is_event(self) -> Column:
@@ -114,7 +139,11 @@ class Batch:
 
     def shape(self) -> Shape:
         """What it tells of the shape of its source."""
-        return shape_of(self.rows, self.census.good_groups, self.definition)
+        return shape_of(self.census.good, self.census.counted, self._unknown_names, self.definition)
+
+    def _unknown_names(self) -> tuple[str, ...]:
+        """Of fields of its good rows that no column takes, the first and the last."""
+        return first_and_last_name(self.rows, self.definition)
 
     def close(self) -> None:
         """Lets go of the rows."""

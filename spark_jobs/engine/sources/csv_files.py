@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, Row
 
-from spark_jobs.engine.sources.census import BLOCK, blocks_of, first_rows
-from spark_jobs.engine.sources.judging import ORDER, Judge
+from spark_jobs.engine.sources.census import first_rows
+from spark_jobs.engine.sources.judging import Judge
+from spark_jobs.engine.sources.places import BLOCK, ORDER, blocks_of
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.transforms.csv_columns import NAME, wider_files
 from spark_jobs.transforms.csv_lines import lines_inside_quotes, mark_rows

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from typing import Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.engine.sources.file_paths import plain
 from spark_jobs.lake.inputs.parquet_files import stored_schemas
+from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.schemas import schema_ddl
 from spark_jobs.spark.stores import WITHOUT_CHECKSUMS, Stores
 from spark_jobs.spec import Ingest
@@ -63,6 +65,23 @@ _COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 
 
+class Counted(Protocol):
+    """Rows of files that have been read."""
+
+    @property
+    def counted(self) -> Sequence[Row]:
+        """Groups of them, with the file (`__name`), the `bytes` of its rows, and its `size`."""
+
+    def finish(self) -> None:
+        """Does what else there is to do with them, once it is known that none is missing."""
+
+    def close(self) -> None:
+        """Lets go of them."""
+
+
+C = TypeVar("C", bound=Counted)
+
+
 class FileReader:
     """Reads the files of one batch.
 
@@ -87,19 +106,17 @@ class FileReader:
 
     def read(
         self,
-        judge: Callable[[DataFrame], DataFrame],
-        count: Callable[[DataFrame], list[Row]],
         known_bad: Mapping[str, str],
-    ) -> tuple[DataFrame, list[Row], list[tuple[str, str]]]:
-        """Reads, judges and counts the files in one pass; only if that fails, looks for the files to blame.
+        count: Callable[[DataFrame], C],
+    ) -> tuple[C, list[tuple[str, str]]]:
+        """Reads the files; only if that fails, looks for the files to blame, and reads the others.
 
         Args:
-            judge: gives each row its verdict.
-            count: materialises the rows.
             known_bad: path -> error of files that are not to be read again.
+            count: reads the rows and counts them.
 
         Returns:
-            The judged rows, kept in memory; their counts; and (path, error) of each file that cannot be read.
+            What was counted and finished, and (path, error) of each file that cannot be read.
         """
         unreadable, blamers = dict(known_bad), [self._missing, self._broken]
         if self._source.is_parquet:
@@ -107,30 +124,19 @@ class FileReader:
         while True:
             paths = [path for path in self._paths if path not in unreadable]
             try:
-                rows, counted = self._judged(paths, judge, count)
+                found = count(self._rows(paths))
+                passed_over = self._passed_over(paths, found.counted)
+                if not passed_over:
+                    found.finish()
             except _ERRORS as error:
                 if not blamers or not _is_unreadable(error) or not self._stores.matches(self._root):
                     raise
                 unreadable |= blamers.pop(0)(paths)
                 continue
-            passed_over = self._passed_over(paths, counted)
             if not passed_over:
-                return rows, counted, list(unreadable.items())
-            rows.unpersist()
+                return found, list(unreadable.items())
+            found.close()
             unreadable |= passed_over
-
-    def _judged(
-        self,
-        paths: Sequence[str],
-        judge: Callable[[DataFrame], DataFrame],
-        count: Callable[[DataFrame], list[Row]],
-    ) -> tuple[DataFrame, list[Row]]:
-        rows = judge(self._rows(paths)).persist()
-        try:
-            return rows, count(rows)
-        except _ERRORS:
-            rows.unpersist()
-            raise
 
     def _passed_over(self, paths: Sequence[str], counted: Sequence[Row]) -> dict[str, str]:
         """Files of which Spark or Hadoop has left something out, in silence.
@@ -189,7 +195,7 @@ class FileReader:
             F.col("_metadata.file_block_start").alias("__block"),
             F.col("_metadata.file_size").alias("__size"),
             F.lit(None).cast("int").alias("__partition"),
-            F.timestamp_millis(F.lit(self._at_ms)).alias("_ingest_time"),
+            F.timestamp_millis(batch_value(self._spark, self._at_ms)).alias("_ingest_time"),
         ]
         if not paths:
             payload = f"{schema_ddl(self._definition.columns)}, {MISFIT} STRING, " if self._source.is_parquet else ""

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -13,18 +12,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch, Source, Verdict
-from spark_jobs.engine.sources.census import BLOCK, Census
 from spark_jobs.engine.sources.csv_files import by_own_headers, without_parts_of_values
 from spark_jobs.engine.sources.file_paths import is_folder, link_that_comes_back, links_to_others, local, plain
 from spark_jobs.engine.sources.file_reader import FileReader
 from spark_jobs.engine.sources.headers import Headers
-from spark_jobs.engine.sources.judging import ORDER, Judge
+from spark_jobs.engine.sources.judging import Judge, KeptRows
+from spark_jobs.engine.sources.places import ORDER
+from spark_jobs.engine.sources.written import WritingRead, WrittenBatch
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.spark_log import file_entries, file_number
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.inputs.folders import is_hidden, source_store
 from spark_jobs.lake.inputs.parquet_files import parquet_shape
 from spark_jobs.plan.quarantine import header_told
+from spark_jobs.spark.frames import size_of_source
 from spark_jobs.spark.progress import planned_offsets
 from spark_jobs.spec import Files, Ingest
 from spark_jobs.spec.sources import BATCH_BYTES, BATCH_FILES
@@ -36,8 +37,8 @@ from spark_jobs.transforms.shape import Shape
 LINKED = "files by a symbolic link, which are read by their own name"
 
 _BINARY_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
-_STARTS = pa.schema([("__name", pa.string()), ("__block", pa.int64()), ("first", pa.int64()), ("lines", pa.int64())])
-_POSITION = "__position"
+WRITTEN_BYTES = 32 * 2**20
+"""So large are files that are written while they are judged: smaller ones are sooner kept in memory than read twice."""
 
 
 class MissingInputError(TidemarkError):
@@ -79,6 +80,8 @@ class FilesSource(Source):
     def read(self, planned: PlannedBatch) -> Batch:
         """The files, in one pass; those of CSV in another one where the first has shown that they need it.
 
+        Large ones of JSON are written while they are judged (docs/decisions/0032).
+
         Args:
             planned: the batch.
         """
@@ -86,13 +89,22 @@ class FilesSource(Source):
         linked = links_to_others(found, self._root)
         paths = [path for path in found if path not in linked]
         judge = Judge(self.definition, planned.decision, Headers.of(self.definition), self._figures())
+        left_out = {LINKED: len(linked)} if linked else {}
         reader = FileReader(self.spark, self.definition, paths, planned.at_ms, self._root)
-        rows, counted, unreadable = reader.read(judge.judged, judge.counted, planned.known_unreadable())
+
+        def count(raw: DataFrame) -> KeptRows | WritingRead:
+            if self.definition.reads_json and size_of_source(raw) >= WRITTEN_BYTES:
+                return WritingRead(judge, planned, raw)
+            return judge.kept(raw)
+
+        read, unreadable = reader.read(planned.known_unreadable(), count)
+        if isinstance(read, WritingRead):
+            return WrittenBatch(read, unreadable, left_out)
+        rows, counted = read.rows, read.counted
         if self._files.is_csv:
             judge, rows, counted = by_own_headers(judge, rows, counted)
             rows, counted = without_parts_of_values(judge, rows, counted)
-        read = BatchRows(rows, counted, unreadable, {LINKED: len(linked)} if linked else {})
-        return FilesBatch(self, read, judge.headers, paths)
+        return FilesBatch(self, judge, BatchRows(rows, counted, unreadable, left_out), paths)
 
     def _figures(self) -> list[Column]:
         """How many bytes of a file its rows make, with their line ends, and how many it has; of CSV, open quotes."""
@@ -114,21 +126,16 @@ class FilesBatch(Batch):
 
     Args:
         source: of which they are.
+        judge: who has judged them.
         read: what has been read of them.
-        headers: that they may have; None: they have none.
         paths: of them, those that cannot be read included.
     """
 
-    def __init__(self, source: Source, read: BatchRows, headers: Headers | None, paths: Sequence[str]) -> None:
-        super().__init__(source.definition, read)
+    def __init__(self, source: Source, judge: Judge, read: BatchRows, paths: Sequence[str]) -> None:
+        super().__init__(judge, read)
         self._source = source
-        self._headers = headers
+        self._headers = judge.headers
         self._paths = paths
-
-    @cached_property
-    def census(self) -> Census:
-        """What the one pass that counted the batch has found, by the header that its files should have."""
-        return Census(self._counted, has_header=self._headers is not None)
 
     @property
     def is_event(self) -> Column:
@@ -170,20 +177,13 @@ class FilesBatch(Batch):
         Args:
             rows: of this batch.
         """
-        # From Arrow: rows of Python objects would start Python workers in each batch.
-        columns = zip(*self.census.block_starts(), strict=True)
-        table = dict(zip((NAME, BLOCK, "first", "lines"), columns, strict=False))
-        starts = self._source.spark.createDataFrame(pa.table(table, schema=_STARTS) if table else _STARTS.empty_table())
-        placed = rows.join(F.broadcast(starts), [NAME, BLOCK], "left")
-        if _POSITION not in rows.columns:
-            placed = placed.withColumn(_POSITION, F.col(ORDER) - F.col("first") + F.col("lines"))
-        return placed
+        return self.places.placed(rows)
 
     def shape(self) -> Shape:
         """With the columns of files that name them: those of a file of Parquet, and of headers."""
         shape, source = super().shape(), self.definition.source
         if self._headers is not None:
-            return shape.with_headers(self.census.good_groups, self.definition, self._headers.wider)
+            return shape.with_headers(self.census.good_by_file, self.definition, self._headers.wider)
         if not source.is_parquet:
             return shape
         unreadable = {path for path, _ in self.unreadable}

@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from spark_jobs.engine.sources.census import BLOCK
 from spark_jobs.engine.sources.headers import Headers
+from spark_jobs.engine.sources.places import BLOCK, ORDER, partition
 from spark_jobs.lake.checkpoints.halts import Choice
 from spark_jobs.spec import Ingest, RowRule
 from spark_jobs.transforms.content import digest_sql
 from spark_jobs.transforms.csv_columns import NAME, NO_WIDER, Wider
 from spark_jobs.transforms.rows import RAW, REASON, broken, judge, parse, rules_with, skipped, typed
-from spark_jobs.transforms.shape import shape_counts
-
-ORDER = "__order"
-"""The column with the number of a row in its batch; its upper bits are the partition's."""
+from spark_jobs.transforms.shape import shape_columns
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,26 @@ class Decision:
     def skips(self) -> bool:
         """Whether all rows are set aside."""
         return self.choice == "skip"
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """Judged rows that are kept in memory.
+
+    Attributes:
+        rows: with their verdict.
+        counted: groups of them.
+    """
+
+    rows: DataFrame
+    counted: list[Row]
+
+    def finish(self) -> None:
+        """Nothing: they are judged already."""
+
+    def close(self) -> None:
+        """Lets go of them."""
+        self.rows.unpersist()
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,28 @@ class Judge:
         """The files that have more columns."""
         return self.headers.wider if self.headers is not None else NO_WIDER
 
+    @property
+    def counted_of_good(self) -> dict[str, Column]:
+        """Figure -> column whose values in good rows are counted for it."""
+        watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
+        broken_rules = {
+            f"broken_{index}": F.when(F.col(REASON).isNull() & broken(rule), 1) for index, rule in enumerate(watched)
+        }
+        return {**broken_rules, **shape_columns(self.definition)}
+
+    def kept(self, raw: DataFrame) -> KeptRows:
+        """Judges rows and counts them, in one pass that keeps them in memory.
+
+        Args:
+            raw: as its source gives them.
+        """
+        rows = self.judged(raw).persist()
+        try:
+            return KeptRows(rows, self.counted(rows))
+        except BaseException:
+            rows.unpersist()
+            raise
+
     def judged(self, raw: DataFrame) -> DataFrame:
         """Typed rows with their verdict and their order, ready to be kept in memory.
 
@@ -76,7 +115,6 @@ class Judge:
         Args:
             rows: judged.
         """
-        watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
         return (
             rows.groupBy(
                 partition().alias("pid"),
@@ -91,21 +129,7 @@ class Judge:
                 *self.figures,
                 *(F.expr(sql) for sql in digest_sql(f"xxhash64({NAME}, {RAW})")),
                 *([F.min_by(RAW, ORDER).alias("first_line")] if self.headers is not None else []),
-                *(
-                    F.count(F.when(F.col(REASON).isNull() & broken(rule), 1)).alias(f"broken_{index}")
-                    for index, rule in enumerate(watched)
-                ),
-                *shape_counts(self.definition),
+                *(F.count(found).alias(name) for name, found in self.counted_of_good.items()),
             )
             .collect()
         )
-
-
-def partition() -> Column:
-    """The number of a row's partition in the batch."""
-    return F.shiftright(ORDER, 33).cast("int")
-
-
-def number_in_partition() -> Column:
-    """The number of a row in its partition."""
-    return F.col(ORDER).bitwiseAND(F.lit((1 << 33) - 1))

@@ -85,8 +85,8 @@ class KafkaSource(Source):
             planned: the batch.
         """
         judge = Judge(self.definition, planned.decision)
-        rows = judge.judged(planned.frame).persist()
-        return Batch(self.definition, BatchRows(rows, judge.counted(rows)))
+        kept = judge.kept(planned.frame)
+        return Batch(judge, BatchRows(kept.rows, kept.counted))
 
 
 def messages(spark: SparkSession, source: Kafka) -> DataFrame:
