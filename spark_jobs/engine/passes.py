@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.commits.changes import Append, WrittenFiles
 from spark_jobs.lake.errors import LedgerError
-from spark_jobs.plan.columns import FATE, SEQ, SOURCE, SOURCE_TABLE
+from spark_jobs.plan.columns import FATE, LATE_US, SEQ, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.data_files import DataFiles
@@ -26,6 +26,7 @@ from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms import account
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.content import BY_IDENTITY, digest, digest_sql
+from spark_jobs.transforms.late import with_late_watermark
 from spark_jobs.transforms.results import with_revision
 
 LEAST_ROWS_A_FILE = 50_000
@@ -78,12 +79,16 @@ class BatchPass(ABC):
     @property
     def late(self) -> DataFrame:
         """A narrow row of each late event."""
-        return self.kept.where(self._is_late)
+        return self._judged(self.kept).where(self._is_late).drop(LATE_US)
 
     @property
     def set_aside(self) -> DataFrame:
         """A narrow row of each event that a step could not use."""
         return self.kept.where(self._is_set_aside)
+
+    def _judged(self, rows: DataFrame) -> DataFrame:
+        """Rows with what their events are late by."""
+        return with_late_watermark(rows, self._bounds)
 
     def content(self) -> dict[str, str | None]:
         """A digest of each kind of rows."""
@@ -99,7 +104,7 @@ class BatchPass(ABC):
 
     @cached_property
     def _is_late(self) -> str:
-        return account.late_events(self._branches.lateness, self._bounds.late_watermark_ms)
+        return account.late_events(self._branches.lateness)
 
     @property
     def _is_set_aside(self) -> str:
@@ -126,7 +131,7 @@ class BatchPass(ABC):
     @property
     def _of_narrow(self) -> list[str]:
         """What is counted over late events and those that were set aside; SQL with names."""
-        pairs = self._branches.lateness.late_pairs(self._bounds.late_watermark_ms)
+        pairs = self._branches.lateness.late_pairs(LATE_US)
         return [
             f"count(CASE WHEN {self._is_late} THEN 1 END) AS late_events",
             f"sum(CASE WHEN {self._is_late} THEN {pairs} END) AS pairs_late",
@@ -151,10 +156,9 @@ class KeepingPass(BatchPass):
 
     def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds, batch: DataFrame) -> None:
         super().__init__(plan, branches, bounds, batch.columns)
-        terms = account.terms_of_events(plan, self._branches.lateness, bounds.late_watermark_ms)
-        self._observed = ObservedRows(batch, terms)
+        self._observed = ObservedRows(self._judged(batch), account.terms_of_events(plan, self._branches.lateness))
         kept = f"{self._is_result} OR {self._is_late} OR {self._is_set_aside}"
-        self._kept = self._observed.rows.where(kept).persist()
+        self._kept = self._observed.rows.where(kept).drop(LATE_US).persist()
 
     @property
     def kept(self) -> DataFrame:
@@ -163,7 +167,8 @@ class KeepingPass(BatchPass):
 
     def run(self) -> None:
         """Computes and counts the batch in one job of Spark's, which keeps its rows in memory."""
-        self.figures = self._kept.selectExpr(*self._of_results, *self._of_narrow).collect()[0].asDict()
+        counted = self._judged(self._kept).selectExpr(*self._of_results, *self._of_narrow)
+        self.figures = counted.collect()[0].asDict()
         self.events, self.repeated_tasks = self._observed.figures, self._observed.repeated_tasks
 
     def close(self) -> None:
@@ -210,10 +215,10 @@ class WritingPass(BatchPass):
         results, narrow = around_state
         super().__init__(plan, branches, bounds, results.columns)
         self._columns, self._data_files = columns, files
-        terms = account.terms_of_events(plan, self._branches.lateness, bounds.late_watermark_ms)
+        terms = account.terms_of_events(plan, self._branches.lateness)
         of_narrow = [*self._of_narrow, f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}"]
-        self._narrow = ObservedRows(narrow, [*terms, *map(F.expr, of_narrow)])
-        self._kept = self._narrow.rows.where(f"{self._is_late} OR {self._is_set_aside}").persist()
+        self._narrow = ObservedRows(self._judged(narrow), [*terms, *map(F.expr, of_narrow)])
+        self._kept = self._narrow.rows.where(f"{self._is_late} OR {self._is_set_aside}").drop(LATE_US).persist()
         of_results = [*self._of_results, f"count(CASE WHEN {branches.narrow_rows} THEN 1 END) AS {_STRAYS}"]
         self._results = ObservedRows(results, [*map(F.expr, of_results)])
         self._files: list[dict[str, Any]] = []

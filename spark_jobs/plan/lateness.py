@@ -1,7 +1,7 @@
 """By what an event is late: exactly as Spark's operators decide it (design: docs/concepts/late-events.md).
 
 Late events are judged in batch N by W(N-1), the watermark of the batch before. All of it is SQL text over the narrow
-row of an event: a text costs one call to the JVM, the same expression put together from columns dozens.
+row of an event and a watermark, itself SQL: microseconds since 1970.
 """
 
 from abc import ABC, abstractmethod
@@ -29,18 +29,18 @@ class LatenessRule(ABC):
         return False
 
     @abstractmethod
-    def any_late(self, watermark_ms: int) -> str:
+    def any_late(self, watermark_us: str) -> str:
         """Whether an event is late, for a window at least."""
 
-    def all_late(self, watermark_ms: int) -> str:
+    def all_late(self, watermark_us: str) -> str:
         """Whether an event is late for all of its windows."""
-        return self.any_late(watermark_ms)
+        return self.any_late(watermark_us)
 
     def pairs(self) -> str:
         """How many windows an event belongs to."""
         return "1L"
 
-    def late_pairs(self, watermark_ms: int) -> str:
+    def late_pairs(self, watermark_us: str) -> str:
         """How many windows a late event has missed."""
         return "1L"
 
@@ -54,10 +54,10 @@ class LatenessRule(ABC):
         return None
 
     @abstractmethod
-    def late_by_ms(self, watermark_ms: int) -> str:
+    def late_by_ms(self, watermark_us: str) -> str:
         """How much longer the watermark would have had to wait for a late event."""
 
-    def missed(self, watermark_ms: int) -> str:
+    def missed(self, watermark_us: str) -> str:
         """The windows that a late event has missed, as `MISSED`."""
         return f"CAST(array() AS {MISSED})"
 
@@ -106,13 +106,13 @@ class WindowEnd(LatenessRule):
             return first
         return f"greatest({first}, {self.after_us}L + {self.windows.every_us})"
 
-    def any_late(self, watermark_ms: int) -> str:
+    def any_late(self, watermark_us: str) -> str:
         """The oldest of its windows has passed."""
-        return f"({self._first_end_us} <= {watermark_ms * 1000}L)"
+        return f"({self._first_end_us} <= {watermark_us})"
 
-    def all_late(self, watermark_ms: int) -> str:
+    def all_late(self, watermark_us: str) -> str:
         """The newest of its windows has passed."""
-        return f"({self.windows.last_end_us(TIME)} <= {watermark_ms * 1000}L)"
+        return f"({self.windows.last_end_us(TIME)} <= {watermark_us})"
 
     def pairs(self) -> str:
         """The number of windows that the event belongs to."""
@@ -121,23 +121,23 @@ class WindowEnd(LatenessRule):
         newest = self.windows.last_end_us(TIME)
         return f"(({newest} - {self._first_end_us}) div {self.windows.every_us} + 1L)"
 
-    def late_pairs(self, watermark_ms: int) -> str:
+    def late_pairs(self, watermark_us: str) -> str:
         """Those of its windows that have passed."""
         if self.windows.per_event == 1:
             return "1L"
-        past_us = f"({watermark_ms * 1000}L - {self._first_end_us})"
+        past_us = f"({watermark_us} - {self._first_end_us})"
         return f"least({past_us} div {self.windows.every_us} + 1L, {self.pairs()})"
 
-    def late_by_ms(self, watermark_ms: int) -> str:
+    def late_by_ms(self, watermark_us: str) -> str:
         """By its oldest window."""
-        return f"({watermark_ms * 1000}L - {self._first_end_us}) div 1000L"
+        return f"({watermark_us} - {self._first_end_us}) div 1000L"
 
-    def missed(self, watermark_ms: int) -> str:
+    def missed(self, watermark_us: str) -> str:
         """Each window that has passed."""
-        ends, size_us = self.windows.missed_ends(self._first_end_us, TIME, watermark_ms), self.windows.size_us
+        ends, size_us = self.windows.missed_ends(self._first_end_us, TIME, watermark_us), self.windows.size_us
         return (
             f"transform({ends}, __end -> named_struct('window_start', timestamp_micros(__end - {size_us}), "
-            f"'window_end', timestamp_micros(__end), 'late_by_ms', ({watermark_ms * 1000}L - __end) div 1000L))"
+            f"'window_end', timestamp_micros(__end), 'late_by_ms', ({watermark_us} - __end) div 1000L))"
         )
 
     def groups(self) -> str:
@@ -153,13 +153,13 @@ class WindowEnd(LatenessRule):
 class EventTime(LatenessRule):
     """An event is late where its time is at or before the watermark."""
 
-    def any_late(self, watermark_ms: int) -> str:
+    def any_late(self, watermark_us: str) -> str:
         """Its time has passed."""
-        return f"(unix_micros({TIME}) <= {watermark_ms * 1000}L)"
+        return f"(unix_micros({TIME}) <= {watermark_us})"
 
-    def late_by_ms(self, watermark_ms: int) -> str:
+    def late_by_ms(self, watermark_us: str) -> str:
         """How far the event's time lies before the watermark."""
-        return f"({watermark_ms * 1000}L - unix_micros({TIME})) div 1000L"
+        return f"({watermark_us} - unix_micros({TIME})) div 1000L"
 
     def describe(self) -> str:
         """When an event is late, in a line."""
@@ -170,11 +170,11 @@ class EventTime(LatenessRule):
 class Never(LatenessRule):
     """Nothing waits for events, so none is late."""
 
-    def any_late(self, watermark_ms: int) -> str:
+    def any_late(self, watermark_us: str) -> str:
         """Never: nothing waits for events."""
         return "false"
 
-    def late_by_ms(self, watermark_ms: int) -> str:
+    def late_by_ms(self, watermark_us: str) -> str:
         """Zero: no event is late."""
         return "0L"
 

@@ -59,8 +59,8 @@ from spark_jobs.transforms.events import project, with_row_steps
 from spark_jobs.transforms.identity import matched, with_identity, with_source
 from spark_jobs.transforms.late import WHY_SET_ASIDE
 
-_NEVER_MS = 2**53
-"""Milliseconds since 1970, later than every window."""
+_NEVER_US = f"{2**53 * 1000}L"
+"""Microseconds since 1970, later than every window; SQL."""
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ class Recompute:
         if operator.state.gap_of_event is not None:
             timed = timed.withColumn(GAP, F.expr(operator.state.gap_of_event))
         # By a watermark that no window reaches, all of them have passed.
-        all_windows = F.expr(operator.lateness.missed(_NEVER_MS))
+        all_windows = F.expr(operator.lateness.missed(_NEVER_US))
         return timed.withColumn(name, all_windows).drop(TIME, GAP)
 
     def missed(self, late: DataFrame) -> DataFrame:

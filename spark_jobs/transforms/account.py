@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from spark_jobs.plan.columns import FATE, SEQ, SOURCE, TIME
+from spark_jobs.plan.columns import FATE, LATE_US, SEQ, SOURCE, TIME
 from spark_jobs.plan.lateness import LatenessRule, Never
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.transforms.events import FILTERED, HISTORY, QUARANTINED, UNMATCHED
@@ -19,13 +19,13 @@ SET_ASIDE = f"({EVENT} AND {FATE} = {QUARANTINED})"
 """Which narrow rows are those of events that a step could not use."""
 
 
-def late_events(lateness: LatenessRule, watermark_ms: int) -> str:
-    """Which narrow rows are those of events that were late, for a window at least; SQL."""
-    return "false" if isinstance(lateness, Never) else f"({PASSED} AND {lateness.any_late(watermark_ms)})"
+def late_events(lateness: LatenessRule) -> str:
+    """Which rows with `LATE_US` are those of events that were late, for a window at least; SQL."""
+    return "false" if isinstance(lateness, Never) else f"({PASSED} AND {lateness.any_late(LATE_US)})"
 
 
-def terms_of_events(plan: LogicalPlan, lateness: LatenessRule, late_watermark_ms: int) -> list[Column]:
-    """The terms of the ledger that are counted over every event of the batch."""
+def terms_of_events(plan: LogicalPlan, lateness: LatenessRule) -> list[Column]:
+    """The terms of the ledger that are counted over every event of the batch, of rows with `LATE_US`."""
     conditions: dict[str, str] = {
         "read": EVENT,
         "filtered": f"{EVENT} AND {FATE} = {FILTERED}",
@@ -40,13 +40,13 @@ def terms_of_events(plan: LogicalPlan, lateness: LatenessRule, late_watermark_ms
     if not plan.lookups:
         del conditions["unmatched"], conditions["quarantined"]
     if not isinstance(lateness, Never):
-        any_late, all_late = lateness.any_late(late_watermark_ms), lateness.all_late(late_watermark_ms)
+        any_late, all_late = lateness.any_late(LATE_US), lateness.all_late(LATE_US)
         conditions["on_time"] = f"{PASSED} AND NOT {any_late}"
         conditions["late"] = f"{PASSED} AND {all_late}"
         if all_late != any_late:
             conditions["partly_late"] = f"{PASSED} AND {any_late} AND NOT {all_late}"
         if plan.grace_ms:
-            published = lateness.any_late(late_watermark_ms + plan.grace_ms)
+            published = lateness.any_late(f"({LATE_US} + {plan.grace_ms * 1000}L)")
             conditions["within_grace"] = f"{PASSED} AND NOT {any_late} AND {published}"
     if len(plan.sides) > 1:
         numbers = enumerate(side.name for side in plan.sides for _ in side.tables)

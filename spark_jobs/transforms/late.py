@@ -12,9 +12,10 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import opening as tables
-from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, SEQ, SIDE, SOURCE, SOURCE_TABLE
+from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, LATE_US, SEQ, SIDE, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.lateness import MISSED, LatenessRule
 from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spec import Table
@@ -241,23 +242,33 @@ class LateRows:
 
         The groups are held against Spark's own drop count.
         """
-        judged_ms, lateness = self._bounds.late_watermark_ms, self._lateness
-        published_us = (judged_ms + self._plan.grace_ms) * 1000
+        lateness, grace_us = self._lateness, self._plan.grace_ms * 1000
         sides = [side.name for side in self._plan.sides for _ in side.tables]
         of_windows = ["missed_windows", f"size(missed_windows) < {lateness.pairs()} AS partly_late"]
-        return late.selectExpr("*", f"{lateness.missed(judged_ms)} AS missed_windows").selectExpr(
+        judged = with_late_watermark(late, self._bounds)
+        return judged.selectExpr("*", f"{lateness.missed(LATE_US)} AS missed_windows").selectExpr(
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
             *(of_windows if lateness.in_windows else ()),
             *source_table(self._plan),
             *([f"{_by_source(sides)} AS {SIDE}"] if len(self._plan.sides) > 1 else ()),
-            f"{lateness.late_by_ms(judged_ms)} AS late_by_ms",
-            f"timestamp_micros({published_us}L) AS watermark",
-            f"timestamp_micros({judged_ms * 1000}L) AS engine_watermark",
+            f"{lateness.late_by_ms(LATE_US)} AS late_by_ms",
+            f"timestamp_micros({LATE_US} + {grace_us}L) AS watermark",
+            f"timestamp_micros({LATE_US}) AS engine_watermark",
             f"{epoch} AS _epoch",
             f"{batch_id}L AS _batch_id",
             f"{lateness.groups()} AS {_GROUPS}",
         )
+
+
+def with_late_watermark(rows: DataFrame, bounds: BatchBounds) -> DataFrame:
+    """Adds `LATE_US` to rows of a batch.
+
+    Args:
+        rows: of the batch.
+        bounds: of it.
+    """
+    return rows.withColumn(LATE_US, batch_value(rows.sparkSession, bounds.late_watermark_ms * 1000))
 
 
 def _beside(events: pa.Table, verdicts: pa.Table) -> pa.Table:

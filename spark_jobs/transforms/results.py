@@ -5,6 +5,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import FINAL_AFTER, REVISED_AT, REVISION, WINDOW_END
 from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.spark.batch_values import batch_value
 
 REVISED = (FINAL_AFTER, REVISION, REVISED_AT)
 
@@ -21,5 +22,8 @@ def with_revision(results: DataFrame, plan: LogicalPlan, batch_time_ms: int) -> 
         final = F.timestamp_micros(F.unix_micros(WINDOW_END) + F.lit(plan.grace_ms * 1000))
         results = results.withColumn(FINAL_AFTER, final)
     return results.withColumns(
-        {REVISION: F.lit(1).cast("bigint"), REVISED_AT: F.timestamp_millis(F.lit(batch_time_ms))}
+        {
+            REVISION: F.lit(1).cast("bigint"),
+            REVISED_AT: F.timestamp_millis(batch_value(results.sparkSession, batch_time_ms)),
+        }
     )

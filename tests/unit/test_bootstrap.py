@@ -90,7 +90,8 @@ def test_a_stream_from_a_cut_counts_the_pairs_beyond_it_and_no_others(window, ti
     verdict = WindowEnd(windows).beyond(cut_us)
     beyond = [end for end in ends_of(window, time_s * 10**6) if end > cut_us]
     late = [end for end in beyond if end <= ms * 1000]
-    asked = (verdict.history, verdict.pairs(), verdict.any_late(ms), verdict.all_late(ms), verdict.late_pairs(ms))
+    us = f"{ms * 1000}L"
+    asked = (verdict.history, verdict.pairs(), verdict.any_late(us), verdict.all_late(us), verdict.late_pairs(us))
     history, pairs, any_late, all_late, late_pairs = (by_duckdb(sql, time_s) for sql in asked)
     assert history == (not beyond)
     if beyond:

@@ -52,13 +52,13 @@ class Windowing(ABC):
         """The distance of two windows of one event, in microseconds; where it has one window, 1."""
 
     @abstractmethod
-    def missed_ends(self, first_end_us: str, time: str, watermark_ms: int) -> str:
+    def missed_ends(self, first_end_us: str, time: str, watermark_us: str) -> str:
         """The ends of the windows that a late event has missed: an array of microseconds.
 
         Args:
             first_end_us: of the oldest window that counts.
             time: the event-time column.
-            watermark_ms: that has passed the ends.
+            watermark_us: that has passed the ends; SQL.
         """
 
     @property

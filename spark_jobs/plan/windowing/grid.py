@@ -59,10 +59,10 @@ class Grid(Windowing):
         """The distance of two starts, in microseconds."""
         return f"{self._every_us}L"
 
-    def missed_ends(self, first_end_us: str, time: str, watermark_ms: int) -> str:
+    def missed_ends(self, first_end_us: str, time: str, watermark_us: str) -> str:
         """Of those ends that an event has, the ones that have passed."""
         all_ends = f"sequence({first_end_us}, {self.last_end_us(time)}, {self.every_us})"
-        return f"filter({all_ends}, __end -> __end <= {watermark_ms * 1000}L)"
+        return f"filter({all_ends}, __end -> __end <= {watermark_us})"
 
     @property
     def longest(self) -> timedelta:

@@ -49,7 +49,7 @@ class Sessions(Windowing):
         """It has no other."""
         return "1L"
 
-    def missed_ends(self, first_end_us: str, time: str, watermark_ms: int) -> str:
+    def missed_ends(self, first_end_us: str, time: str, watermark_us: str) -> str:
         """The end of the one session that the event would have made."""
         return f"array({first_end_us})"
 
