@@ -14,6 +14,7 @@ from spark_jobs.cli import (
     batch,
     bootstrap,
     check,
+    checkpoints,
     docs,
     drivers,
     epochs,
@@ -77,6 +78,7 @@ for _command in (
     drivers.supervise,
 ):
     app.command()(_command)
+app.add_typer(checkpoints.app)
 app.command(hidden=True)(drivers.drive)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(drivers.submit)
 
