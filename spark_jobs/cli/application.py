@@ -30,6 +30,7 @@ from spark_jobs.cli import (
     run,
     shop,
     sql,
+    state,
     streams,
     tables,
 )
@@ -53,6 +54,7 @@ for _command in (
     pipelines.pipelines,
     tables.tables,
     ledger.ledger,
+    state.state,
     late.late,
     quarantine.quarantine,
     quarantine.replay,

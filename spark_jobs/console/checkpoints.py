@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from spark_jobs.console.reports import print_rows
 from spark_jobs.lake.checkpoints.describing import Description, Summary
 from spark_jobs.spec.durations import format_duration
+
+if TYPE_CHECKING:
+    from spark_jobs.operations.state.execute import StateRows
 
 
 def print_summaries(console: Console, found: Sequence[Summary], *, now: datetime | None = None) -> None:
@@ -82,3 +86,11 @@ def _age(age: timedelta) -> str:
     seconds = int(age.total_seconds())
     coarse = 86_400 if seconds >= 2 * 86_400 else 3600 if seconds >= 7200 else 60 if seconds >= 120 else 1
     return format_duration(timedelta(seconds=max(seconds, 1) // coarse * coarse or 1))
+
+
+def state_heading(pipeline: str, found: "StateRows") -> str:
+    """What stands above rows of state."""
+    side = f", {found.side} side" if found.side else ""
+    reached = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=found.watermark_ms)
+    watermark = f"watermark {_shown(reached)} UTC" if found.watermark_ms else "no watermark"
+    return f"{pipeline}: state of {found.name} (operator {found.operator}{side}) after batch {found.batch}, {watermark}"

@@ -135,7 +135,7 @@ def java_text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def _changes(data: bytes, at: int) -> tuple[tuple[bytes, bool], ...]:
-    found = []
+    found: list[tuple[bytes, bool]] = []
     while True:
         (length,) = struct.unpack_from(">i", data, at)
         if length == _END:

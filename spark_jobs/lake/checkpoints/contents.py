@@ -276,7 +276,7 @@ class Checkpoint:
             files=tuple(files),
             snapshot=None if start is None else lineage[start][0],
             rows=rows,
-            snapshot_rows=snapshot and snapshot.rows,
+            snapshot_rows=None if snapshot is None else snapshot.rows,
             faults=faults,
             lineages={file_of(folder, each, "changelog"): log.lineage for each, log in changelogs.items()},
         )

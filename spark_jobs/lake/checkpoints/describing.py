@@ -11,6 +11,7 @@ from spark_jobs.lake.checkpoints.changelogs import DamagedFileError
 from spark_jobs.lake.checkpoints.contents import Chain, Checkpoint, folder_of
 from spark_jobs.lake.checkpoints.epochs import current_epochs
 from spark_jobs.lake.checkpoints.ownership import records
+from spark_jobs.lake.checkpoints.source_logs import files_taken
 from spark_jobs.lake.checkpoints.spark_log import query_id
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
@@ -110,7 +111,7 @@ class Description:
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON's values."""
-        return plain(asdict(self))
+        return {name: plain(value) for name, value in asdict(self).items()}
 
 
 def summaries(lake: Lake) -> list[Summary]:
@@ -138,7 +139,7 @@ def describe(checkpoint: Checkpoint, *, at: int | None = None) -> Description:
     if batch is not None:
         try:
             watermark = _instant(checkpoint.committed(batch).watermark_ms)
-            offsets = tuple(in_words(offset) for offset in checkpoint.planned(batch).offsets)
+            offsets = tuple(_in_words(checkpoint, offset) for offset in checkpoint.planned(batch).offsets)
             stores = tuple(_stores(checkpoint, batch))
         except DamagedFileError as error:
             unreadable = f"a file of batch {batch} {error}"
@@ -192,13 +193,14 @@ def checkpoint_of(lake: Lake, pipeline: str) -> Checkpoint:
     return Checkpoint(lake, epochs[pipeline])
 
 
-def in_words(offset: str) -> str:
+def _in_words(checkpoint: Checkpoint, offset: str) -> str:
     """Up to where a batch reads a source."""
     if not offset:
         return "nothing yet"
     found = json.loads(offset)
     if "logOffset" in found:
-        return f"files: up to entry {found['logOffset']} of the log of files"
+        taken = files_taken(checkpoint, offset)
+        return f"files: {'some' if taken is None else f'{taken:,}'}, up to entry {found['logOffset']} of their log"
     if "reservoirId" in found:
         index = int(found.get("index", -1))
         files = f", {index + 1} of its files" if index >= 0 else ""

@@ -8,7 +8,7 @@ from spark_jobs.lake.checkpoints.changelogs import DamagedFileError
 from spark_jobs.lake.checkpoints.contents import Checkpoint
 from spark_jobs.spec import Definition, Ingest
 
-_FOLDER = "sources/0"
+_FOLDER, _COMPACT = "sources/0", ".compact"
 
 
 def faults_of_source_log(checkpoint: Checkpoint, definition: Definition, offset: str) -> Iterator[tuple[str, str]]:
@@ -19,15 +19,11 @@ def faults_of_source_log(checkpoint: Checkpoint, definition: Definition, offset:
         definition: of the pipeline.
         offset: up to where the newest batch reads.
     """
-    if "logOffset" not in offset:
-        return
-    newest, compacted = int(json.loads(offset)["logOffset"]), _compacted(checkpoint)
-    begin = max((number for number in compacted if number <= newest), default=0)
     elsewhere: dict[str, str] = {}
-    for number in range(begin, newest + 1):
-        path = f"{_FOLDER}/{number}.compact" if number in compacted else f"{_FOLDER}/{number}"
+    entries = list(_entries(checkpoint, offset))
+    for path, number in entries:
         try:
-            paths = _files(checkpoint.read(path), number, number in compacted)
+            paths = _files(checkpoint.read(path), number, path.endswith(_COMPACT))
         except DamagedFileError as error:
             yield path, str(error)
             continue
@@ -35,13 +31,31 @@ def faults_of_source_log(checkpoint: Checkpoint, definition: Definition, offset:
         if folder is not None and (other := next((each for each in paths if not each.startswith(folder)), None)):
             elsewhere[path] = f"names {other}, which is not in {folder}: it is of another query or epoch"
     # Where all are elsewhere the lake has moved, which a start finds, too.
-    if len(elsewhere) < newest + 1 - begin:
+    if len(elsewhere) < len(entries):
         yield from elsewhere.items()
 
 
-def _compacted(checkpoint: Checkpoint) -> set[int]:
+def files_taken(checkpoint: Checkpoint, offset: str) -> int | None:
+    """How many files a source has taken up to an offset; None: the log does not tell."""
+    try:
+        return sum(
+            len(_files(checkpoint.read(path), number, path.endswith(_COMPACT)))
+            for path, number in _entries(checkpoint, offset)
+        )
+    except DamagedFileError:
+        return None
+
+
+def _entries(checkpoint: Checkpoint, offset: str) -> Iterator[tuple[str, int]]:
+    """Path and number of each entry that counts: a compacted one repeats those before."""
+    if "logOffset" not in offset:
+        return
+    newest = int(json.loads(offset)["logOffset"])
     names = (path.removeprefix(f"{_FOLDER}/") for path in checkpoint.files if path.startswith(f"{_FOLDER}/"))
-    return {int(name.removesuffix(".compact")) for name in names if name.endswith(".compact")}
+    compacted = {int(name.removesuffix(_COMPACT)) for name in names if name.endswith(_COMPACT)}
+    begin = max((number for number in compacted if number <= newest), default=0)
+    for number in range(begin, newest + 1):
+        yield f"{_FOLDER}/{number}{_COMPACT if number in compacted else ''}", number
 
 
 def _files(content: bytes | None, number: int, compacted: bool) -> list[str]:

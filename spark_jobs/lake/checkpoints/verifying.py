@@ -261,24 +261,24 @@ class _Verifier:
 
     def _of_lineages(self, chains: dict[tuple[int, int, str], Chain]) -> Iterator[Fault]:
         """Whether changelogs name the versions before them as the commits of those batches do."""
-        asked: dict[int, int] = defaultdict(int)
-        others: dict[int, list[str]] = defaultdict(list)
+        agree: dict[int, set[str]] = defaultdict(set)
+        dispute: dict[int, set[str]] = defaultdict(set)
         for key, chain in chains.items():
             for path, lineage in chain.lineages.items():
                 for version, id_ in lineage:
-                    if (known := self._committed_id(key, version)) is not None:
-                        asked[version] += 1
-                        if known != id_:
-                            others[version].append(path)
-        for version in sorted(others):
-            if len(others[version]) == asked[version]:
-                yield self._fault(
-                    f"commits/{version - 1}",
-                    f"names other versions of state than the changelogs after it: {_OTHERS}",
-                    of_batch=version - 1,
-                )
-        disputed = {version for version in others if len(others[version]) == asked[version]}
-        for path in sorted({path for version, paths in others.items() if version not in disputed for path in paths}):
+                    known = self._committed_id(key, version)
+                    if known is not None:
+                        (agree if known == id_ else dispute)[version].add(path)
+        # A changelog that agrees with other commits is right about this one, too.
+        trusted = set().union(*agree.values())
+        wrong = {version for version, paths in dispute.items() if not agree[version] and paths & trusted}
+        for version in sorted(wrong):
+            yield self._fault(
+                f"commits/{version - 1}",
+                f"names other versions of state than the changelogs after it: {_OTHERS}",
+                of_batch=version - 1,
+            )
+        for path in sorted(set().union(*(paths for version, paths in dispute.items() if version not in wrong))):
             yield self._fault(path, f"follows versions that the commits do not name: {_OTHERS}")
 
     def _committed_id(self, key: tuple[int, int, str], version: int) -> str | None:
