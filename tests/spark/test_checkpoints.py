@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections import defaultdict
@@ -105,7 +106,9 @@ def made(spark: SparkSession, divided: None, tmp_path_factory: pytest.TempPathFa
 def _run(spark: SparkSession, lake: Lake, landing: Path, numbers: range, pipelines: tuple[Pipeline, ...]) -> None:
     for number in numbers:
         lines = [json.dumps({"k": k, "v": v, "t": _at(minutes).isoformat()}) for k, v, minutes in _CLICKS[number]]
-        (landing / f"{number}.json").write_text("\n".join(lines))
+        (file := landing / f"{number}.json").write_text("\n".join(lines))
+        # Files of one moment come in any order.
+        os.utime(file, (1_790_000_000 + number,) * 2)
     for definition in (ingest(landing), *pipelines):
         lakes.run_all(spark, lake, [definition], close=False)
 

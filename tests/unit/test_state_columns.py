@@ -6,7 +6,7 @@ from spark_jobs.plan.state_columns import Measure, keys_in_state, measures_in_st
 from spark_jobs.spec import Aggregate, Deduplicate, Pipeline, Sink, Table, Tumbling, Watermark
 
 
-def a_pipeline(*steps: Aggregate | Deduplicate, **measures: str) -> Pipeline:
+def a_pipeline(*steps: Aggregate | Deduplicate, mode: str = "append", **measures: str) -> Pipeline:
     own = steps or (Aggregate(window=Tumbling("1 hour"), by=("k",), measures=measures),)
     return Pipeline(
         name="sums",
@@ -14,7 +14,7 @@ def a_pipeline(*steps: Aggregate | Deduplicate, **measures: str) -> Pipeline:
         event_time="t",
         watermark=Watermark(delay="1 minute"),
         steps=own,
-        sink=Sink("gold.sums", mode="append"),
+        sink=Sink("gold.sums", mode=mode),
     )
 
 
@@ -52,8 +52,8 @@ def test_where_nobody_can_say_which_is_which_no_name_is_given(sql: str, kept: li
 
 
 def test_each_operator_has_the_keys_of_its_own_step() -> None:
-    pipeline = a_pipeline(Deduplicate(keys=("id",), within="1 hour"), Aggregate(by=("k",), measures={"n": "count(*)"}))
-    pipeline = pipeline.model_copy(update={"sink": Sink("gold.sums", mode="update")})
+    steps = Deduplicate(keys=("id",), within="1 hour"), Aggregate(by=("k",), measures={"n": "count(*)"})
+    pipeline = a_pipeline(*steps, mode="update")
     assert keys_in_state(pipeline, "dedupeWithinWatermark") == ("id",)
     assert keys_in_state(pipeline, "stateStoreSave") == ("k",)
     assert keys_in_state(pipeline, "symmetricHashJoin") is None
