@@ -14,6 +14,7 @@ from spark_jobs.cli import (
     batch,
     bootstrap,
     check,
+    checkpoints,
     docs,
     drivers,
     epochs,
@@ -29,6 +30,7 @@ from spark_jobs.cli import (
     run,
     shop,
     sql,
+    state,
     streams,
     tables,
 )
@@ -52,6 +54,7 @@ for _command in (
     pipelines.pipelines,
     tables.tables,
     ledger.ledger,
+    state.state,
     late.late,
     quarantine.quarantine,
     quarantine.replay,
@@ -77,6 +80,7 @@ for _command in (
     drivers.supervise,
 ):
     app.command()(_command)
+app.add_typer(checkpoints.app)
 app.command(hidden=True)(drivers.drive)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(drivers.submit)
 

@@ -114,7 +114,13 @@ def _log_file() -> Path:
 
 @contextlib.contextmanager
 def session(
-    lake: Lake, err: Console, *, streams: bool = False, about: Sequence[Definition] = (), brief: bool = False
+    lake: Lake,
+    err: Console,
+    *,
+    streams: bool = False,
+    about: Sequence[Definition] = (),
+    brief: bool = False,
+    here: bool = False,
 ) -> Iterator[SparkSession]:
     """A Spark session whose own output goes to a log file, so that a person reads only what matters.
 
@@ -124,7 +130,9 @@ def session(
         streams: whether it runs streams; everything else leaves the processors to them.
         about: whose rows it computes with: of their personal columns no error quotes a value.
         brief: whether it computes so little that its code is best compiled once, and fast.
+        here: whether it reads files of this machine, so that a cluster is of no use.
     """
+    settings = Settings().model_copy(update={"master": "local[2]"}) if here else None
     if not streams:
         step_aside()
     log_file = _log_file()
@@ -134,7 +142,7 @@ def session(
         # The JVM inherits this process's standard error when it starts, and keeps it.
         os.dup2(log.fileno(), 2)
         try:
-            spark = build_session(lake, brief=brief)
+            spark = build_session(lake, settings=settings, brief=brief)
         except Exception as error:
             os.dup2(saved, 2)
             if isinstance(error, SessionStartError):

@@ -56,4 +56,17 @@ def _state(spark: SparkSession, lake: Lake, pipeline: Pipeline, **options: str) 
     epoch = current_epoch(lake, pipeline.name)
     if epoch is None:
         raise MissingTableError(f"pipeline `{pipeline.name}` has no checkpoint in {lake.uri}. Nothing was read.")
-    return spark.read.format("statestore").options(**options).load(lake.path(epoch.folder))
+    return state_frame(spark, lake.path(epoch.folder), **options)
+
+
+def state_frame(spark: SparkSession, checkpoint: str, **options: str) -> DataFrame:
+    """Spark's reader of state.
+
+    Args:
+        spark: the session.
+        checkpoint: its address.
+        options: of the reader.
+    """
+    # What keeps account of state stores begins with the first look at streams; without it no store is loaded.
+    spark.streams.active  # noqa: B018
+    return spark.read.format("statestore").options(**options).load(checkpoint)
