@@ -54,7 +54,7 @@ TIME, SEQ, SOURCE, KEY, FATE, GAP = "__time", "__seq", "__table", "__key", "__fa
 """The narrow row of an event: its time, its number in the source table, which table that is, a hash of its key, what
 became of it before any step that remembers events (null: it went on), how long a session it keeps open."""
 
-LATE_US = "__late_us"
+LATE_US = "__watermark_us"
 """Of each row of a batch: the watermark by which its events are late, in microseconds since 1970."""
 
 _GIVEN = frozenset({SOURCE_TABLE, SIDE, "_epoch", "_batch_id"})
