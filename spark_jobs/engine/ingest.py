@@ -35,7 +35,7 @@ from spark_jobs.spec import Ingest, Pipeline
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms.csv_columns import NAME
-from spark_jobs.transforms.rows import RAW, broken, parse, rules_with
+from spark_jobs.transforms.rows import RAW, broken, parse, parsing, rules_with
 
 _TRIES = 20
 """So often a batch is given other numbers, while replays take them."""
@@ -76,7 +76,7 @@ class IngestQuery(Query[Ingest]):
         self.spark.createDataFrame([], schemas["result"]).select(*rules).schema  # noqa: B018
         if not self.definition.source.is_parquet:
             # So does Java a pattern of times that is none.
-            parse(self.spark.createDataFrame([], f"{RAW} STRING, {NAME} STRING"), self.definition)
+            parse(self.spark.createDataFrame([], f"{RAW} STRING, {NAME} STRING"), parsing(self.spark, self.definition))
         for ref in reversed(plan.build(self.definition).tables):
             comments = column_comments(self.definition, ref.role)
             present = create_table(

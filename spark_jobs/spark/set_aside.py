@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.spark.java import java_class
 
-_ROOM = 16 * 2**20
-"""For the rows that one partition keeps with the driver, in bytes."""
+_ROOM = 64 * 2**20
+"""For the rows that are kept with the driver, in bytes; each partition has its share of it."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,21 @@ class SetAside:
     ) -> None:
         self._session, self._counted, self._all = rows.sparkSession, tuple(counted), rows
         self._schema = rows._jdf.schema()
+        rdd = rows._jdf.queryExecution().toRdd()
         columns = java_class(self._session, "java.util.ArrayList")()
         for name in counted:
             columns.add(name)
         self._sink: Any = java_class(self._session, "io.tidemark.writing.SetAside")(
-            self._session._jsparkSession, self._schema, reason, row_hash, marked, columns, *(names or ("", "")), _ROOM
+            self._session._jsparkSession,
+            self._schema,
+            reason,
+            row_hash,
+            marked,
+            columns,
+            *(names or ("", "")),
+            _ROOM // max(1, rdd.getNumPartitions()),
         )
-        passing = self._sink.passing(rows._jdf.queryExecution().toRdd())
-        self.passed = _frame(self._session, passing, self._schema)
+        self.passed = _frame(self._session, self._sink.passing(rdd), self._schema)
 
     @cached_property
     def tally(self) -> Tally:

@@ -14,9 +14,11 @@ from spark_jobs.transforms.rows import (
     RAW,
     REASON,
     broken,
+    faults_of,
     is_header_line,
     judge,
     parse,
+    parsing,
     rules_with,
 )
 
@@ -49,7 +51,7 @@ def read_again(set_aside: DataFrame, definition: Ingest) -> DataFrame:
         "_ingest_time",
         INDEX,
     )
-    judged = judge(parse(raw, definition), definition)
+    judged = judge(parse(raw, parsing(raw.sparkSession, definition)), faults_of(definition))
     strict = (broken(rule) for rule in rules_with(definition, "fail"))
     refused = reduce(lambda left, right: left | right, strict, F.col(REASON).isNotNull())
     if definition.source.has_header:

@@ -1,10 +1,11 @@
 """From the text of a row to typed columns, and the verdict on it: good, or why not."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.plan.csv_headers import header_pattern
@@ -12,7 +13,7 @@ from spark_jobs.plan.quarantine import HEADER as HEADER
 from spark_jobs.plan.quarantine import INSIDE_QUOTES, NOT_UTF8
 from spark_jobs.plan.quarantine import REPEATED_HEADER as REPEATED_HEADER
 from spark_jobs.plan.quarantine import UNREADABLE as UNREADABLE
-from spark_jobs.spark.columns import column, columns_of
+from spark_jobs.spark.columns import column
 from spark_jobs.spark.schemas import schema_ddl
 from spark_jobs.spark.strict import read_strictly
 from spark_jobs.spec import Ingest, RowRule
@@ -49,28 +50,50 @@ _FAULT = "__fault"
 CORRUPT = "_corrupt"
 
 
-def parse(raw: DataFrame, definition: Ingest, wider: Wider = NO_WIDER) -> DataFrame:
+@dataclass(frozen=True)
+class Parsing:
+    """How rows of text are parsed: columns that are built once, and used in each batch.
+
+    Attributes:
+        helpers: columns of their own: what is asked more than once is not found out again.
+        added: the payload, `__reason` and `__detail`, out of these.
+    """
+
+    helpers: Mapping[str, Column]
+    added: Sequence[Column]
+
+
+def parsing(spark: SparkSession, definition: Ingest, wider: Wider = NO_WIDER) -> Parsing:
+    """How the rows of an ingest of text are parsed.
+
+    Args:
+        spark: the session.
+        definition: says which format, columns and types.
+        wider: files of CSV that have more columns.
+    """
+    return _csv(spark, definition, wider) if definition.source.is_csv else _json(spark, definition)
+
+
+def parse(raw: DataFrame, how: Parsing) -> DataFrame:
     """Adds the payload columns to rows of text, and `__reason` with `__detail` where the text gives none.
 
     Args:
         raw: has the text in `__raw`.
-        definition: says which format, columns and types.
-        wider: files of CSV that have more columns.
+        how: of `parsing`.
     """
-    return _csv(raw, definition, wider) if definition.source.is_csv else _json(raw, definition)
+    return raw.withColumns({**how.helpers}).select("*", *how.added).drop(*how.helpers)
 
 
-def _json(raw: DataFrame, definition: Ingest) -> DataFrame:
+def _json(spark: SparkSession, definition: Ingest) -> Parsing:
     options = {
         **_options(definition),
         "keeps_more": UNKNOWN_FIELDS in definition.payload,
         "last_wins": definition.contract.repeated == "last",
         "refuses_missing": definition.contract.missing != "null",
     }
-    row = read_strictly(raw.sparkSession, "json", F.col(RAW), schema_ddl(definition.columns), options)
+    row = read_strictly(spark, "json", F.col(RAW), schema_ddl(definition.columns), options)
     more = UNKNOWN_FIELDS if UNKNOWN_FIELDS in definition.payload else MORE
-    return raw.withColumn(_ROW, row).select(
-        *columns_of(raw.columns),
+    added = (
         *(F.col(f"{_ROW}.{in_spark(name)}").alias(name) for name in definition.columns),
         F.col(f"{_ROW}.__more").alias(more),
         F.col(f"{_ROW}.__reason").alias(REASON),
@@ -78,17 +101,16 @@ def _json(raw: DataFrame, definition: Ingest) -> DataFrame:
         .otherwise(F.col(f"{_ROW}.__detail"))
         .alias(DETAIL),
     )
+    return Parsing({_ROW: row}, added)
 
 
-def _csv(raw: DataFrame, definition: Ingest, wider: Wider) -> DataFrame:
+def _csv(spark: SparkSession, definition: Ingest, wider: Wider) -> Parsing:
     delimiter = definition.source.delimiter
     texts = csv_row(RAW, dict.fromkeys(definition.columns, "STRING"), CORRUPT, delimiter, wider)
-    row = read_strictly(raw.sparkSession, "csv", texts, schema_ddl(definition.columns), _options(definition))
+    row = read_strictly(spark, "csv", texts, schema_ddl(definition.columns), _options(definition))
     unsound = F.col(RAW).isNotNull() & ~F.is_valid_utf8(RAW)
     kept = kept_values(RAW, definition.columns, delimiter, wider)
-    # Columns of their own: what is asked more than once is not found out again.
-    return raw.withColumns({_ROW: row, _ALSO: leaves_quote_open(F.col(RAW), delimiter)}).select(
-        *columns_of(raw.columns),
+    added = (
         *(F.col(f"{_ROW}.{in_spark(name)}").alias(name) for name in definition.columns),
         *([kept.alias(UNKNOWN_FIELDS)] if UNKNOWN_FIELDS in definition.payload else []),
         F.when(unsound, NOT_UTF8).when(F.col(_ALSO), UNPARSEABLE).otherwise(F.col(f"{_ROW}.__reason")).alias(REASON),
@@ -97,6 +119,7 @@ def _csv(raw: DataFrame, definition: Ingest, wider: Wider) -> DataFrame:
         .otherwise(F.col(f"{_ROW}.__detail"))
         .alias(DETAIL),
     )
+    return Parsing({_ROW: row, _ALSO: leaves_quote_open(F.col(RAW), delimiter)}, added)
 
 
 def _options(definition: Ingest) -> dict[str, Any]:
@@ -180,14 +203,37 @@ def is_header_line(names: Sequence[str], delimiter: str) -> Column:
     return F.coalesce(F.col(RAW).rlike(header_pattern(names, delimiter)), F.lit(False))
 
 
-def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] = ()) -> DataFrame:
+@dataclass(frozen=True)
+class Faults:
+    """What may be wrong with a row: columns that are built once, and used in each batch.
+
+    Attributes:
+        first: the number of the first fault that a row has; null for a good row. A column of its own, so that no rule
+            is computed again for the words about a row that breaks none.
+        verdict: `__reason` and `__detail`, out of it.
+    """
+
+    first: Column
+    verdict: Mapping[str, Column]
+
+
+def judge(rows: DataFrame, faults: Faults) -> DataFrame:
     """Completes `__reason` (the first rule that a row breaks; null for a good row) and `__detail`.
+
+    Args:
+        rows: typed.
+        faults: that they may have.
+    """
+    return rows.withColumn(_FAULT, faults.first).withColumns({**faults.verdict}).drop(_FAULT)
+
+
+def faults_of(definition: Ingest, *, set_aside: Sequence[RowRule] = ()) -> Faults:
+    """What may be wrong with a typed row of an ingest.
 
     A time further ahead of the row's arrival than `max_future` is a reason of its own, `future`: as an event it would
     drag the watermark forward and make all honest events late.
 
     Args:
-        rows: typed.
         definition: its rules that quarantine are applied.
         set_aside: rules that are applied to what is left, because a person has decided so about the batch.
     """
@@ -211,7 +257,6 @@ def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] =
     first_broken = F.when(F.col(REASON).isNotNull(), F.lit(-1))
     for index, (is_broken, _, _) in enumerate(faults):
         first_broken = first_broken.when(is_broken, F.lit(index))
-    # A column of its own, so that no rule is computed again for the words about a row that breaks none.
     fault, sound = F.col(_FAULT), F.col(_FAULT).isNull()
     reason, detail = (
         F.when(sound, None).when(fault < 0, F.col(REASON)),
@@ -219,7 +264,7 @@ def judge(rows: DataFrame, definition: Ingest, *, set_aside: Sequence[RowRule] =
     )
     for index, (_, name, values) in enumerate(faults):
         reason, detail = reason.when(fault == index, F.lit(name)), detail.when(fault == index, values)
-    return rows.withColumn(_FAULT, first_broken).withColumns({REASON: reason, DETAIL: detail}).drop(_FAULT)
+    return Faults(first_broken, {REASON: reason, DETAIL: detail})
 
 
 def skipped(rows: DataFrame) -> DataFrame:

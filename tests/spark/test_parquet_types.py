@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.engine.sources.file_reader import FileReader
-from spark_jobs.engine.sources.judging import Decision, Judge
+from spark_jobs.engine.sources.judging import Judge
 from spark_jobs.spec import Files, Ingest, Sink
 
 AT = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
@@ -56,7 +56,7 @@ def read(
         sink=Sink("bronze.events"),
         **fields,
     )
-    judge = Judge(definition, Decision(), figures=(F.lit(0).alias("bytes"), F.max("__size").alias("size")))
+    judge = Judge(spark, definition, figures=(F.lit(0).alias("bytes"), F.max("__size").alias("size")))
     paths = [f"file:{folder}/{name}" for name in stored]
     reader = FileReader(spark, definition, paths, int(AT.timestamp() * 1000), str(folder))
     kept, unreadable = reader.read({}, judge.kept)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -163,6 +163,19 @@ class Source(ABC):
         self.spark = spark
         self.lake = lake
         self.definition = definition
+
+    @cached_property
+    def usual_judge(self) -> Judge:
+        """Who judges batches about which nobody has decided anything."""
+        return Judge(self.spark, self.definition)
+
+    def judge(self, decision: Decision) -> Judge:
+        """Who judges a batch.
+
+        Args:
+            decision: about it.
+        """
+        return self.usual_judge if decision == Decision() else replace(self.usual_judge, decision=decision)
 
     @abstractmethod
     def stream(self) -> DataFrame:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -58,6 +59,11 @@ class FilesSource(Source):
         super().__init__(spark, lake, definition)
         self._files = cast(Files, definition.source)
 
+    @cached_property
+    def usual_judge(self) -> Judge:
+        """As `Source.usual_judge`."""
+        return Judge(self.spark, self.definition, headers=Headers.of(self.definition), figures=self._figures())
+
     def stream(self) -> DataFrame:
         """Names of new files.
 
@@ -88,7 +94,7 @@ class FilesSource(Source):
         found = planned_files(planned.query, self.lake, planned.epoch.folder)
         linked = links_to_others(found, self._root)
         paths = [path for path in found if path not in linked]
-        judge = Judge(self.definition, planned.decision, Headers.of(self.definition), self._figures())
+        judge = self.judge(planned.decision)
         left_out = {LINKED: len(linked)} if linked else {}
         reader = FileReader(self.spark, self.definition, paths, planned.at_ms, self._root)
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.engine.sources.headers import Headers
@@ -12,7 +13,20 @@ from spark_jobs.lake.checkpoints.halts import Choice
 from spark_jobs.spec import Ingest, RowRule
 from spark_jobs.transforms.content import digest_sql
 from spark_jobs.transforms.csv_columns import NAME, NO_WIDER, Wider
-from spark_jobs.transforms.rows import RAW, REASON, broken, judge, parse, rules_with, skipped, typed
+from spark_jobs.transforms.rows import (
+    RAW,
+    REASON,
+    Faults,
+    Parsing,
+    broken,
+    faults_of,
+    judge,
+    parse,
+    parsing,
+    rules_with,
+    skipped,
+    typed,
+)
 from spark_jobs.transforms.shape import shape_columns
 
 
@@ -56,17 +70,19 @@ class KeptRows:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges and counts the rows of one batch.
+    """Judges and counts the rows of a batch, and of others like it: its columns are built once.
 
     Attributes:
+        spark: the session.
         definition: of the ingest.
         decision: about the batch.
         headers: of its files; None: they have none.
         figures: what its source counts beside.
     """
 
+    spark: SparkSession
     definition: Ingest
-    decision: Decision
+    decision: Decision = Decision()
     headers: Headers | None = None
     figures: Sequence[Column] = ()
 
@@ -75,7 +91,7 @@ class Judge:
         """The files that have more columns."""
         return self.headers.wider if self.headers is not None else NO_WIDER
 
-    @property
+    @cached_property
     def counted_of_good(self) -> dict[str, Column]:
         """Figure -> column whose values in good rows are counted for it."""
         watched = (*rules_with(self.definition, "warn"), *rules_with(self.definition, "fail"))
@@ -103,9 +119,8 @@ class Judge:
         Args:
             raw: as its source gives them; they keep an order that they have.
         """
-        is_typed = self.definition.source.is_parquet
-        rows = typed(raw, self.definition) if is_typed else parse(raw, self.definition, self.wider)
-        found = judge(rows, self.definition, set_aside=self.decision.set_aside)
+        rows = typed(raw, self.definition) if self.definition.source.is_parquet else parse(raw, self._parsing)
+        found = judge(rows, self._faults)
         found = skipped(found) if self.decision.skips else found
         return found if ORDER in raw.columns else found.withColumn(ORDER, F.monotonically_increasing_id())
 
@@ -115,21 +130,28 @@ class Judge:
         Args:
             rows: judged.
         """
-        return (
-            rows.groupBy(
-                partition().alias("pid"),
-                NAME,
-                BLOCK,
-                REASON,
-                (self.headers.is_header if self.headers is not None else F.lit(False)).alias("is_header"),
-            )
-            .agg(
-                F.count(F.lit(1)).alias("rows"),
-                F.min(ORDER).alias("first"),
-                *self.figures,
-                *(F.expr(sql) for sql in digest_sql(f"xxhash64({NAME}, {RAW})")),
-                *([F.min_by(RAW, ORDER).alias("first_line")] if self.headers is not None else []),
-                *(F.count(found).alias(name) for name, found in self.counted_of_good.items()),
-            )
-            .collect()
-        )
+        return rows.groupBy(*self._groups).agg(*self._counts).collect()
+
+    @cached_property
+    def _parsing(self) -> Parsing:
+        return parsing(self.spark, self.definition, self.wider)
+
+    @cached_property
+    def _faults(self) -> Faults:
+        return faults_of(self.definition, set_aside=self.decision.set_aside)
+
+    @cached_property
+    def _groups(self) -> list[Column]:
+        is_header = self.headers.is_header if self.headers is not None else F.lit(False)
+        return [partition().alias("pid"), F.col(NAME), F.col(BLOCK), F.col(REASON), is_header.alias("is_header")]
+
+    @cached_property
+    def _counts(self) -> list[Column]:
+        return [
+            F.count(F.lit(1)).alias("rows"),
+            F.min(ORDER).alias("first"),
+            *self.figures,
+            *(F.expr(sql) for sql in digest_sql(f"xxhash64({NAME}, {RAW})")),
+            *([F.min_by(RAW, ORDER).alias("first_line")] if self.headers is not None else []),
+            *(F.count(found).alias(name) for name, found in self.counted_of_good.items()),
+        ]

@@ -6,7 +6,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch, Source
-from spark_jobs.engine.sources.judging import Judge
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch, Starts, fix_starts, starts_of
 from spark_jobs.lake.commands import command
@@ -84,7 +83,7 @@ class KafkaSource(Source):
         Args:
             planned: the batch.
         """
-        judge = Judge(self.definition, planned.decision)
+        judge = self.judge(planned.decision)
         kept = judge.kept(planned.frame)
         return Batch(judge, BatchRows(kept.rows, kept.counted))
 
