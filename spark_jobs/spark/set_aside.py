@@ -71,7 +71,7 @@ class SetAside:
         counted: Sequence[str],
         names: tuple[str, str] | None = None,
     ) -> None:
-        self._session, self._counted, self._all = rows.sparkSession, tuple(counted), rows
+        self._session, self._counted = rows.sparkSession, tuple(counted)
         self._schema = rows._jdf.schema()
         rdd = rows._jdf.queryExecution().toRdd()
         columns = java_class(self._session, "java.util.ArrayList")()

@@ -49,7 +49,11 @@ def is_good(number: int) -> bool:
 
 @pytest.fixture
 def landing(tmp_path: Path) -> Path:
-    folder = tmp_path / "landing"
+    return a_landing(tmp_path / "landing")
+
+
+def a_landing(folder: Path) -> Path:
+    """A folder with three files."""
     folder.mkdir()
     for file in range(3):
         # A blank line is no event, and has no number.
@@ -149,7 +153,9 @@ def test_lines_that_vanish_between_count_and_read_are_noticed(
 
     with monkeypatch.context() as patched:
         patched.setattr(WritingRead, "finish", after_somebody_has_cut_a_file)
-        with pytest.raises(LedgerError, match=r"counted with 150 lines and read with 149.*Nothing of this batch is"):
+        with pytest.raises(
+            LedgerError, match=r"counted with 150 lines and read with 149.*Nothing of this batch is in bronze"
+        ):
             run(spark, lake, an_ingest(landing))
     assert data_files(lake) == set()
     assert lakes.rows(lake, "bronze.sales__quarantine") == []

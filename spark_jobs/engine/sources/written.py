@@ -70,7 +70,11 @@ class WritingRead:
         Raises:
             LedgerError: if the files give other lines than they did when they were counted; nothing is left of it.
         """
-        self._write(self._planned.first_seq)
+        rows, aside = self._write(self._planned.first_seq)
+        kept = aside.kept()
+        if kept is None:
+            kept = rows.where(F.col(REASON).isNotNull() | F.col(_MARKED)).persist()
+        self.kept = kept
 
     def files(self, first_seq: int) -> WrittenFiles:
         """The data files, which a commit may name from now on.
@@ -95,7 +99,8 @@ class WritingRead:
         self._planned.data_files.remove(self._files)
         self._files, self._first_seq = [], None
 
-    def _write(self, first_seq: int) -> None:
+    def _write(self, first_seq: int) -> tuple[DataFrame, SetAside]:
+        """Writes the good rows, and counts all; the judged rows, and what has passed of them."""
         rows, bronze = self._judged(first_seq)
         counted = self.judge.counted_of_good
         has_names = "unknown" in counted
@@ -112,10 +117,7 @@ class WritingRead:
         tally = aside.tally
         self.tally = replace(tally, filled=dict(zip(counted, tally.filled.values(), strict=True)))
         self._refuse_other_lines()
-        kept = aside.kept()
-        if kept is None:
-            kept = rows.where(F.col(REASON).isNotNull() | F.col(_MARKED)).persist()
-        self.kept = kept
+        return rows, aside
 
     def _judged(self, first_seq: int) -> tuple[DataFrame, Sequence[str]]:
         """Each line with all that its tables have of it, and what is counted; and the names of bronze's columns."""
@@ -161,8 +163,8 @@ class WritingRead:
         raise LedgerError(
             f"pipeline `{self.judge.definition.name}`: files of a batch were counted with {self.places.rows:,} lines "
             f"and read with {sum(self.tally.partitions.values()):,}, of which {self.tally.good.rows:,} are good; "
-            f"{written:,} rows were written. Somebody changes the files while they are read. Nothing of this batch is "
-            "in a table; it runs again at the next start."
+            f"{written:,} rows were written, and are removed. Somebody changes the files while they are read. Nothing "
+            "of this batch is in bronze; it runs again at the next start."
         )
 
 
