@@ -28,6 +28,7 @@ from spark_jobs.cli import (
     rebuild,
     resume,
     run,
+    savepoints,
     shop,
     sql,
     state,
@@ -55,6 +56,8 @@ for _command in (
     tables.tables,
     ledger.ledger,
     state.state,
+    savepoints.savepoint,
+    savepoints.restore,
     late.late,
     quarantine.quarantine,
     quarantine.replay,
@@ -81,6 +84,7 @@ for _command in (
 ):
     app.command()(_command)
 app.add_typer(checkpoints.app)
+app.add_typer(savepoints.app)
 app.command(hidden=True)(drivers.drive)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(drivers.submit)
 

@@ -1,6 +1,5 @@
 """`tidemark quarantine` and `tidemark replay`: rows that were set aside, and the way back."""
 
-import getpass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +8,7 @@ from spark_jobs.cli.batch import DryRunOption, ReportOption
 from spark_jobs.cli.definitions import one
 from spark_jobs.cli.options import LakeOption, PipelineArgument, lake_of
 from spark_jobs.cli.terminal import err, out, say, warn
+from spark_jobs.cli.users import user_of_system
 
 if TYPE_CHECKING:
     from spark_jobs.console.operation import Operation
@@ -73,7 +73,7 @@ def replay(
     from spark_jobs.recompute.ranges import instant, us
     from spark_jobs.spec import Ingest
 
-    definition, where, who = one(pipeline), lake_of(lake), by or getpass.getuser()
+    definition, where, who = one(pipeline), lake_of(lake), by or user_of_system()
     selection = Selection(
         reasons=tuple(reason or ()),
         since_us=us(instant("--since", since)) if since is not None else None,

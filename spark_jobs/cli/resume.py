@@ -1,13 +1,12 @@
 """`tidemark resume`: how a halted pipeline goes on."""
 
-import getpass
-import os
 from typing import Annotated
 
 import typer
 
 from spark_jobs.cli.options import LakeOption, duration, lake_of
 from spark_jobs.cli.terminal import say
+from spark_jobs.cli.users import user_of_system
 
 
 def resume(
@@ -34,11 +33,6 @@ def resume(
 
     choice = choice_of(pipeline, skip=skip, quarantine=quarantine)
     timeout, where = duration("--wait", wait), lake_of(lake)
-    carry_out(where, plan_resume(where, pipeline, choice), say, by=by or _user(), comment=comment, timeout=timeout)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # as in a container that runs under a number that has no name
-        return f"user {os.getuid()}"
+    carry_out(
+        where, plan_resume(where, pipeline, choice), say, by=by or user_of_system(), comment=comment, timeout=timeout
+    )

@@ -1,7 +1,5 @@
 """`tidemark plan`, `deploy`, `stop` and `status`: deployed streams; the same verbs as the DAGs."""
 
-import getpass
-import os
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -17,6 +15,7 @@ from spark_jobs.cli.options import (
     lake_of,
 )
 from spark_jobs.cli.terminal import out, say
+from spark_jobs.cli.users import user_of_system
 from spark_jobs.pipelines import with_sources as add_sources
 from spark_jobs.spec import Definition
 
@@ -108,8 +107,4 @@ def _wanted(names: Sequence[str], *, with_sources: bool) -> tuple[Definition, ..
 
 
 def _person() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # as in a container that runs under a number that has no name
-        user = f"user {os.getuid()}"
-    return f"{user} at the command line"
+    return f"{user_of_system()} at the command line"

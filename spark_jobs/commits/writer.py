@@ -18,11 +18,11 @@ from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_
 from spark_jobs.lake.checkpoints.continuity import restore_or_reset
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.conflicts import SAME_TRANSACTION
+from spark_jobs.lake.commit_records.durability import force_commit
 from spark_jobs.lake.commit_records.history import commit_at, find_commit, latest_version
 from spark_jobs.lake.commit_records.replay_commits import decode_replay
 from spark_jobs.lake.commit_records.stamps import Role, Stamp, decode
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
-from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.tables.opening import prune_log_checkpoints
 
 # What Spark and `deltalake` call the number of rows that an append wrote.

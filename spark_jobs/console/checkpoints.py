@@ -9,6 +9,7 @@ from rich.console import Console
 
 from spark_jobs.console.reports import print_rows
 from spark_jobs.lake.checkpoints.describing import Description, Summary
+from spark_jobs.lake.checkpoints.savepoints import Savepoint
 from spark_jobs.spec.durations import format_duration
 
 if TYPE_CHECKING:
@@ -29,6 +30,25 @@ def print_summaries(console: Console, found: Sequence[Summary], *, now: datetime
             _mb(each.size_bytes),
             each.files,
             "-" if each.snapshot_at is None else f"{_age(now - each.snapshot_at)} ago",
+        )
+        for each in found
+    ]
+    print_rows(console, head, rows)
+
+
+def print_savepoints(console: Console, found: Sequence[Savepoint]) -> None:
+    """Prints what `tidemark savepoints list` shows: a line for each savepoint."""
+    head = ("pipeline", "name", "taken (UTC)", "batch", "epoch", "kind", "MB", "note")
+    rows = [
+        (
+            each.pipeline,
+            each.name,
+            f"{each.taken_at:%Y-%m-%d %H:%M:%S}",
+            each.batch,
+            each.epoch,
+            each.kind,
+            _mb(each.size_bytes),
+            each.note,
         )
         for each in found
     ]

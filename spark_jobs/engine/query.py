@@ -22,6 +22,7 @@ from spark_jobs.lake.checkpoints.epochs import Epoch, open_epoch, refuse_changed
 from spark_jobs.lake.checkpoints.moving import refuse_moved
 from spark_jobs.lake.checkpoints.ownership import own, refuse_lost, refuse_others
 from spark_jobs.lake.checkpoints.reset import refuse_tables_of_others
+from spark_jobs.lake.checkpoints.restoring import finish_for
 from spark_jobs.lake.commit_records.stamps import Role, Stamp, digest
 from spark_jobs.lake.errors import CheckpointError, first_line
 from spark_jobs.spark.progress import BatchBounds, batch_bounds
@@ -126,6 +127,7 @@ class Query(ABC, Generic[D]):
         self.until_caught_up = until_caught_up
         self.error = None
         self._started.clear()
+        finish_for(self.lake, self.name)
         if refuse_changed_definition(self.lake, self.definition) is None:
             refuse_tables_of_others(self.lake, self.definition)
         refuse_others(self.lake, self.definition)

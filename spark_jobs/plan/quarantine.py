@@ -1,7 +1,7 @@
 """What is known of rows that were set aside by the words that stand beside them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spark_jobs.plan.csv_headers import fields_of, header_line, names_in
 
@@ -50,11 +50,11 @@ def header_told(found: str, delimiter: str, *, quoted: bool) -> str:
     return f"{len(fields_of(found, delimiter))} fields (line {digest})"
 
 
-def not_again_sql(epoch: int | None, *, of_parquet: bool, of_csv: bool) -> str:
+def not_again_sql(epochs: Sequence[int], *, of_parquet: bool, of_csv: bool) -> str:
     """Which of `NOT_AGAIN` is true of a row, else null; SQL that DuckDB and Spark take alike.
 
     Args:
-        epoch: of the ingest's checkpoint; None: rows of earlier ones are read again, too.
+        epochs: of the ingest's checkpoint; empty: rows of earlier ones are read again, too.
         of_parquet: whether it reads Parquet files.
         of_csv: whether it reads CSV files.
     """
@@ -65,6 +65,6 @@ def not_again_sql(epoch: int | None, *, of_parquet: bool, of_csv: bool) -> str:
         (f"detail = '{INSIDE_QUOTES}'", "quotes"),
         *([(f"reason = '{_SKIPPED}'", "skipped")] if of_csv else []),
         *([("true", "parquet")] if of_parquet else []),
-        *([(f"_epoch <> {epoch}", "epoch")] if epoch is not None else []),
+        *([(f"_epoch NOT IN ({', '.join(map(str, epochs))})", "epoch")] if epochs else []),
     ]
     return "CASE " + " ".join(f"WHEN {condition} THEN '{why}'" for condition, why in whens) + " END"

@@ -229,7 +229,7 @@ class Recompute:
             self.spark.read.format("delta")
             .option("versionAsOf", self.late_version)
             .load(self._path(target.operator.output.late.name))
-            .where(F.col("_epoch") == target.epoch.number)
+            .where(target.epochs.rows)
             .where(F.col("settled_version").isNull() if self.counts_repaired else F.lit(True))
         )
         why = [F.col("engine_watermark").alias(JUDGED), self._history_upto.alias(COUNTED_UPTO)]
@@ -297,7 +297,7 @@ class Recompute:
 
     def _of_epoch(self, table: str, version: int) -> DataFrame:
         rows = self.spark.read.format("delta").option("versionAsOf", version).load(self._path(table))
-        return with_identity(rows).where(F.col("_epoch") == self.target.epoch.number)
+        return with_identity(rows).where(self.target.epochs.rows)
 
     def windows(self, events: DataFrame, name: str) -> DataFrame:
         """Adds all windows that events belong to, after the row steps: a gap may be of a column that these add."""

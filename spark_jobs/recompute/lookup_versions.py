@@ -216,12 +216,14 @@ def numbers_between(target: Target, table: str, first: int, last: int) -> Iterat
     Raises:
         BackfillRefusedError: if the table's log does not tell any more.
     """
-    expected = first
+    expected, jumps = first, target.epochs.jumps(table)
     for version, actions in commits_between(target.lake, table, first, last):
         if version != expected:
             raise _refused(target, table, expected)
         expected += 1
-        yield version, _numbers(target, table, version, actions)
+        files = enumerate(_numbers(target, table, version, actions))
+        # What a restore took back, and what it named again though the stream had read it, is of no batch.
+        yield version, [() if any(jump.passes((version, at)) for jump in jumps) else each for at, each in files]
     if expected <= last:
         raise _refused(target, table, expected)
 

@@ -16,10 +16,10 @@ from spark_jobs.commits.small import SmallCommits
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_then
 from spark_jobs.lake.commit_records.conflicts import cannot_commit
+from spark_jobs.lake.commit_records.durability import force_commit
 from spark_jobs.lake.commit_records.history import commit_at
 from spark_jobs.lake.commit_records.revisions import Revision, decode_revision, newest_writer
 from spark_jobs.lake.errors import ConflictError, LedgerError
-from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.tables.opening import open_table, prune_log_checkpoints
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.recompute.ranges import Range

@@ -1,7 +1,7 @@
 """What a backfill or a repair will do, as a value; made from logs and statistics, without a JVM."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import duckdb
@@ -16,6 +16,7 @@ from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.ledger_table import takes_rows_away
 from spark_jobs.lake.accounting.repaired import LateEvents, late_rows, mark_repaired, replayed_rows
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
+from spark_jobs.lake.checkpoints.lineage import Lineage, lineage_of
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.checkpoints.spark_log import place
 from spark_jobs.lake.commands import command
@@ -132,6 +133,11 @@ class Target:
                 "Wait until that has ended, or run it again.",
             )
 
+    @cached_property
+    def epochs(self) -> Lineage:
+        """The epoch and those that it goes on: the rows that these set aside count."""
+        return lineage_of(self.lake, self.epoch)
+
     def refuse_revised(self) -> None:
         """Looks, before anything is computed, whether what is to be revised is as it was found.
 
@@ -242,6 +248,8 @@ class Target:
             for version, actions in unsigned_commits(self.lake, source.name):
                 if version <= first:
                     break
+                if any(jump.passes((version, 0)) for jump in self.epochs.jumps(source.name)):
+                    continue
                 commit = info_of(actions)
                 if (takes_rows_away(actions) or commit.get(EMPTIED)) and decode(commit) is None:
                     raise self._refuse(
@@ -277,7 +285,7 @@ class Target:
             version, rows = late_rows(
                 self.lake,
                 late.name,
-                self.epoch.number,
+                self.epochs,
                 times=[side.event_time for side in self.logical.sides if side.event_time],
                 touches_us=duration_ms(self.operator.recomputation.touches) * 1000,
                 in_windows=self.operator.lateness.in_windows,
@@ -287,7 +295,7 @@ class Target:
             parts.append(rows)
         if quarantine is not None:
             quarantine_version, rows = replayed_rows(
-                self.lake, quarantine.name, self.epoch.number, version=quarantine_version
+                self.lake, quarantine.name, self.epochs, version=quarantine_version
             )
             parts.append(rows)
         if not parts:

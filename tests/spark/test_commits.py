@@ -24,8 +24,8 @@ from spark_jobs.commits.writer import TableWriter
 from spark_jobs.lake.checkpoints.claims import take_over
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
 from spark_jobs.lake.commit_records.basis import Basis, OutdatedPlanError
+from spark_jobs.lake.commit_records.durability import added_files
 from spark_jobs.lake.errors import LakeUnavailableError
-from spark_jobs.lake.store.durable import added_files
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spark.frames import size_of
 from tests.support.builders import a_lake, a_running_total, a_stamp

@@ -13,8 +13,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
+from spark_jobs.lake.commit_records.durability import added_files
 from spark_jobs.lake.commit_records.history import actions_at, commit_at
-from spark_jobs.lake.store.durable import added_files
 from spark_jobs.lake.tables import opening as tables
 from spark_jobs.lake.tables.appends import COMPRESSED, append, append_rows, place_files
 from spark_jobs.lake.tables.opening import open_or_create, open_table

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
-from spark_jobs.lake.store.durable import create_object, force_commit
+from spark_jobs.lake.commit_records.durability import force_commit
+from spark_jobs.lake.store.durable import create_object
 from tests.support.builders import a_lake, write
 
 

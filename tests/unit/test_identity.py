@@ -17,6 +17,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.accounting.repaired import late_rows, mark_repaired, mark_replayed, those_of
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
+from spark_jobs.lake.checkpoints.lineage import Lineage
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.operations.repair.plan import plan_repair
 from spark_jobs.plan import logical
@@ -59,7 +60,7 @@ def late(lake: Lake, more: dict[str, pa.DataType], *rows: dict[str, Any], table:
 
 
 def events(lake: Lake, **options: Any) -> pa.Table:
-    return late_rows(lake, LATE, 1, times=["sold_at"], in_windows=True, **options)[1]
+    return late_rows(lake, LATE, Lineage((1,)), times=["sold_at"], in_windows=True, **options)[1]
 
 
 def repaired_in(lake: Lake, name: str) -> dict[str | None, int | None]:

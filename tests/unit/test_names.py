@@ -30,6 +30,7 @@ from spark_jobs.console.reports import print_late
 from spark_jobs.engine.heartbeats import event_times
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.repaired import late_rows, mark_repaired
+from spark_jobs.lake.checkpoints.lineage import Lineage
 from spark_jobs.lake.tables import query
 from spark_jobs.lake.tables.opening import file_statistics, open_table, table_names
 from spark_jobs.plan.columns import given_to_events
@@ -399,7 +400,7 @@ class TestMerges:
     @pytest.mark.parametrize("name", NAMES)
     def test_late_events_of_such_columns_are_found_and_marked(self, lake: Lake, name: str) -> None:
         write(lake, "gold.a__late", late(time=name))
-        version, events = late_rows(lake, "gold.a__late", 1, times=[name], in_windows=False)
+        version, events = late_rows(lake, "gold.a__late", Lineage((1,)), times=[name], in_windows=False)
         assert (version, events["first_us"].to_pylist()) == (0, [int(NOON.timestamp()) * 1_000_000])
         mark_repaired(lake, "gold.a__late", events, 7)
         assert open_table(lake, "gold.a__late").to_pyarrow_table()["settled_version"].to_pylist() == [7]

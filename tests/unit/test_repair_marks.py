@@ -8,6 +8,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from spark_jobs.lake.accounting.repaired import late_rows, replayed_rows
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
+from spark_jobs.lake.checkpoints.lineage import Lineage
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.basis import Basis, OutdatedPlanError
 from spark_jobs.lake.tables.opening import open_table
@@ -55,8 +56,8 @@ class Run(Target):
         self.basis = Basis.of(lake, self.name, 1, (TABLE, LATE, QUARANTINE))
 
     def late(self, version=None, quarantine_version=None):
-        _, late = late_rows(self.lake, LATE, 1, times=["sold_at"], in_windows=True)
-        return pa.concat_tables([late, replayed_rows(self.lake, QUARANTINE, 1)[1]])
+        _, late = late_rows(self.lake, LATE, Lineage((1,)), times=["sold_at"], in_windows=True)
+        return pa.concat_tables([late, replayed_rows(self.lake, QUARANTINE, Lineage((1,)))[1]])
 
     def revise(self):
         """What it commits to the result, under the number that is next."""

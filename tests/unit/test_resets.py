@@ -60,7 +60,7 @@ def test_a_reset_that_a_rebuild_overtakes_at_its_end_says_so(lake, monkeypatch):
 
     monkeypatch.setattr(Claim, "refuse_lost", overtaken)
     with pytest.raises(
-        CheckpointError, match=r"another reset or rebuild has begun epoch 2.*reset hourly_sales --empty"
+        CheckpointError, match=r"another reset, restore or rebuild has begun epoch 2.*reset hourly_sales --empty"
     ):
         reset(lake, a_pipeline(), empty_tables=True)
     monkeypatch.undo()

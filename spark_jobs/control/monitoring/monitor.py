@@ -311,7 +311,7 @@ def _books(lake: Lake, definition: Definition, columns: Columns, *, now: datetim
 def _source(lake: Lake, definition: Pipeline, epoch: Epoch, rows: Sequence[tuple[int, LedgerEntry]]) -> tuple[str, ...]:
     """What the newest batch has read, held against the logs of its sources as they are now; the rest is the audit's."""
     starts = starts_of(lake, epoch)
-    if starts is None or len(rows) < 2:
+    if starts is None or len(rows) < 2 or rows[-1][1].kind == "restore":
         return ()
     (_, before), (batch_id, row) = rows
     try:

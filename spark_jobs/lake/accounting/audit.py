@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import duckdb
 
@@ -10,10 +11,10 @@ from spark_jobs.lake.accounting.foreign import foreign_changes
 from spark_jobs.lake.accounting.ledger import LedgerEntry, Totals, named
 from spark_jobs.lake.accounting.replays import accounts, terms_of
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
+from spark_jobs.lake.checkpoints.lineage import Lineage, lineage, lineage_of
 from spark_jobs.lake.checkpoints.offsets import SourceEmptiedError, read_by_batch
-from spark_jobs.lake.commit_records.history import EpochLedger, commit_at, latest_version
+from spark_jobs.lake.commit_records.history import EpochLedger, version_after
 from spark_jobs.lake.commit_records.revisions import Revision, revisions, with_revised
-from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import LakeUnavailableError, first_line
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.files import reading
@@ -56,7 +57,7 @@ def checks(
     if isinstance(definition, Pipeline):
         results += _source_check(lake, definition, current, rows, totals)
     if revised:
-        results.append((True, _revised(lake, planned, epoch, revised)))
+        results.append((True, _revised(lake, planned, lineage(lake, definition.name, epoch), revised)))
     if planned.operator is not None:
         results += [(False, said) for said in _changed_by_others(lake, definition.name, epoch, planned.operator)]
     tables = _Books(lake, definition.name, epoch, rows[-1][0] if rows else -1)
@@ -95,7 +96,7 @@ def _changed_by_others(lake: Lake, pipeline: str, epoch: int, operator: Operator
             yield f"changed by another program, and not put right since: {change.describe()}"
 
 
-def _revised(lake: Lake, planned: plan.LogicalPlan, epoch: int, revised: list[Revision]) -> str:
+def _revised(lake: Lake, planned: plan.LogicalPlan, epochs: Lineage, revised: list[Revision]) -> str:
     """What backfills and repairs have done."""
     grown = with_revised({}, revised)
     kinds = Counter(each.ledger.kind for each in revised if each.ledger)
@@ -103,12 +104,12 @@ def _revised(lake: Lake, planned: plan.LogicalPlan, epoch: int, revised: list[Re
         _counted(count, f"commit of a {kind}", f"commits of {kind}s") for kind, count in kinds.items()
     )
     changes = ", ".join(f"{named(term)} {count:+,}" for term, count in sorted(grown.items()))
-    repaired = _repaired(lake, planned.table("late"), "late events", epoch)
-    replayed = _repaired(lake, planned.table("quarantine"), "replayed events", epoch, "replayed_batch IS NOT NULL")
+    repaired = _repaired(lake, planned.table("late"), "late events", epochs)
+    replayed = _repaired(lake, planned.table("quarantine"), "replayed events", epochs, "replayed_batch IS NOT NULL")
     return f"revised: {commits}: {changes}{repaired}{replayed}"
 
 
-def _repaired(lake: Lake, table: TableRef | None, events: str, epoch: int, which: str = "true") -> str:
+def _repaired(lake: Lake, table: TableRef | None, events: str, epochs: Lineage, which: str = "true") -> str:
     """How many events of a table beside the result it counts by now."""
     if table is None:
         return ""
@@ -118,7 +119,7 @@ def _repaired(lake: Lake, table: TableRef | None, events: str, epoch: int, which
     with duckdb.connect() as connection:
         connection.register("beside", opened.to_pyarrow_dataset())
         counted = connection.execute(
-            f"SELECT count(settled_version), count(*) FROM beside WHERE _epoch = {epoch} AND {which}"
+            f"SELECT count(settled_version), count(*) FROM beside WHERE {epochs.rows} AND {which}"
         ).fetchone() or (0, 0)
     return f"; {counted[0]:,} of {counted[1]:,} {events} repaired"
 
@@ -129,7 +130,7 @@ def _held_against(books: "_Books", invariant: Invariant, totals: Totals, *, all_
     said = f"{invariant.label}: {expected:,} {invariant.said}"
     if invariant.whole_table and not all_rows:
         return True, f"{said}; {table} also keeps rows of earlier epochs"
-    conditions = [invariant.where, *([f"_epoch = {books.epoch}"] if invariant.of_epoch else [])]
+    conditions = [invariant.where, *([books.epochs.rows] if invariant.of_epoch else [])]
     found = books.figure(invariant.measure, table, " AND ".join(conditions), beside=invariant)
     if invariant.open is not None:
         return found <= expected, f"{said}, {found:,} in {table}, {named(invariant.open)} {expected - found:,}"
@@ -145,7 +146,7 @@ def _source_check(
         return []
     names = ", ".join(table.name for table in definition.tables)
     try:
-        held = read_by_batch(lake, definition, starts, {}, rows[-1][1].sources).rows
+        held = read_by_batch(lake, definition, starts, {}, rows[-1][1].sources, which=lineage_of(lake, epoch)).rows
     except SourceEmptiedError as error:
         return [(False, str(error))]
     if held is None:
@@ -189,6 +190,11 @@ class _Books:
     batch_id: int
     versions: dict[str, int] = field(default_factory=dict)
 
+    @cached_property
+    def epochs(self) -> Lineage:
+        """Whose rows count."""
+        return lineage(self.lake, self.pipeline, self.epoch)
+
     def figure(self, measure: str, table: str, where: str = "true", *, beside: Invariant | None = None) -> int:
         """One number from a table, as of the batch; 0 where the table has no row."""
         version = self.version(table)
@@ -224,23 +230,12 @@ class _Books:
             event = ", ".join(as_in(columns, (EVENT_ID, INGEST_SEQ, INGEST_TIME, SOURCE_TABLE)))
             connection.register("beside", opened.to_pyarrow_dataset())
             connection.execute(
-                f"INSERT INTO late SELECT {side}, {event} FROM beside WHERE _epoch = {self.epoch} AND {where}"
+                f"INSERT INTO late SELECT {side}, {event} FROM beside WHERE {self.epochs.rows} AND {where}"
             )
             connection.unregister("beside")
 
     def version(self, table: str) -> int:
         """The newest version of the table that no later batch has written, as at the first look."""
         if table not in self.versions:
-            self.versions[table] = self._version(table)
+            self.versions[table] = version_after(self.lake, table, self.pipeline, self.epoch, self.batch_id)
         return self.versions[table]
-
-    def _version(self, table: str) -> int:
-        version = newest = latest_version(self.lake, table)
-        while version >= 0 and (commit := commit_at(self.lake, table, version)) is not None:
-            stamp = decode(commit)
-            if stamp is not None and (stamp.pipeline, stamp.epoch) == (self.pipeline, self.epoch):
-                if stamp.batch_id <= self.batch_id:
-                    return newest
-                newest = version - 1
-            version -= 1
-        return newest

@@ -20,6 +20,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
 from spark_jobs.lake.accounting.ledger_table import Actions, changes_rows, takes_rows_away
+from spark_jobs.lake.checkpoints.lineage import Lineage, lineage
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.commit_records.history import info_of, unsigned_commits
 from spark_jobs.lake.commit_records.revisions import Revision, decode_revision, revisions
@@ -155,7 +156,7 @@ def foreign_changes(lake: Lake, table: str, operator: Operator, pipeline: str, e
         epoch: of its checkpoint.
     """
     known: list[Revision] | None = None
-    for version, actions in _commits(lake, table, epoch):
+    for version, actions in _commits(lake, table, lineage(lake, pipeline, epoch)):
         if known is None:
             known = [each for _, each in revisions(lake, table, pipeline, epoch)]
         told = [each for each in known if version in each.replaced]
@@ -168,12 +169,14 @@ def foreign_changes(lake: Lake, table: str, operator: Operator, pipeline: str, e
             yield left
 
 
-def _commits(lake: Lake, table: str, epoch: int) -> Iterator[tuple[int, Actions]]:
+def _commits(lake: Lake, table: str, which: Lineage) -> Iterator[tuple[int, Actions]]:
     """The commits of an epoch that change rows and that nobody has signed, the newest first."""
     for version, actions in unsigned_commits(lake, table):
+        if which.undone(table, version):
+            continue
         commit = info_of(actions)
         stamp = decode(commit)
-        if commit.get(EMPTIED) == "reset" or (stamp is not None and stamp.epoch < epoch):
+        if commit.get(EMPTIED) == "reset" or (stamp is not None and stamp.epoch < which.epochs[0]):
             return  # what was before the epoch
         ours = stamp is not None or decode_revision(commit) is not None or EMPTIED in commit
         if ours or not changes_rows(actions) or (not takes_rows_away(actions) and _no_rows(commit, version)):

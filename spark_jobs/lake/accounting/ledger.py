@@ -23,7 +23,8 @@ class LedgerEntry(PersistedValue):
     Attributes:
         kind: what wrote it: a batch of a stream, a slice of a backfill, a repair, the skip of a batch, a bootstrap (the
             history of a new epoch), a rebuild (the results of a changed definition in place of those before), or a
-            replay (rows of the quarantine that went to bronze after all).
+            replay (rows of the quarantine that went to bronze after all), or a restore (the batches before it count,
+            those that it took back do not; it has no terms).
         run: which run of it: of a batch, Spark's id of the start that ran it.
         started_ms: when the batch began, in milliseconds since 1970.
         watermark_ms: Spark's watermark W(N) of this batch: windows that end at or before it are closed.
@@ -51,7 +52,7 @@ class LedgerEntry(PersistedValue):
         sources: source -> the offset up to which the batch read, as Spark's log has it.
     """
 
-    kind: Literal["batch", "backfill", "repair", "skip", "bootstrap", "rebuild", "replay"] = "batch"
+    kind: Literal["batch", "backfill", "repair", "skip", "bootstrap", "rebuild", "replay", "restore"] = "batch"
     run: str = ""
     started_ms: int
     watermark_ms: int = 0
@@ -118,7 +119,7 @@ class Totals(BaseModel):
         terms, reasons, nulls = Counter(self.terms), Counter(self.reasons), Counter(self.nulls)
         fields, batches = set(self.unknown_fields), self.batches
         for entry in entries:
-            batches += 1
+            batches += entry.kind != "restore"
             terms.update(entry.terms)
             reasons.update(entry.reasons)
             nulls.update(entry.nulls)
@@ -223,6 +224,8 @@ def _of_batch(
     batch_id: int, entry: LedgerEntry, expected: int, before_ms: int, equations: Iterable[Equation]
 ) -> Iterable[str]:
     """What does not agree in one batch."""
+    if entry.kind == "restore":
+        return  # the next batch goes on after it
     if batch_id != expected:
         yield f"batch {batch_id}: expected batch {expected} next; its ledger row is missing"
     elif entry.late_watermark_ms != before_ms:

@@ -34,6 +34,7 @@ from spark_jobs.lake.accounting.ledger_table import (
     writer_of,
 )
 from spark_jobs.lake.checkpoints.epochs import epoch_at
+from spark_jobs.lake.checkpoints.lineage import lineage
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.commit_records.conflicts import is_of_others
 from spark_jobs.lake.commit_records.history import commits_between, info_of, latest_version, ledger_rows
@@ -208,9 +209,12 @@ def _sums(
         if known is not None:
             before = LedgerSums.model_validate_json(known[1])
         else:
-            # The first sums of the epoch: of all entries before these commits.
-            earlier = ledger_rows(lake, table, pipeline, epoch) if kept.below else []
-            before = LedgerSums().plus([each for each in earlier if each[0] < min(found)], equations)
+            # The first sums of the epoch: of all entries before these commits. One that goes on another has its first
+            # entry from the restore, with the number of the last batch that counts.
+            goes_on = len(lineage(lake, pipeline, epoch).epochs) > 1
+            earlier = ledger_rows(lake, table, pipeline, epoch) if kept.below or goes_on else []
+            first = min(found) + (1 if found[min(found)].kind == "restore" else 0)
+            before = LedgerSums().plus([each for each in earlier if each[0] < first], equations)
         new = [(batch_id, entry) for batch_id, entry in sorted(found.items()) if batch_id >= before.next_batch]
         sums = before.plus(new, equations)
         yield {

@@ -100,7 +100,7 @@ class KeptCommits:
         first: int = 0,
         kinds: Sequence[str] = (),
         pipeline: str | None = None,
-        epoch: int | None = None,
+        epochs: Sequence[int] = (),
         limit: int | None = None,
     ) -> list[tuple[int, Actions]]:
         """Version and actions of commits, the newest first.
@@ -110,13 +110,13 @@ class KeptCommits:
             first: and none before this one.
             kinds: only these kinds; empty: any commit.
             pipeline: only those of this pipeline; None: any.
-            epoch: only those of this epoch; None: any.
+            epochs: only those of these epochs; empty: any.
             limit: so many at most.
         """
         conditions = [f"version >= {first}", "kind IN $kinds"]
         conditions += [f"version < {below}"] if below is not None else []
         conditions += ["pipeline = $pipeline"] if pipeline is not None else []
-        conditions += [f"epoch = {epoch}"] if epoch is not None else []
+        conditions += [f"epoch IN ({', '.join(map(str, epochs))})"] if epochs else []
         values: dict[str, Any] = {"kinds": list(kinds or (BATCH, SIDE, HEARTBEAT, REVISION, REPLAY, RESET, OTHER))}
         values |= {"pipeline": pipeline} if pipeline is not None else {}
         found = self._contents(" AND ".join(conditions), values, limit)

@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
+from spark_jobs.lake.checkpoints.lineage import Lineage
 from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
+from spark_jobs.lake.commit_records.durability import force_commit
 from spark_jobs.lake.commit_records.revisions import newest_writer
 from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.tables.appends import COMPRESSED
 from spark_jobs.lake.tables.opening import again_at_conflicts, open_table
 from spark_jobs.plan.columns import INGEST_TIME
@@ -66,7 +67,7 @@ class LateEvents:
 def late_rows(
     lake: Lake,
     table: str,
-    epoch: int,
+    epochs: Lineage,
     *,
     times: Sequence[str],
     touches_us: int = 0,
@@ -79,7 +80,7 @@ def late_rows(
     Args:
         lake: where.
         table: such as `gold.top_products__late`.
-        epoch: of the checkpoint.
+        epochs: whose events count.
         times: columns of which the first with a value is the event's own time.
         touches_us: how far from it the rows lie that it can change, in microseconds.
         in_windows: whether the events missed windows.
@@ -92,16 +93,16 @@ def late_rows(
     if in_windows:
         first, last = f"list_min({starts})", f"list_max({starts})"
     upto = f" AND _batch_id <= {last_batch}" if last_batch is not None else ""
-    return _rows(lake, table, version, first, last, "NULL::BIGINT", f"_epoch = {epoch}{upto}")
+    return _rows(lake, table, version, first, last, "NULL::BIGINT", f"{epochs.rows}{upto}")
 
 
-def replayed_rows(lake: Lake, table: str, epoch: int, *, version: int | None = None) -> tuple[int, pa.Table]:
+def replayed_rows(lake: Lake, table: str, epochs: Lineage, *, version: int | None = None) -> tuple[int, pa.Table]:
     """The same of the events in a quarantine that a replay has looked up again.
 
     Args:
         lake: where.
         table: such as `gold.valid_orders__quarantine`.
-        epoch: of the checkpoint.
+        epochs: whose events count.
         version: of the table; None: the newest.
     """
     if "replayed_batch" not in {field.name for field in open_table(lake, table, version=version).schema().fields}:
@@ -111,7 +112,7 @@ def replayed_rows(lake: Lake, table: str, epoch: int, *, version: int | None = N
         )
         return version, found
     first, last = "epoch_us(changes_from)", "epoch_us(changes_upto)"
-    where = f"_epoch = {epoch} AND replayed_batch IS NOT NULL"
+    where = f"{epochs.rows} AND replayed_batch IS NOT NULL"
     return _rows(lake, table, version, first, last, "replayed_batch", where)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from spark_jobs.lake.checkpoints.lineage import Lineage, lineage
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import info_of, replay_commits
 from spark_jobs.lake.commit_records.replay_commits import ReplayCommit, decode_replay
@@ -66,7 +67,9 @@ def open_replay(lake: Lake, pipeline: str) -> Replay | None:
     return newest if newest is not None and newest.state == "open" else None
 
 
-def commits_of(lake: Lake, table: str, pipeline: str, *, upto: int | None = None) -> list[tuple[int, ReplayCommit]]:
+def commits_of(
+    lake: Lake, table: str, pipeline: str, *, upto: int | None = None, which: Lineage | None = None
+) -> list[tuple[int, ReplayCommit]]:
     """When (milliseconds since 1970) and what replays of an ingest have committed to one of its tables, oldest first.
 
     Args:
@@ -74,6 +77,7 @@ def commits_of(lake: Lake, table: str, pipeline: str, *, upto: int | None = None
         table: bronze or its quarantine.
         pipeline: the ingest.
         upto: the newest version that counts; None: any.
+        which: epochs; what a restore among them has taken back is left out. None: nothing is.
     """
     found: list[tuple[int, ReplayCommit]] = []
     if not records(lake, pipeline).newest_number():
@@ -81,6 +85,8 @@ def commits_of(lake: Lake, table: str, pipeline: str, *, upto: int | None = None
     for version, actions in replay_commits(lake, table):
         info = info_of(actions)
         replayed = decode_replay(info)
+        if which is not None and which.undone(table, version):
+            continue
         if replayed is not None and replayed.pipeline == pipeline and (upto is None or version <= upto):
             found.append((int(info.get("timestamp", 0)), replayed))
     return found
@@ -97,10 +103,11 @@ def terms_of(lake: Lake, table: str, pipeline: str, epoch: int, upto: int) -> Ma
         upto: the newest version that counts.
     """
     terms: Counter[str] = Counter()
-    for _, each in commits_of(lake, table, pipeline, upto=upto):
+    which = lineage(lake, pipeline, epoch)
+    for _, each in commits_of(lake, table, pipeline, upto=upto, which=which):
         if each.role == "quarantine":
-            terms["released"] += each.released.get(epoch, 0)
-        elif each.epoch == epoch:
+            terms["released"] += sum(each.released.get(one, 0) for one in which.epochs)
+        elif each.epoch in which.epochs:
             terms["replayed"] += each.rows
     return terms
 
@@ -145,10 +152,11 @@ class Account:
 def accounts(lake: Lake, bronze: str, quarantine: str, pipeline: str, epoch: int) -> list[Account]:
     """What became of the rows of each replay of an epoch that has brought rows to bronze, the oldest first."""
     # In this order: what ends in between is known to have begun.
-    out = {each.run: each.rows for _, each in commits_of(lake, quarantine, pipeline)}
+    which = lineage(lake, pipeline, epoch)
+    out = {each.run: each.rows for _, each in commits_of(lake, quarantine, pipeline, which=which)}
     sums: dict[str, Counter[str]] = {}
-    for at_ms, each in commits_of(lake, bronze, pipeline):
-        if each.epoch == epoch and each.ledger is not None:
+    for at_ms, each in commits_of(lake, bronze, pipeline, which=which):
+        if each.epoch in which.epochs and each.ledger is not None:
             found = sums.setdefault(each.run, Counter())
             found.update(each.ledger.terms)
             found["at_ms"] = max(found["at_ms"], at_ms)

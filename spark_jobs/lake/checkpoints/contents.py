@@ -121,16 +121,17 @@ class Checkpoint:
     Args:
         lake: where.
         epoch: whose checkpoint it is.
+        folder: where a copy of it lies, relative to the lake; None: it is the checkpoint itself.
     """
 
-    def __init__(self, lake: Lake, epoch: Epoch) -> None:
-        self.lake, self.epoch = lake, epoch
+    def __init__(self, lake: Lake, epoch: Epoch, folder: str | None = None) -> None:
+        self.lake, self.epoch, self.folder = lake, epoch, folder or epoch.folder
 
     @cached_property
     def files(self) -> dict[str, File]:
         """Path inside the checkpoint -> the file, of all that were there at the first look."""
-        found = self.lake.store.list(f"{self.epoch.folder}/").collect()
-        prefix = f"{self.epoch.folder}/"
+        found = self.lake.store.list(f"{self.folder}/").collect()
+        prefix = f"{self.folder}/"
         files = ((item["path"].removeprefix(prefix), item) for item in found)
         # Hadoop's checksums are files that begin with a dot.
         return {
@@ -142,7 +143,7 @@ class Checkpoint:
     def read(self, path: str) -> bytes | None:
         """The content of a file; None: it is not there."""
         try:
-            return bytes(obstore.get(self.lake.store, f"{self.epoch.folder}/{path}").bytes())
+            return bytes(obstore.get(self.lake.store, f"{self.folder}/{path}").bytes())
         except (NotFoundError, FileNotFoundError):
             return None
 

@@ -8,11 +8,11 @@ from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.checkpoints.spark_log import newest_batch, query_id
 from spark_jobs.lake.commands import command
+from spark_jobs.lake.commit_records.durability import force_commit, torn_file
 from spark_jobs.lake.commit_records.history import commit_at, find_stamp, latest_version
 from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.durable import force_commit, torn_file
 from spark_jobs.lake.tables.opening import exists
 from spark_jobs.spec import Definition
 

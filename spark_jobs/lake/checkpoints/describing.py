@@ -139,7 +139,7 @@ def describe(checkpoint: Checkpoint, *, at: int | None = None) -> Description:
     if batch is not None:
         try:
             watermark = _instant(checkpoint.committed(batch).watermark_ms)
-            offsets = tuple(_in_words(checkpoint, offset) for offset in checkpoint.planned(batch).offsets)
+            offsets = tuple(in_words(checkpoint, offset) for offset in checkpoint.planned(batch).offsets)
             stores = tuple(_stores(checkpoint, batch))
         except DamagedFileError as error:
             unreadable = f"a file of batch {batch} {error}"
@@ -193,7 +193,7 @@ def checkpoint_of(lake: Lake, pipeline: str) -> Checkpoint:
     return Checkpoint(lake, epochs[pipeline])
 
 
-def _in_words(checkpoint: Checkpoint, offset: str) -> str:
+def in_words(checkpoint: Checkpoint, offset: str) -> str:
     """Up to where a batch reads a source."""
     if not offset:
         return "nothing yet"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, NotFoundError
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import CheckpointError, TidemarkError, first_line
@@ -22,6 +22,62 @@ from spark_jobs.lake.store.durable import create_object
 from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.spec import Definition, definition_from_json
+
+
+class Undone(BaseModel):
+    """The commits of a table that a restore has taken back.
+
+    Attributes:
+        after: the version that the table was put back to.
+        upto: the version by which that was done.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    after: int
+    upto: int
+
+    def has(self, version: int) -> bool:
+        """Whether a commit was taken back."""
+        return self.after < version < self.upto
+
+
+class Jump(BaseModel):
+    """Where a stream goes on in a source table that was put back.
+
+    Attributes:
+        old: up to where it had read the table, as a place in its log.
+        new: the same behind what was taken back.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    old: tuple[int, int]
+    new: tuple[int, int]
+
+    def passes(self, place: tuple[int, int]) -> bool:
+        """Whether the stream does not read a place, because what is there was taken back, or is named again."""
+        return self.old < place <= self.new
+
+
+class Restored(BaseModel):
+    """From where an epoch goes on that a restore has begun.
+
+    Attributes:
+        epoch: that it goes on.
+        batch: the last batch of that epoch which counts.
+        savepoint: by name, that was restored; None: a batch of the checkpoint was.
+        tables: table of the pipeline -> what was taken back; one whose rows stayed is not among them.
+        sources: source table that was put back, too -> where the stream goes on in it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    epoch: int
+    batch: int
+    savepoint: str | None = None
+    tables: Mapping[str, Undone] = {}
+    sources: Mapping[str, Jump] = {}
 
 
 class Epoch(PersistedValue):
@@ -36,6 +92,7 @@ class Epoch(PersistedValue):
         cut_us: windows that end at or before it are computed in batch, microseconds since 1970; None: none is.
         claimed: under which number its result was claimed for it (`claims.py`); who claims the table afterwards
             ends the epoch, whether it had begun or not. None: it had not to be claimed.
+        restored: from where it goes on; None: it began at the start of its source.
     """
 
     pipeline: str
@@ -45,6 +102,7 @@ class Epoch(PersistedValue):
     tables_emptied: bool = True
     cut_us: int | None = None
     claimed: int | None = None
+    restored: Restored | None = None
 
     @property
     def folder(self) -> str:
@@ -167,6 +225,14 @@ def _bootstrap_path(epoch: Epoch) -> str:
     return f"_checkpoints/{epoch.pipeline}/bootstraps/{epoch.number:06d}.json"
 
 
+def carry_over(lake: Lake, before: Epoch, number: int) -> None:
+    """Notes of an epoch that goes on another one where that begins, and that its history has been computed."""
+    after = before.model_copy(update={"number": number})
+    for path in (_starts_path, _bootstrap_path):
+        with contextlib.suppress(NotFoundError, FileNotFoundError, AlreadyExistsError):
+            create_object(lake, path(after), bytes(obstore.get(lake.store, path(before)).bytes()))
+
+
 def current_epoch(lake: Lake, pipeline: str) -> Epoch | None:
     """The newest epoch of a pipeline; None before its first run."""
     folder = f"_checkpoints/{pipeline}/epochs/"
@@ -184,6 +250,7 @@ def begin_epoch(
     tables_emptied: bool = True,
     cut_us: int | None = None,
     claimed: int | None = None,
+    restored: Restored | None = None,
 ) -> Epoch:
     """Begins an epoch with a definition.
 
@@ -194,6 +261,7 @@ def begin_epoch(
         tables_emptied: as `Epoch`.
         cut_us: as `Epoch`.
         claimed: as `Epoch`.
+        restored: as `Epoch`.
 
     Returns:
         The epoch; if another driver began it first, with the same definition, that one's.
@@ -209,6 +277,7 @@ def begin_epoch(
         tables_emptied=tables_emptied,
         cut_us=cut_us,
         claimed=claimed,
+        restored=restored,
     )
     path = f"_checkpoints/{definition.name}/epochs/{number:06d}.json"
     try:
@@ -228,17 +297,21 @@ def begin_next_epoch(
     tables_emptied: bool = True,
     cut_us: int | None = None,
     claimed: int | None,
+    restored: Restored | None = None,
 ) -> Epoch:
     """As `begin_epoch`, for who has made the tables what this epoch begins with.
 
     Raises:
         CheckpointError: if another command began it, with tables that hold something else.
     """
-    epoch = begin_epoch(lake, definition, number, tables_emptied=tables_emptied, cut_us=cut_us, claimed=claimed)
-    if (epoch.tables_emptied, epoch.cut_us, epoch.claimed) != (tables_emptied, cut_us, claimed):
+    epoch = begin_epoch(
+        lake, definition, number, tables_emptied=tables_emptied, cut_us=cut_us, claimed=claimed, restored=restored
+    )
+    mine = tables_emptied, cut_us, claimed, restored
+    if (epoch.tables_emptied, epoch.cut_us, epoch.claimed, epoch.restored) != mine:
         raise CheckpointError(
-            f"pipeline `{definition.name}`: another reset or rebuild has begun epoch {number} meanwhile, and its "
-            "tables hold what this one put there. Nothing is written in that epoch any more. Begin again: "
+            f"pipeline `{definition.name}`: another reset, restore or rebuild has begun epoch {number} meanwhile, and "
+            "its tables hold what this one put there. Nothing is written in that epoch any more. Begin again: "
             f"{command('reset', definition.name, '--empty-tables')}"
         )
     return epoch

@@ -4,15 +4,17 @@ An offset of Spark's Delta source is a place in the table's log: all versions be
 the data files up to `index`, in the order of the commit.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 
 from spark_jobs.lake.accounting.ledger_table import Actions, KeptCommits, rows_added
-from spark_jobs.lake.checkpoints.epochs import Starts
+from spark_jobs.lake.checkpoints.epochs import Jump, Starts
+from spark_jobs.lake.checkpoints.lineage import Lineage
 from spark_jobs.lake.checkpoints.reset import EMPTIED
-from spark_jobs.lake.checkpoints.spark_log import in_snapshot, next_version, place
+from spark_jobs.lake.checkpoints.spark_log import Place, in_snapshot, next_version, place
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import commits_between, info_of, unsigned_commits
 from spark_jobs.lake.errors import TidemarkError
@@ -41,6 +43,26 @@ class LogSpan:
     rows: int | None
     emptied_at: datetime | None = None
     emptied_in: int | None = None
+
+    def with_(self, other: "LogSpan") -> "LogSpan":
+        """Both."""
+        rows = None if self.rows is None or other.rows is None else self.rows + other.rows
+        newest = other if other.emptied_at is not None else self
+        return LogSpan(rows, newest.emptied_at, newest.emptied_in)
+
+
+def _around(jumps: Iterable[Jump], begin: str, end: str) -> Iterator[tuple[str, str]]:
+    """The parts of what lies between two offsets that a stream has read: it passes over what a restore took back."""
+    for jump in jumps:
+        begins_before = not begin or in_snapshot(begin) or place(begin) <= jump.old
+        if begins_before and place(end) >= jump.new and not in_snapshot(end):
+            yield begin, _offset(jump.old)
+            begin = _offset(jump.new)
+    yield begin, end
+
+
+def _offset(at: Place) -> str:
+    return json.dumps({"reservoirVersion": at[0], "index": at[1]})
 
 
 def table_read(source: str, pipeline: Pipeline) -> str | None:
@@ -124,6 +146,7 @@ def read_by_batch(
     upto: Mapping[str, str],
     *,
     most: int | None = None,
+    which: Lineage | None = None,
 ) -> LogSpan:
     """What the logs of a pipeline's source tables hold between the ends of two of its batches.
 
@@ -133,6 +156,7 @@ def read_by_batch(
         starts: of its epoch.
         before: source -> offset up to which the batches before have read; a source that has none is at its start.
         upto: source -> offset up to which this one has.
+        which: the epoch and those that it goes on, where a restore may lie in between; None: none does.
         most: commits of one source; where more lie in between, nothing is read and nothing known. None: any number.
 
     Raises:
@@ -146,10 +170,12 @@ def read_by_batch(
         start, begin = starts.versions.get(table, 0), before.get(source, "")
         if most is not None and place(offset)[0] - (place(begin)[0] if begin else start) > most:
             return LogSpan(None)
-        if table in starts.snapshots and (not begin or in_snapshot(begin)):
-            span = _read_of_snapshot(lake, table, start, begin, offset)
-        else:
-            span = read_between(lake, table, start, begin, offset)
+        span = LogSpan(0)
+        for begins, ends in _around(which.jumps(table) if which else (), begin, offset):
+            if table in starts.snapshots and (not begins or in_snapshot(begins)):
+                span = span.with_(_read_of_snapshot(lake, table, start, begins, ends))
+            else:
+                span = span.with_(read_between(lake, table, start, begins, ends))
         if span.emptied_at is not None:
             raise SourceEmptiedError(
                 f"pipeline `{pipeline.name}`: its source {table} was emptied by a reset at "

@@ -9,10 +9,10 @@ from spark_jobs.lake.checkpoints.claims import Claim, take_over
 from spark_jobs.lake.checkpoints.epochs import Epoch, begin_epoch, begin_next_epoch, current_epoch, delete_checkpoint
 from spark_jobs.lake.checkpoints.ownership import give_back, other_owner, refuse_others
 from spark_jobs.lake.commands import command
+from spark_jobs.lake.commit_records.durability import force_commit
 from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.tables.opening import exists, open_table, row_count
 from spark_jobs.lake.tables.watermarks import published, withdraw
 from spark_jobs.plan import logical as plan

@@ -46,6 +46,27 @@ def files_taken(checkpoint: Checkpoint, offset: str) -> int | None:
         return None
 
 
+def taken_after(checkpoint: Checkpoint, batch: int) -> list[str]:
+    """The files that a source has taken after a batch; none where the log does not tell."""
+    planned = checkpoint.batches("offsets")
+    if batch not in planned:
+        return []
+    try:
+        then, now = (checkpoint.planned(each).offsets[0] for each in (batch, planned[-1]))
+        if "logOffset" not in now:
+            return []
+        before = int(json.loads(then)["logOffset"]) if then else -1
+        found: dict[str, None] = {}
+        for path, _ in _entries(checkpoint, now):
+            for line in (checkpoint.read(path) or b"").decode().splitlines()[1:]:
+                entry = json.loads(line)
+                if int(entry["batchId"]) > before:
+                    found[_plain(str(entry["path"]))] = None
+    except (DamagedFileError, ValueError, KeyError, TypeError):
+        return []
+    return list(found)
+
+
 def _entries(checkpoint: Checkpoint, offset: str) -> Iterator[tuple[str, int]]:
     """Path and number of each entry that counts: a compacted one repeats those before."""
     if "logOffset" not in offset:

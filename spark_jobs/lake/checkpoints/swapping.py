@@ -11,9 +11,9 @@ from spark_jobs.lake.checkpoints.claims import Claim, take_over
 from spark_jobs.lake.checkpoints.epochs import Epoch, begin_next_epoch, delete_checkpoint
 from spark_jobs.lake.checkpoints.reset import EMPTIED, empty, tables_of, tables_of_both
 from spark_jobs.lake.commit_records.basis import Basis
+from spark_jobs.lake.commit_records.durability import force_commit
 from spark_jobs.lake.commit_records.revisions import Revision, revisions
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.tables.appends import COMPRESSED
 from spark_jobs.lake.tables.opening import exists, open_table, table_folders
 from spark_jobs.lake.tables.watermarks import withdraw

@@ -10,9 +10,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
+from spark_jobs.lake.commit_records.durability import force_commit
 from spark_jobs.lake.errors import ConflictError
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.tables.opening import open_table
 
 _TRIES = 20

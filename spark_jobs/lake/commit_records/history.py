@@ -4,9 +4,10 @@ The newest commits are in the table's log, one small file each; what the log doe
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import obstore
@@ -24,6 +25,7 @@ from spark_jobs.lake.accounting.ledger_table import (
     Actions,
     KeptCommits,
 )
+from spark_jobs.lake.checkpoints.lineage import Lineage, lineage
 from spark_jobs.lake.commit_records.replay_commits import ReplayCommit, decode_replay
 from spark_jobs.lake.commit_records.stamps import Stamp, decode
 from spark_jobs.lake.location import Lake
@@ -89,6 +91,27 @@ def commits_between(lake: Lake, table: str, first: int, last: int) -> Iterator[t
     yield from _in_log(lake, table, versions)
 
 
+def version_after(lake: Lake, table: str, pipeline: str, epoch: int, batch_id: int) -> int:
+    """The newest version of a table that no later batch of an epoch has written.
+
+    Args:
+        lake: where.
+        table: of the pipeline.
+        pipeline: its name.
+        epoch: of its checkpoint.
+        batch_id: of the batch.
+    """
+    version = newest = latest_version(lake, table)
+    while version >= 0 and (commit := commit_at(lake, table, version)) is not None:
+        stamp = decode(commit)
+        if stamp is not None and (stamp.pipeline, stamp.epoch) == (pipeline, epoch):
+            if stamp.batch_id <= batch_id:
+                return newest
+            newest = version - 1
+        version -= 1
+    return newest
+
+
 def revision_commits(lake: Lake, table: str) -> list[tuple[int, Actions]]:
     """Version and actions of the commits of backfills and repairs, the oldest first; and others that are new."""
     kept = KeptCommits(lake, table)
@@ -142,8 +165,14 @@ def find_commit(lake: Lake, table: str, wanted: Callable[[Stamp], bool]) -> tupl
     return _find(lake, table, look, (BATCH, SIDE, HEARTBEAT))
 
 
-def newest_numbered(lake: Lake, table: str) -> Numbered | None:
-    """The newest commit of a bronze table that says which `_ingest_seq` comes next; None if there is none."""
+def newest_numbered(lake: Lake, table: str, *, upto: int | None = None) -> Numbered | None:
+    """The newest commit of a bronze table that says which `_ingest_seq` comes next; None if there is none.
+
+    Args:
+        lake: where.
+        table: such as `bronze.sales`.
+        upto: the newest version that counts; None: any.
+    """
 
     def look(commit: dict[str, Any]) -> Numbered | None:
         if (stamp := decode(commit)) is not None:
@@ -151,11 +180,13 @@ def newest_numbered(lake: Lake, table: str) -> Numbered | None:
         replayed = decode_replay(commit)
         return replayed if replayed is not None and replayed.next_seq is not None else None
 
-    return _find(lake, table, look, (BATCH, REPLAY))
+    return _find(lake, table, look, (BATCH, REPLAY), upto)
 
 
-def _find(lake: Lake, table: str, look: Callable[[dict[str, Any]], T], kinds: Sequence[str]) -> T | None:
-    version = latest_version(lake, table)
+def _find(
+    lake: Lake, table: str, look: Callable[[dict[str, Any]], T], kinds: Sequence[str], upto: int | None = None
+) -> T | None:
+    version = latest_version(lake, table) if upto is None else upto
     kept: KeptCommits | None = None
     steps = 0
     while version >= 0 and (kept is None or version >= kept.below):
@@ -221,38 +252,41 @@ def epoch_ledger(
     if sums is None:
         return EpochLedger.of(ledger_rows(lake, table, pipeline, epoch), equations)
     upto, checked = sums[0], LedgerSums.model_validate_json(sums[1])
-    tail = _entries(_in_log(lake, table, range(upto + 1, latest_version(lake, table) + 1)), pipeline, epoch)
+    which = lineage(lake, pipeline, epoch)
+    tail = _entries(_in_log(lake, table, range(upto + 1, latest_version(lake, table) + 1)), pipeline, table, which)
     # A batch has one entry; of another one of its number the first counts.
-    rows = [(batch_id, entry) for batch_id, entry in sorted(tail.items()) if batch_id >= checked.next_batch]
+    rows = [(batch_id, entry) for batch_id, entry in tail if batch_id >= checked.next_batch]
     more = None if last is None else max(0, last - len(rows))
     if more is None or more:
-        before = kept.newest_first(below=upto + 1, kinds=(BATCH,), pipeline=pipeline, epoch=epoch, limit=more)
-        older = sorted(_entries(reversed(before), pipeline, epoch).items())
+        before = kept.newest_first(below=upto + 1, kinds=(BATCH,), pipeline=pipeline, epochs=which.epochs, limit=more)
+        older = _entries(reversed(before), pipeline, table, which)
         return EpochLedger(checked.plus(rows, equations), [*older, *rows])
     return EpochLedger(checked.plus(rows, equations), rows)
 
 
 def ledger_rows(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple[int, LedgerEntry]]:
     """The ledger of one epoch of a pipeline, from the history of its result table, in order of batches."""
-    kept = KeptCommits(lake, table)
+    kept, which = KeptCommits(lake, table), lineage(lake, pipeline, epoch)
     below = kept.below
-    before = kept.newest_first(kinds=(BATCH,), pipeline=pipeline, epoch=epoch) if below else []
-    rows = _entries(reversed(before), pipeline, epoch)
-    for batch_id, entry in _entries(
-        _in_log(lake, table, range(below, latest_version(lake, table) + 1)), pipeline, epoch
-    ).items():
-        rows.setdefault(batch_id, entry)
-    return sorted(rows.items())
+    before = kept.newest_first(kinds=(BATCH,), pipeline=pipeline, epochs=which.epochs) if below else []
+    since = _in_log(lake, table, range(below, latest_version(lake, table) + 1))
+    return _entries(chain(reversed(before), since), pipeline, table, which)
 
 
-def _entries(commits: Iterator[tuple[int, Actions]], pipeline: str, epoch: int) -> dict[int, LedgerEntry]:
-    """Batch -> its entry, of one epoch of a pipeline."""
-    rows: dict[int, LedgerEntry] = {}
-    for _, actions in commits:
+def _entries(
+    commits: Iterable[tuple[int, Actions]], pipeline: str, table: str, which: Lineage
+) -> list[tuple[int, LedgerEntry]]:
+    """Batch and its entry, in order; the entry of a restore has the number of the batch after which it goes on."""
+    rows: dict[tuple[int, int], LedgerEntry] = {}
+    for version, actions in commits:
         stamp = decode(info_of(actions))
-        if stamp and stamp.ledger and (stamp.pipeline, stamp.epoch) == (pipeline, epoch):
-            rows.setdefault(stamp.batch_id, stamp.ledger)
-    return rows
+        if stamp and stamp.ledger and stamp.pipeline == pipeline and _counts(stamp, table, version, which):
+            rows.setdefault((stamp.epoch, stamp.batch_id), stamp.ledger)
+    return [(batch_id, entry) for (_, batch_id), entry in sorted(rows.items())]
+
+
+def _counts(stamp: Stamp, table: str, version: int, which: Lineage) -> bool:
+    return which.has(stamp.epoch, stamp.batch_id) and not which.undone(table, version)
 
 
 def newest_ledger_rows(
@@ -262,16 +296,16 @@ def newest_ledger_rows(
 
     Other writers may commit in between: at most ten commits are read for each batch that is wanted.
     """
-    rows: dict[int, LedgerEntry] = {}
-    version = latest_version(lake, table)
+    rows: dict[tuple[int, int], LedgerEntry] = {}
+    version, which = latest_version(lake, table), lineage(lake, pipeline, epoch)
     for number in range(version, max(-1, version - 10 * batches), -1):
         commit = commit_at(lake, table, number)
         stamp = decode(commit) if commit else None
-        if stamp and stamp.ledger and (stamp.pipeline, stamp.epoch) == (pipeline, epoch):
-            rows.setdefault(stamp.batch_id, stamp.ledger)
+        if stamp and stamp.ledger and stamp.pipeline == pipeline and _counts(stamp, table, number, which):
+            rows.setdefault((stamp.epoch, stamp.batch_id), stamp.ledger)
             if len(rows) >= batches:
                 break
-    return sorted(rows.items())
+    return [(batch_id, entry) for (_, batch_id), entry in sorted(rows.items())]
 
 
 def newest_batch(lake: Lake, table: str, pipeline: str, epoch: int) -> tuple[int, LedgerEntry] | None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from spark_jobs.lake.accounting.ledger import LedgerEntry
+from spark_jobs.lake.checkpoints.lineage import lineage
 from spark_jobs.lake.commit_records.history import commit_at, info_of, latest_version, revision_commits
 from spark_jobs.lake.commit_records.stamps import SIGN, decode
 from spark_jobs.lake.location import Lake
@@ -90,10 +91,11 @@ def newest_writer(lake: Lake, table: str) -> str:
 
 def revisions(lake: Lake, table: str, pipeline: str, epoch: int) -> list[tuple[int, Revision]]:
     """Version and revision, of one epoch of a pipeline, from the history of a table, oldest first."""
-    found = []
+    found, which = [], lineage(lake, pipeline, epoch)
     for version, actions in revision_commits(lake, table):
         revision = decode_revision(info_of(actions))
-        if revision is not None and (revision.pipeline, revision.epoch) == (pipeline, epoch):
+        mine = revision is not None and revision.pipeline == pipeline
+        if mine and revision is not None and which.counts(table, version, revision.epoch):
             found.append((version, revision))
     return found
 

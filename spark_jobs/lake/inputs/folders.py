@@ -1,7 +1,10 @@
 """The folders that ingests read, without a JVM."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
+import obstore
+from obstore.exceptions import NotFoundError
 from obstore.store import LocalStore, ObjectStore
 
 from spark_jobs.lake.location import Lake
@@ -28,3 +31,23 @@ def folder_store(lake: Lake, folder: str) -> ObjectStore | None:
 def is_hidden(path: str) -> bool:
     """Whether Spark ignores a file: one that is still written, or no data."""
     return any(part.startswith(("_", ".")) for part in path.split("/"))
+
+
+def files_gone(paths: Iterable[str]) -> list[str]:
+    """Those of some files that are not there any more.
+
+    Args:
+        paths: absolute, of this machine or `s3a://bucket/…`.
+    """
+    return [path for path in paths if not _is_there(path)]
+
+
+def _is_there(path: str) -> bool:
+    if not path.startswith("s3a://"):
+        return Path(path).exists()
+    folder, _, name = path.rpartition("/")
+    try:
+        obstore.head(s3_store(folder), name)
+    except (NotFoundError, FileNotFoundError):
+        return False
+    return True

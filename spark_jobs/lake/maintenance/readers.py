@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epochs, running_definitions, starts_of
 from spark_jobs.lake.checkpoints.offsets import table_read
+from spark_jobs.lake.checkpoints.savepoints import pins
 from spark_jobs.lake.checkpoints.spark_log import place
 from spark_jobs.lake.commit_records.history import newest_batch, newest_ledger_rows
 from spark_jobs.lake.errors import MissingTableError
@@ -22,7 +23,7 @@ class Need:
 
     Attributes:
         version: this one and all that came after it.
-        reader: the pipeline that needs it.
+        reader: the pipeline, or the savepoint, that needs it.
     """
 
     version: int
@@ -32,7 +33,7 @@ class Need:
 def needs(lake: Lake) -> Mapping[str, Need]:
     """Table -> the oldest version that a pipeline needs of it: where its newest batch but one ended.
 
-    The newest may have to run again, as after a crash.
+    The newest may have to run again, as after a crash. What a savepoint names is needed until it is dropped.
     """
     found: dict[str, Need] = {}
     known = running_definitions(lake)
@@ -42,6 +43,9 @@ def needs(lake: Lake) -> Mapping[str, Need]:
         for table, version in needed.items():
             if table not in found or version < found[table].version:
                 found[table] = Need(version, name)
+    for table, version, savepoint in pins(lake):
+        if table not in found or version < found[table].version:
+            found[table] = Need(version, f"savepoint {savepoint.name} of {savepoint.pipeline}")
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 from pydantic import BaseModel, ConfigDict
 
+from spark_jobs.lake.checkpoints.lineage import Lineage, lineage
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.location import Lake
@@ -186,13 +187,15 @@ class WaitingEvents:
     unfinished: int
 
 
-def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, selection: Selection) -> WaitingEvents:
+def waiting(
+    lake: Lake, definition: Definition, epochs: Lineage, last_batch: int, selection: Selection
+) -> WaitingEvents:
     """What a replay of a pipeline's quarantine would read; nothing is written.
 
     Args:
         lake: where.
         definition: of the pipeline, which looks something up.
-        epoch: of its checkpoint; what was set aside before was read again since.
+        epochs: of its checkpoint; what was set aside before was read again since.
         last_batch: the newest that has ended.
         selection: what somebody wants to have replayed.
 
@@ -215,7 +218,7 @@ def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, sel
         definition,
         opened.version(),
         f"SELECT count(*) FILTER (_batch_id <= {last_batch}) AS rows, min(_batch_id) AS first_batch, "
-        f"count(*) FILTER (_batch_id > {last_batch}) AS unfinished FROM set_aside WHERE _epoch = {epoch} AND "
+        f"count(*) FILTER (_batch_id > {last_batch}) AS unfinished FROM set_aside WHERE {epochs.rows} AND "
         f"{_where(selection)}",
         selection,
     )
@@ -236,7 +239,7 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, ma
         QuarantineError: if a reason is named of which nothing is there, or nothing can be replayed.
     """
     version = open_table(lake, table_of(ingest)).version()
-    why = why_not(ingest, None if selection.earlier_epochs else epoch)
+    why = why_not(ingest, None if selection.earlier_epochs else lineage(lake, ingest.name, epoch))
     groups = _asked(
         lake,
         ingest,
@@ -263,9 +266,11 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, ma
     return ReplayScope(version, reasons, left)
 
 
-def why_not(ingest: Ingest, epoch: int | None) -> str:
+def why_not(ingest: Ingest, epochs: Lineage | None) -> str:
     """Why a row of an ingest's quarantine cannot be read again, as a key of `NOT_AGAIN`; SQL, null where it can."""
-    return not_again_sql(epoch, of_parquet=ingest.source.is_parquet, of_csv=ingest.source.is_csv)
+    return not_again_sql(
+        epochs.epochs if epochs else (), of_parquet=ingest.source.is_parquet, of_csv=ingest.source.is_csv
+    )
 
 
 def _columns(lake: Lake, definition: Definition) -> list[str]:

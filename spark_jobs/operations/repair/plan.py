@@ -195,8 +195,8 @@ def _missed_windows(target: Target, version: int) -> list[tuple[int, int]]:
         connection.register("late", late)
         return connection.sql(
             "SELECT DISTINCT epoch_us(w.window_start), epoch_us(w.window_end) FROM "
-            f"(SELECT unnest(missed_windows) AS w FROM late WHERE settled_version IS NULL AND _epoch = "
-            f"{target.epoch.number}) ORDER BY ALL"
+            f"(SELECT unnest(missed_windows) AS w FROM late WHERE settled_version IS NULL AND "
+            f"{target.epochs.rows}) ORDER BY ALL"
         ).fetchall()
 
 

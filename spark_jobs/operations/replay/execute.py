@@ -26,14 +26,15 @@ from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.accounting.ledger_compaction import compact_ledger_now_and_then
 from spark_jobs.lake.accounting.replays import Replay, commits_of, open_replay, records
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
+from spark_jobs.lake.checkpoints.lineage import lineage
 from spark_jobs.lake.checkpoints.spark_log import query_id
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.basis import LAST_TXN_VERSION
 from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
+from spark_jobs.lake.commit_records.durability import force_commit
 from spark_jobs.lake.commit_records.history import actions_at, info_of, latest_version, newest_numbered
 from spark_jobs.lake.commit_records.replay_commits import ReplayCommit, decode_replay
 from spark_jobs.lake.errors import LedgerError
-from spark_jobs.lake.store.durable import force_commit
 from spark_jobs.lake.store.records import RecordTakenError
 from spark_jobs.lake.tables.appends import append
 from spark_jobs.lake.tables.decisions import decisions_of, note
@@ -190,7 +191,8 @@ class ReplayRun:
         """The rows that are read again, each with its place among them: the same at each repetition."""
         selection, path = self._replay.selection, self._lake.table_path(self._quarantine)
         whole = self._spark.read.format("delta").option("versionAsOf", self._replay.version).load(path)
-        why = why_not(self._ingest, None if selection.earlier_epochs else self._replay.epoch)
+        epochs = lineage(self._lake, self._replay.pipeline, self._replay.epoch)
+        why = why_not(self._ingest, None if selection.earlier_epochs else epochs)
         rows = whole.where(F.expr(f"({why}) IS NULL AND {selection.sql('unix_micros')}"))
         if selection.reasons:
             rows = rows.where(F.col("reason").isin(list(selection.reasons)))

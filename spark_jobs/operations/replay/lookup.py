@@ -82,7 +82,7 @@ def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
     reader = spark.read.format("delta").option("versionAsOf", plan.found.version)
     rows = reader.load(target.lake.table_path(target.operator.output.quarantine.name))
     rows = with_identity(rows).where(F.col("replayed_batch").isNull())
-    rows = rows.where(f"_epoch = {target.epoch.number} AND _batch_id <= {target.newest_batch}")
+    rows = rows.where(f"{target.epochs.rows} AND _batch_id <= {target.newest_batch}")
     rows = rows.where(plan.selection.sql("unix_micros"))
     if plan.selection.reasons:
         rows = rows.where(F.col("reason").isin(list(plan.selection.reasons)))

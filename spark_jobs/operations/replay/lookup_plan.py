@@ -99,7 +99,7 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
     return LookupPlan(
         target=target,
         selection=selection,
-        found=waiting(lake, definition, target.epoch.number, target.newest_batch, selection),
+        found=waiting(lake, definition, target.epochs, target.newest_batch, selection),
         versions=versions,
         newer={table: version for table, version in newest.items() if version > versions[table]},
         uncounted=0 if replayed is None else replayed.num_rows - (pc.sum(replayed["repaired"]).as_py() or 0),

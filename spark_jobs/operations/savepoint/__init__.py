@@ -1,0 +1,1 @@
+"""Savepoints: taken of a pipeline that runs or stands, listed, and removed."""
