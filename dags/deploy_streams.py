@@ -17,13 +17,15 @@ Runs pipelines, or brings those that run to the definition in `spark_jobs/pipeli
 **The form**
 - *Pipelines*: one or more of the registered ones.
 - *With sources*: also the ingests that fill the tables which they read.
-- *Wait*: how long until the first progress; if it takes longer the run fails, and the order remains.
+- *Mode*: `guarded`: a version that fails, or makes no progress in time, gives way to the one that ran before, which
+  goes on from where it was; the run is red and says why. `direct`: its order remains.
+- *Wait*: how long until the first progress.
 
 **What to look at**
 - The log of `plan`: what will happen to each pipeline, job by job, and each field that has changed. Nothing is ordered
   if a pipeline needs a new epoch, because its checkpoint does not take the new definition: the log has the commands.
-- The log of `deploy`: what was ordered, with the generation that each pipeline is to reach. It is red, and nothing is
-  ordered, if somebody else has deployed or stopped one of them since the plan.
+- The log of `deploy`: the savepoint of each pipeline that changes, and what was ordered, with the generation that each
+  pipeline is to reach. It is red, and nothing is ordered, if somebody else has deployed or stopped one since the plan.
 - `await_progress`: green when each pipeline has finished a batch, or found nothing to read. Red: its log ends with
   **the pipeline's own error**, or with the last lines of its driver.
 
@@ -50,6 +52,14 @@ look at [Monitor streams](/dags/monitor_streams). To end them: [Stop streams](/d
             type="boolean",
             title="With sources",
             description="Also the ingests that fill the tables which the pipelines read.",
+        ),
+        "mode": Param(
+            "guarded",
+            type="string",
+            enum=["guarded", "direct"],
+            title="Mode",
+            description="guarded: a version that fails, or makes no progress in time, gives way to the one before. "
+            "direct: its order remains.",
         ),
         "wait_minutes": Param(
             3,
@@ -83,29 +93,31 @@ def deploy_streams() -> None:
         return planned.model_dump(mode="json")
 
     @task
-    def deploy(planned: dict[str, Any]) -> list[dict[str, Any]]:
-        """Writes the orders of the plan, unless somebody has changed something meanwhile."""
-        from spark_jobs.control.desired.deployment import Plan, execute
+    def deploy(planned: dict[str, Any]) -> dict[str, Any]:
+        """Saves what is to change and writes the orders, unless somebody has changed something meanwhile."""
+        from spark_jobs.control.desired.deployment import Plan
+        from spark_jobs.operations.deploy.execute import order
 
         with reporting_errors():
-            run_id = get_current_context()["run_id"]
-            ordered = execute(this_lake(), Plan.model_validate(planned), by=f"deploy_streams run {run_id}")
-        for each in ordered:
-            change = "ordered" if each.changed else "unchanged"
-            log(f"{each.pipeline}: {change} (generation {each.generation}, job {each.job})")
-        return [each.model_dump(mode="json") for each in ordered]
+            ordered = order(this_lake(), Plan.model_validate(planned), by=_by(), say=log)
+        return ordered.model_dump(mode="json")
 
     @task
-    def await_progress(ordered: list[dict[str, Any]]) -> None:
-        """Waits until every pipeline has made its first progress."""
-        from spark_jobs.control.desired.awaiting import await_running
-        from spark_jobs.control.desired.orders import OrderOutcome
+    def await_progress(ordered: dict[str, Any]) -> None:
+        """Waits until every pipeline has made its first progress; guarded, the version before goes on where not."""
+        from spark_jobs.operations.deploy.execute import Deployment, watch
 
+        params = get_current_context()["params"]
+        timeout = timedelta(minutes=params["wait_minutes"])
         with reporting_errors():
-            timeout = timedelta(minutes=get_current_context()["params"]["wait_minutes"])
-            await_running(this_lake(), [OrderOutcome(**each) for each in ordered], timeout=timeout, on_progress=log)
+            deployment = Deployment.model_validate(ordered)
+            watch(this_lake(), deployment, mode=params["mode"], timeout=timeout, by=_by(), say=log)
 
     await_progress(deploy(plan()))  # type: ignore[arg-type]  # tasks give references to their results
+
+
+def _by() -> str:
+    return f"deploy_streams run {get_current_context()['run_id']}"
 
 
 deploy_streams()

@@ -54,19 +54,24 @@ def deploy(
     wait: Annotated[str, typer.Option(help='How long to wait for the first progress; "0 seconds": not at all.')] = (
         "3 minutes"
     ),
+    guarded: Annotated[
+        bool,
+        typer.Option(
+            "--guarded/--direct",
+            help="Whether a version that fails, or makes no progress in time, gives way to the one before.",
+        ),
+    ] = True,
 ) -> None:
     """Order that pipelines run, and wait for their first progress. What already runs so is left alone."""
-    from spark_jobs.control.desired import awaiting, deployment
+    from spark_jobs.control.desired import deployment
+    from spark_jobs.operations.deploy.execute import order, watch
 
-    timeout = duration("--wait", wait)
+    timeout, by = duration("--wait", wait), _person()
     definitions = _wanted(names, with_sources=with_sources)
     where = lake_of(lake).ensure_exists()
-    ordered = deployment.execute(where, deployment.plan(where, definitions), by=_person())
-    for each in ordered:
-        told = f"generation {each.generation} ordered" if each.changed else "already runs this way, nothing to do"
-        say(f"{each.pipeline}: {told} (job {each.job})")
+    ordered = order(where, deployment.plan(where, definitions), by=by, say=say)
     if timeout:
-        awaiting.await_running(where, ordered, timeout=timeout, on_progress=say)
+        watch(where, ordered, mode="guarded" if guarded else "direct", timeout=timeout, by=by, say=say)
 
 
 def stop(

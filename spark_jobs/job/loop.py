@@ -26,6 +26,7 @@ from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.store.health import refuse_vanished
 from spark_jobs.operations.bootstrap.execute import compute_history
+from spark_jobs.operations.savepoint.schedule import SavepointSchedule
 from spark_jobs.spark.session import SessionLostError, why_ended
 from spark_jobs.spec import DefinitionError, Ingest, Pipeline
 
@@ -154,6 +155,7 @@ class JobDriver:
         self._lock = threading.Lock()
         self._over: list[Gauges] = []
         self._unreachable = False
+        self._savepoints = SavepointSchedule(lake)
         self.alive_at = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
@@ -225,6 +227,8 @@ class JobDriver:
                     if each.gauges is gauges and each.state == "running" and not each.unmeasured:
                         log.warning("%s: its figures cannot be measured: %s", name, first_line(error))
                         each.unmeasured = True
+            if each.state == "running":
+                self._savepoints.look(self._driver.queries[name].definition)
 
     def _known(self) -> dict[str, _Running]:
         with self._lock:

@@ -38,6 +38,7 @@ _SAFE: Mapping[str, str] = {
     "trigger_interval": "how often batches start is no part of what they hold",
     "job": "the checkpoint goes with the pipeline to another driver",
     "alerts": "they are looked at from outside",
+    "savepoints": "they are taken beside the stream",
     "rules": "events are judged one by one when they are read, and nothing of a rule is kept in the checkpoint",
     "contract": "events are judged one by one when they are read",
     "parsing": "events are read one by one, and rows that were read keep their values",

@@ -17,6 +17,7 @@ from spark_jobs.spec.expectations import (
 from spark_jobs.spec.parsing import Parsing
 from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline, definition_from_json, is_name
 from spark_jobs.spec.rules import Between, Matches, NotNull, OneOf, RowRule, Satisfies, Severity
+from spark_jobs.spec.savepoints import Savepoints
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
 from spark_jobs.spec.steps import Aggregate, Deduplicate, Enrich, Join, Select, TopN, Where
@@ -53,6 +54,7 @@ __all__ = [
     "Referential",
     "RowRule",
     "Satisfies",
+    "Savepoints",
     "Select",
     "Session",
     "Severity",

@@ -24,6 +24,7 @@ from spark_jobs.spec.expressions import (
 )
 from spark_jobs.spec.parsing import Parsing, collisions
 from spark_jobs.spec.rules import NotNull, RowRule, check_rules
+from spark_jobs.spec.savepoints import Savepoints
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
 from spark_jobs.spec.steps import RESULT_COLUMNS, Columns, Enrich, Step, TopN
@@ -88,6 +89,8 @@ class _Definition(Spec):
     """Deployed pipelines of one job share a driver."""
     alerts: Alerts = Alerts()
     """When a person should look."""
+    savepoints: Savepoints | None = None
+    """How often a running pipeline is saved by itself; None: only when somebody asks, and before what changes it."""
     expectations: tuple[Expectation, ...] = ()
     """What the rows of the table must satisfy, and the table as a whole: `tidemark check` looks."""
     personal: tuple[str, ...] = ()
