@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_jobs.cli.options import LakeOption, lake_of
-from spark_jobs.cli.terminal import out, say, tell
+from spark_jobs.cli.terminal import err, out, say, tell
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.spec import DefinitionError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_jobs.lake.checkpoints.verifying import Fault
 
 app = typer.Typer(
-    name="checkpoints", help="Look inside Spark's checkpoints: list, show, verify, diff.", no_args_is_help=True
+    name="checkpoints", help="Look inside Spark's checkpoints: list, show, verify, diff, prune.", no_args_is_help=True
 )
 
 NameArgument = Annotated[str, typer.Argument(help="Name of a pipeline that has run on the lake.", metavar="PIPELINE")]
@@ -116,6 +116,33 @@ def diff(
     for name, paths in only.items():
         for path in paths:
             tell(f"only {name} reads {path}")
+
+
+@app.command()
+def prune(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of pipelines. [default: all]", metavar="[PIPELINE]...")
+    ] = None,
+    lake: LakeOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed; remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+) -> None:
+    """Remove what nothing needs any more: savepoints past their retention, checkpoints of epochs that are over."""
+    from spark_jobs.console.operation import Operation
+    from spark_jobs.operations.prune.execute import carry_out
+    from spark_jobs.operations.prune.plan import plan_prune
+    from spark_jobs.operations.prune.text import prune_text
+
+    operation = Operation(out, err, lake_of(lake))
+    plan = plan_prune(operation.lake, names or ())
+    if text := prune_text(plan):
+        operation.say(text)
+    if operation.ends_here(plan, dry_run=dry_run):
+        return
+    if not operation.confirmed("Remove all of this?", yes=yes):
+        operation.say("Nothing was removed. To remove it without being asked: --yes.")
+        raise typer.Exit(1)
+    carry_out(operation.lake, plan, tell)
 
 
 def _faults(checkpoint: "Checkpoint") -> "list[Fault]":

@@ -1,0 +1,1 @@
+"""Removes of checkpoints and savepoints what nothing needs any more."""
