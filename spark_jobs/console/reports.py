@@ -176,7 +176,8 @@ def print_ledger(
         table.add_row("…")
     for batch_id, row in shown:
         verdict = Text("=", "green") if row.balanced else Text("≠", "red")
-        table.add_row(str(batch_id), *(_cell(row.terms.get(name)) for name in names), verdict)
+        said = str(batch_id) if row.kind == "batch" else f"{row.kind} after {batch_id}"
+        table.add_row(said, *(_cell(row.terms.get(name)) for name in names), verdict)
     table.add_section()
     table.add_row("total", *("" if name == "state_rows" else _cell(totals[name]) for name in names), "")
     # A figure is never cut off: where the terminal is too narrow, it wraps the lines.

@@ -217,7 +217,7 @@ class TestChanges:
         assert one.to_json() != other.to_json()
         assert needs_new_epoch(one, other) == ()
 
-    SAFE = ("trigger_interval", "job", "alerts", "expectations", "personal", *DOCUMENTS)
+    SAFE = ("trigger_interval", "job", "alerts", "savepoints", "expectations", "personal", *DOCUMENTS)
 
     INGEST_CHANGES = (
         {"name": "other"},

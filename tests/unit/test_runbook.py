@@ -79,4 +79,4 @@ def test_the_commands_that_it_names_exist() -> None:
     sources = "".join(file.read_text() for file in (REPOSITORY / "spark_jobs/cli").glob("*.py"))
     assert commands
     for command in commands:
-        assert re.search(rf"def {command}\(", sources), command
+        assert re.search(rf'def {command}\(|name="{command}"', sources), command

@@ -126,9 +126,9 @@ class _Look:
 
     def notices(self, names: Sequence[str]) -> Iterator[str]:
         for name in self._gone:
-            if self._has_tables(self._epochs[name]) and (not names or name in names):
+            if self._has_tables(self._epochs[name]) and name in names:
                 yield (
-                    f"{name} has no file any more and is not deployed, but its tables are there: its checkpoint stays. "
+                    f"{name} is neither registered nor deployed, but its tables are there: its checkpoint stays. "
                     f"To take both away: {command('reset', name, '--empty-tables')}, remove its tables, prune again."
                 )
 

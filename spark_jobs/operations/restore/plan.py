@@ -368,8 +368,13 @@ def _read_again(lake: Lake, member: Member) -> Iterator[str]:
                 f"pipeline `{name}`: {table} has no version {saved.version} any more, from which it would read on. "
                 f"Nothing was changed. Go back to a later batch: {command('savepoints', 'list', name)}"
             )
+        newest = latest_version(lake, table)
         if table not in member.sources:
-            yield f"{name} reads {table} again from version {saved.version} on, of {latest_version(lake, table)}"
+            yield (
+                f"{name} reads versions {saved.version} to {newest} of {table} again"
+                if saved.version <= newest
+                else f"{name} had read all of {table}"
+            )
     definition = member.parsed
     if not isinstance(definition, Ingest):
         return

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from spark_jobs.lake.checkpoints.savepoints import Savepoint
 from spark_jobs.lake.commands import command
-from spark_jobs.operations.words import size_text
+from spark_jobs.operations.words import counted, size_text
 
 
 def taken_text(savepoint: Savepoint) -> str:
@@ -35,7 +35,7 @@ def description_lines(savepoint: Savepoint) -> Iterator[str]:
     for offset in savepoint.offsets:
         yield f"has read     {offset}"
     for name, table in savepoint.tables.items():
-        rows = "" if table.rows is None else f", {table.rows:,} rows"
+        rows = "" if table.rows is None else f", {counted(table.rows, 'row')}"
         yield f"writes       {name} at version {table.version}{rows}"
     for name, table in savepoint.sources.items():
         yield f"reads        {name} from version {table.version} on"
