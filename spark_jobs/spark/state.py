@@ -70,3 +70,32 @@ def state_frame(spark: SparkSession, checkpoint: str, **options: str) -> DataFra
     # What keeps account of state stores begins with the first look at streams; without it no store is loaded.
     spark.streams.active  # noqa: B018
     return spark.read.format("statestore").options(**options).load(checkpoint)
+
+
+def state_hashes(spark: SparkSession, checkpoint: str, **options: str) -> DataFrame:
+    """A column `row_hash`, with a number for each row of state: the same for the same row, in whatever partition.
+
+    Args:
+        spark: the session.
+        checkpoint: as `state_frame`.
+        options: as `state_frame`.
+    """
+    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    # A map is hashed in the order of its entries, which nobody changes in a row that is only moved.
+    session.conf.set("spark.sql.legacy.allowHashOnMapType", "true")
+    return state_frame(session, checkpoint, **options).select(F.xxhash64("key", "value").alias("row_hash"))
+
+
+def repartition(spark: SparkSession, checkpoint: str, partitions: int) -> None:
+    """Divides the state of a stopped query anew: Spark adds a batch to its checkpoint that reads nothing.
+
+    One that was interrupted is finished by the same number, and refused by another one.
+
+    Args:
+        spark: the session.
+        checkpoint: its address; its last batch has ended.
+        partitions: how many there are to be.
+    """
+    # Checked for sinks that write each batch once: else Spark would note a batch that has not ended as ended, and give
+    # its events another number, under which tables that have it already would take it again.
+    spark._streamingCheckpointManager.repartition(checkpoint, partitions, enforce_exactly_once_sink=True)

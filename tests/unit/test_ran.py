@@ -174,6 +174,7 @@ def test_a_plan_that_is_only_shown_waits_for_no_spark(lake):
         ["replay", "ingest_sales", "--dry-run"],
         ["maintain", "--dry-run"],
         ["adopt", "--dry-run"],
+        ["rescale", "top_products", "--partitions", "2", "--dry-run"],
         ["plan"],
     ]
     code = (

@@ -22,9 +22,10 @@ class LedgerEntry(PersistedValue):
 
     Attributes:
         kind: what wrote it: a batch of a stream, a slice of a backfill, a repair, the skip of a batch, a bootstrap (the
-            history of a new epoch), a rebuild (the results of a changed definition in place of those before), or a
-            replay (rows of the quarantine that went to bronze after all), or a restore (the batches before it count,
-            those that it took back do not; it has no terms).
+            history of a new epoch), a rebuild (the results of a changed definition in place of those before), a replay
+            (rows of the quarantine that went to bronze after all), a restore (the batches before it count, those that
+            it took back do not; it has no terms), or a rescale (a batch that only divides the state anew: it repeats
+            what the batch before it had read, and reads nothing).
         run: which run of it: of a batch, Spark's id of the start that ran it.
         started_ms: when the batch began, in milliseconds since 1970.
         watermark_ms: Spark's watermark W(N) of this batch: windows that end at or before it are closed.
@@ -52,7 +53,9 @@ class LedgerEntry(PersistedValue):
         sources: source -> the offset up to which the batch read, as Spark's log has it.
     """
 
-    kind: Literal["batch", "backfill", "repair", "skip", "bootstrap", "rebuild", "replay", "restore"] = "batch"
+    kind: Literal["batch", "backfill", "repair", "skip", "bootstrap", "rebuild", "replay", "restore", "rescale"] = (
+        "batch"
+    )
     run: str = ""
     started_ms: int
     watermark_ms: int = 0

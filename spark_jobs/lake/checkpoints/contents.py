@@ -85,13 +85,11 @@ class StateOperator:
         number: by which its folder is called.
         name: Spark's.
         stores: names of its stores; `default` where there is one.
-        partitions: how many it is divided into.
     """
 
     number: int
     name: str
     stores: tuple[str, ...]
-    partitions: int
 
 
 @dataclass(frozen=True)
@@ -210,8 +208,8 @@ class Checkpoint:
             return StateOperator(
                 number=int(about["operatorInfo"]["operatorId"]),
                 name=str(about["operatorInfo"]["operatorName"]),
+                # How many partitions it names are those of its first batch, also after another number was set.
                 stores=tuple(str(store["storeName"]) for store in stores),
-                partitions=max(int(store["numPartitions"]) for store in stores),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFileError("is cut off, or is no description of a stateful operator") from error

@@ -5,6 +5,7 @@ commits after that. So the newest batch of the result table is the newest that S
 """
 
 from spark_jobs.lake.checkpoints.epochs import Epoch
+from spark_jobs.lake.checkpoints.rescaling import unfinished
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.checkpoints.spark_log import newest_batch, query_id
 from spark_jobs.lake.commands import command
@@ -68,7 +69,7 @@ def refuse_lost_batches(lake: Lake, definition: Definition, epoch: Epoch) -> Non
     """Refuses to start where the checkpoint has lost batches that the table has, or the table some that it had.
 
     Raises:
-        CheckpointError: if the one does not fit the other.
+        CheckpointError: if the one does not fit the other, also because a rescale was interrupted.
     """
     table, name = definition.sink.table, definition.name
     # In this order: another driver may write a batch between two looks, which must not seem lost.
@@ -91,6 +92,12 @@ def refuse_lost_batches(lake: Lake, definition: Definition, epoch: Epoch) -> Non
     elif written is not None and (planned is None or planned < written):
         end = "has planned none" if planned is None else f"ends at batch {planned}: it is an older copy"
         lost = f"{table} has batch {written} of epoch {epoch.number}, but its checkpoint {folder} {end}"
+    elif (begun := unfinished(lake, epoch, written)) is not None:
+        lacks = "the ledger lacks that batch" if begun.repartitioned else "its state is not divided anew yet"
+        raise CheckpointError(
+            f"pipeline `{name}`: a rescale to {begun.partitions} partitions was interrupted in batch {begun.batch}: "
+            f"{lacks}. Nothing was started or written. Finish it: {begun.finish(name)}"
+        )
     elif finished is not None and (written is None or written < finished):
         end = "no batch" if written is None else f"no batch after {written}"
         lost = f"its checkpoint {folder} has finished batch {finished}, but {table} has {end} of epoch {epoch.number}"

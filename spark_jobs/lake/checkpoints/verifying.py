@@ -24,6 +24,7 @@ from spark_jobs.lake.checkpoints.contents import (
 )
 from spark_jobs.lake.checkpoints.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.checkpoints.moving import refuse_moved
+from spark_jobs.lake.checkpoints.rescaling import is_rescaled
 from spark_jobs.lake.checkpoints.source_logs import faults_of_source_log
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import find_stamp
@@ -162,9 +163,15 @@ class _Verifier:
 
     def _of_offsets(self) -> Iterator[Fault]:
         """Whether the batches follow one another."""
+        rescaled = {
+            batch
+            for (_, earlier), (batch, later) in pairwise(sorted(self._planned.items()))
+            if is_rescaled(earlier, later)
+        }
         for batch, planned in sorted(self._planned.items()):
             before = self._committed.get(batch - 1)
-            if before is not None and before.watermark_ms != planned.watermark_ms:
+            # One that only divides the state anew repeats the watermark of the batch before it.
+            if batch not in rescaled and before is not None and before.watermark_ms != planned.watermark_ms:
                 yield self._fault(
                     f"offsets/{batch}",
                     f"its watermark is {planned.watermark_ms} ms, and commits/{batch - 1} has left "
@@ -183,7 +190,8 @@ class _Verifier:
                 )
         for (one, earlier), (batch, later) in pairwise(sorted(self._planned.items())):
             partitions = earlier.settings.get(PARTITIONS), later.settings.get(PARTITIONS)
-            if earlier.planned_ms > later.planned_ms or partitions[0] != partitions[1] or _is_behind(earlier, later):
+            divided = partitions[0] != partitions[1] and batch not in rescaled
+            if earlier.planned_ms > later.planned_ms or divided or _is_behind(earlier, later):
                 yield self._fault(
                     f"offsets/{batch}",
                     f"does not follow offsets/{one}: one of the two is not of this query or epoch",
@@ -208,7 +216,16 @@ class _Verifier:
         for number in sorted(set(self._checkpoint.operator_numbers()) - set(committed.stores)):
             yield self._fault(f"commits/{batch}", f"names no state of operator {number}, which has some: {_OTHERS}")
         chains: dict[tuple[int, int, str], Chain] = {}
+        planned = self._planned.get(batch)
         for number, partitions in sorted(committed.stores.items()):
+            # A total of all events has one, whatever the setting is.
+            if planned is not None and str(len(partitions)) not in ("1", planned.settings.get(PARTITIONS)):
+                yield self._fault(
+                    f"commits/{batch}",
+                    f"names {len(partitions)} partitions of operator {number}, and offsets/{batch} says "
+                    f"{planned.settings.get(PARTITIONS)}: {_OTHERS}",
+                )
+                continue
             try:
                 operator = self._checkpoint.operator(number)
             except DamagedFileError as error:
@@ -231,9 +248,6 @@ class _Verifier:
             return f"describes `{operator.name}`, which `{self._definition.name}` does not have"
         if operator.number != number:
             return f"describes operator {operator.number}"
-        # A total of all events has one, whatever the setting is.
-        if len(partitions) not in (1, operator.partitions):
-            return f"has {operator.partitions} partitions, and the newest batch {len(partitions)}"
         if any(len(ids) != len(operator.stores) for ids in partitions):
             return f"has the stores {', '.join(operator.stores)}, and the newest batch another number"
         return ""

@@ -47,6 +47,7 @@ def grouped(pipeline: Pipeline) -> Operator:
             # `__events` is the last aggregate.
             counts_events=True,
             gap_of_event=windows.gap_of_event if windows is not None else None,
+            in_one_partition=windows is None and not step.by,
         ),
         output=output,
         accounting=_accounting(output, lateness, has_windows=windows is not None),

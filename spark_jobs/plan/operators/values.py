@@ -75,6 +75,7 @@ class State:
         keeps_events: whether it holds events with all of their columns, so that a new column does not fit a checkpoint.
         counts_events: whether each row says of how many events it is, as its last value.
         gap_of_event: SQL of `GAP`, where each event brings a gap of its own to a session window; None: none does.
+        in_one_partition: whether it is one row for all events, which no number of partitions divides.
     """
 
     operators: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ class State:
     keeps_events: bool = False
     counts_events: bool = False
     gap_of_event: str | None = None
+    in_one_partition: bool = False
 
 
 @dataclass(frozen=True)

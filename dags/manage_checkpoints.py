@@ -1,0 +1,202 @@
+"""Manage checkpoints: look inside, save, go back, divide the state anew, remove what nothing needs."""
+
+from typing import Any
+
+from airflow.sdk import Param, dag, get_current_context, task
+from airflow.sdk.exceptions import AirflowSkipException
+from tidemark_dags.approvals import answer_of, approval
+from tidemark_dags.batch import POOL, Rescale
+from tidemark_dags.forms import left_out, pipeline_field
+from tidemark_dags.tasks import fail, log, pipeline_of, reporting_errors, this_lake
+
+DOC = """
+What a pipeline starts from again: its checkpoint, and savepoints of it.
+
+**The form**
+- *Pipeline*: one that has run; also one that is registered nowhere any more.
+- *Action*:
+  - `show`: what the checkpoint holds, whether all that the next start needs is there, and which savepoints there are.
+  - `savepoint`: saves it as it is after its newest batch. **A stream that runs is not held up.**
+  - `restore`: goes back, with the tables and with the pipelines that read them. Name a savepoint, or a batch.
+  - `rescale`: gives the state another number of partitions.
+  - `prune`: removes what nothing needs any more: savepoints past their retention, what interruptions have left.
+- *Savepoint*: its name. *Batch*: to go back to one that the checkpoint still has. *Partitions*: for `rescale`.
+- *Comment*: why; kept with the savepoint, or in `ops.decisions`.
+- *Dry run*: only say what would be done.
+
+**What happens**
+- `look`: its log has what was asked for, or the plan: what is taken back in which table, how many rows, what is read
+  again, which pipelines go along. `show`, `savepoint` and a dry run end here. Red: it cannot be done, and why.
+- `approval` waits for a person: open this run, *Required Actions*, **Approve** or **Reject**. After 12 hours without an
+  answer it is red, and nothing is done.
+- `carry_out` (`rescale`: the task of that name) does what was approved, in the name of **whoever has answered**; it is
+  red, and does nothing, if things have changed since. Pipelines must not run: [Stop streams](/dags/stop_streams)
+  before, [Deploy streams](/dags/deploy_streams) after.
+
+On a terminal: `tidemark checkpoints show`, `tidemark savepoint`, `tidemark restore`, `tidemark rescale`, `tidemark
+checkpoints prune`.
+"""
+
+
+@dag(
+    dag_display_name="Manage checkpoints",
+    description="Look inside checkpoints, save, go back, rescale, prune.",
+    doc_md=DOC + left_out(),
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    tags=["tidemark", "streams"],
+    default_args={"retries": 0},
+    params={
+        "pipeline": pipeline_field(description="The one whose checkpoint it is."),
+        "action": Param(
+            "show",
+            type="string",
+            enum=["show", "savepoint", "restore", "rescale", "prune"],
+            title="Action",
+            description="What destroys waits for a person.",
+        ),
+        "savepoint": Param(
+            None,
+            type=["null", "string"],
+            title="Savepoint",
+            description="savepoint: its name, or none: the time. restore: the one to go back to.",
+        ),
+        "batch": Param(
+            None,
+            type=["null", "integer"],
+            minimum=0,
+            title="Batch",
+            description="restore: to a batch that the checkpoint still has, in place of a savepoint.",
+        ),
+        "with_tables": Param(
+            True,
+            type="boolean",
+            title="With tables",
+            description="restore: off brings back the checkpoint alone, and is refused where rows would come twice.",
+        ),
+        "partitions": Param(
+            None, type=["null", "integer"], minimum=1, title="Partitions", description="rescale: of the state."
+        ),
+        "comment": Param("", type="string", title="Comment", description="Why."),
+        "dry_run": Param(False, type="boolean", title="Dry run", description="Only say what would be done."),
+    },
+)
+def manage_checkpoints() -> None:
+    """Look, ask a person where something is taken away, carry out what was decided."""
+
+    @task.short_circuit
+    def look() -> dict[str, Any]:
+        """What was asked for, or the plan; nothing, which skips the rest, where there is nothing to decide."""
+        params, lake = get_current_context()["params"], this_lake()
+        name = params["pipeline"]
+        with reporting_errors():
+            match params["action"]:
+                case "show":
+                    _show(name)
+                    return {}
+                case "savepoint":
+                    from spark_jobs.operations.savepoint.execute import take_savepoint
+
+                    by = f"manage_checkpoints run {get_current_context()['run_id']}"
+                    take_savepoint(lake, name, log, name=params["savepoint"], note=params["comment"], by=by)
+                    return {}
+                case "restore":
+                    found = _restore_plan(params)
+                case "prune":
+                    found = _prune_plan(name)
+                case _:
+                    found = _rescale_plan(params)
+        log(found["text"])
+        if params["dry_run"] or not found["plan"]:
+            log("Nothing was written: dry run." if params["dry_run"] else "Nothing to do.")
+            return {}
+        return found
+
+    @task
+    def carry_out(found: dict[str, Any], response: dict[str, Any]) -> None:
+        """In the name of the person who has answered."""
+        params, lake, answer = get_current_context()["params"], this_lake(), answer_of(response)
+        if not answer.approved:
+            log(f"Rejected by {answer.by}: nothing was done.")
+            return
+        with reporting_errors():
+            if params["action"] == "restore":
+                from spark_jobs.operations.restore.execute import carry_out as go_back
+                from spark_jobs.operations.restore.plan import RestorePlan
+
+                plan = RestorePlan.model_validate(found["plan"])
+                go_back(lake, plan.model_copy(update={"record": plan.record.model_copy(update={"by": answer.by})}), log)
+            elif params["action"] == "prune":
+                from spark_jobs.operations.prune.execute import carry_out as remove
+                from spark_jobs.operations.prune.plan import PrunePlan
+
+                remove(lake, PrunePlan.model_validate(found["plan"]), log)
+            else:
+                raise AirflowSkipException("rescale is a task of its own")
+
+    found = look()
+    asked = approval(
+        subject="{{ params.action }} {{ params.pipeline }}?",
+        body="{% set found = ti.xcom_pull(task_ids='look') %}```\n{{ found['text'] }}\n```\n{{ params.comment }}",
+    )
+    found >> asked
+    carry_out(found, asked.output)  # type: ignore[arg-type]  # tasks give references to their results
+    asked >> Rescale(task_id="rescale", pipeline="{{ params.pipeline }}", pool=POOL)
+
+
+def _show(name: str) -> None:
+    from spark_jobs.console.checkpoints import description_lines
+    from spark_jobs.lake.checkpoints.describing import checkpoint_of, describe
+    from spark_jobs.lake.checkpoints.epochs import begun_with
+    from spark_jobs.lake.checkpoints.savepoints import savepoints
+    from spark_jobs.lake.checkpoints.verifying import verify
+    from spark_jobs.operations.savepoint.text import description_lines as savepoint_lines
+
+    lake = this_lake()
+    checkpoint = checkpoint_of(lake, name)
+    log("\n".join(description_lines(describe(checkpoint))))
+    faults = verify(checkpoint, begun_with(checkpoint.epoch))
+    log("\n".join(map(str, faults)) if faults else "next start   yes, all that it needs is there")
+    for each in savepoints(lake, name):
+        log("\n".join(savepoint_lines(each)))
+
+
+def _restore_plan(params: dict[str, Any]) -> dict[str, Any]:
+    from spark_jobs.operations.restore.plan import plan_restore
+    from spark_jobs.operations.restore.text import restore_text
+
+    lake = this_lake()
+    plan = plan_restore(
+        lake,
+        pipeline_of(lake, params["pipeline"]),
+        to=params["savepoint"],
+        to_batch=params["batch"],
+        with_tables=params["with_tables"],
+        by="nobody yet",
+        comment=params["comment"],
+    )
+    return {"text": restore_text(plan), "plan": plan.model_dump(mode="json")}
+
+
+def _prune_plan(name: str) -> dict[str, Any]:
+    from spark_jobs.operations.prune.plan import plan_prune
+    from spark_jobs.operations.prune.text import prune_text
+
+    plan = plan_prune(this_lake(), [name])
+    text = prune_text(plan) or str(plan.nothing_to_do)
+    return {"text": text, "plan": plan.model_dump(mode="json") if plan.remains else None}
+
+
+def _rescale_plan(params: dict[str, Any]) -> dict[str, Any]:
+    from spark_jobs.operations.rescale.plan import plan_rescale
+    from spark_jobs.operations.rescale.text import rescale_text
+
+    if params["partitions"] is None:
+        raise fail("rescale: expected a number of partitions. Nothing was changed.")
+    lake = this_lake()
+    plan = plan_rescale(lake, pipeline_of(lake, params["pipeline"]), params["partitions"])
+    return {"text": rescale_text(plan), "plan": None if plan.nothing_to_do else {"partitions": params["partitions"]}}
+
+
+manage_checkpoints()
