@@ -194,8 +194,7 @@ def _rescale_plan(params: dict[str, Any]) -> dict[str, Any]:
 
     if params["partitions"] is None:
         raise fail("rescale: expected a number of partitions. Nothing was changed.")
-    lake = this_lake()
-    plan = plan_rescale(lake, pipeline_of(lake, params["pipeline"]), params["partitions"])
+    plan = plan_rescale(this_lake(), params["pipeline"], params["partitions"])
     return {"text": rescale_text(plan), "plan": None if plan.nothing_to_do else {"partitions": params["partitions"]}}
 
 

@@ -256,6 +256,22 @@ class Replay(BatchCommand):
         ]
 
 
+class Rescale(BatchCommand):
+    """`tidemark rescale` of one pipeline, as a person has approved it."""
+
+    template_fields = ("pipeline",)
+    reports = False
+
+    def arguments(self, context: Any) -> Sequence[str]:
+        """The command, without `tidemark`; skips what was rejected, and runs of other actions."""
+        from tidemark_dags.approvals import answer_of
+
+        params, task = context["params"], context["ti"]
+        if params["action"] != "rescale" or not answer_of(task.xcom_pull(task_ids="approval")).approved:
+            raise AirflowSkipException("nothing is rescaled in this run")
+        return ["rescale", self.pipeline, f"--partitions={params['partitions']}"]
+
+
 class Maintain(BatchCommand):
     """`tidemark maintain` of one table; rows stay as they are, so that no asset event is emitted."""
 

@@ -31,6 +31,21 @@ def pipelines_field(*, description: str, only_registered: bool) -> Param:
     )
 
 
+def pipeline_field(*, description: str) -> Param:
+    """One pipeline to choose or to name: one that has run may be registered nowhere any more.
+
+    Args:
+        description: what is said below the field.
+    """
+    return Param(
+        description_md=description + left_out(),
+        type="string",
+        title="Pipeline",
+        minLength=1,
+        examples=list(registry()),
+    )
+
+
 def ingests_field(*, description: str) -> Param:
     """One registered ingest to choose.
 

@@ -32,6 +32,13 @@ def definition_of(lake: "Lake", pipeline: str) -> "Definition | None":
     return registry().get(pipeline) or as_it_began(lake, pipeline)
 
 
+def pipeline_of(lake: "Lake", pipeline: str) -> "Definition":
+    """The same; one that is neither fails the task."""
+    if (found := definition_of(lake, pipeline)) is None:
+        raise fail(f"pipeline `{pipeline}` is not registered, and has not run on {lake.uri}. Nothing was done.")
+    return found
+
+
 def log(text: str, level: int = logging.INFO) -> None:
     """Writes a text to the task's log in lines that the page shows whole; it escapes line breaks, and wraps nothing."""
     for line in text.splitlines():

@@ -307,3 +307,19 @@ def test_each_pipeline_that_has_run_has_a_row_also_one_that_came_from_a_file(tmp
     lake.store.put("_checkpoints/of_a_later_version/epochs/000001.json", unknown)
     assert ran(lake, is_repairable) == ["from_a_file", "of_a_later_version"]
     assert ran(lake, lambda _: False) == ["of_a_later_version"]
+
+
+def test_what_destroys_in_checkpoints_waits_for_a_person(described: Any) -> None:
+    dag = described["dags"]["manage_checkpoints"]
+    assert set(dag["pools"]) == {"look", "approval", "carry_out", "rescale"}
+    assert dag["pools"]["rescale"] == "tidemark_batch"
+    assert dag["params"]["action"]["enum"] == ["show", "savepoint", "restore", "rescale", "prune"]
+    assert set(described["dags"]["reset_pipeline"]["pools"]) == {"look", "approval", "carry_out"}
+    for name in ("manage_checkpoints", "reset_pipeline"):
+        assert described["dags"][name]["params"]["pipeline"]["examples"] == list(registry())
+
+
+def test_every_verb_about_alerts_has_a_form(described: Any) -> None:
+    dag = described["dags"]["manage_alerts"]
+    assert dag["params"]["action"]["enum"] == ["mute", "unmute", "acknowledge"]
+    assert described["dags"]["deploy_streams"]["params"]["mode"]["enum"] == ["guarded", "direct"]
