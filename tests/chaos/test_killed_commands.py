@@ -25,7 +25,7 @@ from tests.spark import test_replay as replays
 from tests.support import lakes
 from tests.support.clicks import HOPPING, assert_same, events, feed, pipeline, run_repair, table
 
-DYING_SWAP = str(Path(__file__).with_name("dying_swap.py"))
+DYING = str(Path(__file__).with_name("dying_command.py"))
 
 
 def commit_file(lake: Lake, table: str, version: int) -> Path:
@@ -86,10 +86,10 @@ def test_a_rebuild_killed_in_its_swap_is_finished_by_the_next_one(
     old = table(lake)
     changed = bootstraps.with_aggregate(before, window=HOPPING)
     arguments = ["rebuild", lakes.a_file(tmp_path, changed), "--yes", "--lake", lake.uri]
-    dying = [sys.executable, DYING_SWAP, *arguments]
+    dying = [sys.executable, DYING, *arguments]
 
     def dies_after(step: str) -> None:
-        kills.run_until_death(dying, {"DIES_AFTER": step})
+        kills.run_until_death(dying, {"DIES_AFTER": f"lake.checkpoints.swapping:{step}"})
 
     # The groups have their new rows, the result that is picked out of them its old ones.
     dies_after("_overwrite")

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.control.desired import orders
+from spark_jobs.control.desired import deployment, orders
 from spark_jobs.control.desired.awaiting import DeployError, await_running, failed_generations, job_now, refuse_deployed
 from spark_jobs.control.monitoring import health
 from spark_jobs.control.monitoring.monitor import Report, look, mark_reported
@@ -25,6 +25,8 @@ from spark_jobs.control.supervision.launchers import LocalProcess, StartedTask, 
 from spark_jobs.control.supervision.pulse import Pulse
 from spark_jobs.control.supervision.supervisor import Supervisor
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.savepoints import savepoints
+from spark_jobs.operations.deploy.execute import order, watch
 from spark_jobs.spec import Definition, Sink
 from tests.chaos import pipelines
 from tests.control import streams
@@ -180,6 +182,28 @@ def test_what_is_ordered_again_as_it_runs_changes_nothing(stage: Stage) -> None:
     before = orders.records(lake, JOB).newest_number()
     assert not any(ordered.changed for ordered in deploy(lake, TWO))
     assert orders.records(lake, JOB).newest_number() == before
+
+
+def test_a_version_without_progress_gives_way_to_the_one_before(stage: Stage) -> None:
+    lake, said = stage.lake, list[str]()
+    changed = FIRST.model_copy(update={"trigger_interval": timedelta(seconds=2)})
+    ordered = order(lake, deployment.plan(lake, [changed]), by="a test", say=said.append)
+    assert [each.kind for each in savepoints(lake, FIRST.name)] == ["deploy"]
+    with pytest.raises(DeployError, match=r"no progress within 0 s\.[^;]*\n.*The versions before run again"):
+        watch(
+            lake,
+            ordered,
+            mode="guarded",
+            timeout=timedelta(0),
+            by="a test",
+            say=said.append,
+            sleep=lambda _: stage.supervisor.look(),
+        )
+    desired = orders.records(lake, JOB).newest()[1]
+    assert desired is not None
+    assert desired.pipelines[FIRST.name].parsed() == FIRST
+    assert desired.pipelines[FIRST.name].generation == 3
+    assert stage.pulse().pipelines[FIRST.name].generation == 3
 
 
 def test_a_driver_does_not_outlive_its_jvm_and_its_end_has_a_cause(stage: Stage) -> None:

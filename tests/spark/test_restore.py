@@ -182,15 +182,11 @@ def ingested(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> L
 READERS = (KINDS["windowed"], KINDS["firsts"])
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        None,
-        "_name_again",
-        "_stamp",
-        *(pytest.param(step, marks=pytest.mark.long) for step in ("_put_back", "make_checkpoint", "begin")),
-    ],
-)
+# Each step of a restore of one pipeline, with real kills: tests/chaos/test_killed_restore.py
+_DEATHS = [pytest.param(step, marks=pytest.mark.long) for step in ("_put_back", "make_checkpoint", "_stamp", "begin")]
+
+
+@pytest.mark.parametrize("step", [None, "_name_again", *_DEATHS])
 def test_an_ingest_goes_back_with_its_readers_however_often_it_dies(
     spark: SparkSession, ingested: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str | None
 ) -> None:

@@ -1,6 +1,7 @@
 """Orders what a plan says, watches it, and puts the versions before back where the new ones do not run."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Literal
 
@@ -82,7 +83,16 @@ def _save(lake: Lake, name: str, by: str, say: Say) -> None:
         say(f"{name}: no savepoint was taken before the deploy: {error}")
 
 
-def watch(lake: Lake, ordered: Deployment, *, mode: Mode, timeout: timedelta, by: str, say: Say) -> None:
+def watch(
+    lake: Lake,
+    ordered: Deployment,
+    *,
+    mode: Mode,
+    timeout: timedelta,
+    by: str,
+    say: Say,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
     """Waits until what was ordered has made its first progress.
 
     Args:
@@ -92,12 +102,13 @@ def watch(lake: Lake, ordered: Deployment, *, mode: Mode, timeout: timedelta, by
         timeout: how long.
         by: who orders, in words.
         say: is told each piece of news.
+        sleep: waits so many seconds.
 
     Raises:
         DeployError: if one fails, or time runs out; guarded, the versions before run again by then, where there are.
     """
     try:
-        await_running(lake, ordered.outcomes, timeout=timeout, on_progress=say)
+        await_running(lake, ordered.outcomes, timeout=timeout, on_progress=say, sleep=sleep)
     except DeployError as error:
         failed = [each for each in ordered.outcomes if each.pipeline in ordered.before and not _runs(lake, each)]
         if mode == "direct" or not failed:
@@ -105,7 +116,7 @@ def watch(lake: Lake, ordered: Deployment, *, mode: Mode, timeout: timedelta, by
         say(f"{error}")
         names = ", ".join(each.pipeline for each in failed)
         say(f"The versions before go on: {names}")
-        _put_back(lake, ordered.before, failed, by=by, say=say)
+        _put_back(lake, ordered.before, failed, by=by, say=say, sleep=sleep)
         raise DeployError(
             f"{str(error).replace('; the order remains', '')}\nThe versions before run again, from where they were: "
             f"{names}. Their tables and checkpoints are whole. Fix the definition, then deploy it again. What was "
@@ -113,10 +124,18 @@ def watch(lake: Lake, ordered: Deployment, *, mode: Mode, timeout: timedelta, by
         ) from error
 
 
-def _put_back(lake: Lake, before: Mapping[str, str], failed: Iterable[OrderOutcome], *, by: str, say: Say) -> None:
+def _put_back(
+    lake: Lake,
+    before: Mapping[str, str],
+    failed: Iterable[OrderOutcome],
+    *,
+    by: str,
+    say: Say,
+    sleep: Callable[[float], None],
+) -> None:
     definitions = [definition_from_json(before[each.pipeline]) for each in failed]
     outcomes = deployment.execute(lake, deployment.plan(lake, definitions), by=f"{by}, guarded")
-    await_running(lake, outcomes, timeout=_BACK, on_progress=say)
+    await_running(lake, outcomes, timeout=_BACK, on_progress=say, sleep=sleep)
 
 
 def _runs(lake: Lake, ordered: OrderOutcome) -> bool:
