@@ -67,8 +67,7 @@ def state_frame(spark: SparkSession, checkpoint: str, **options: str) -> DataFra
         checkpoint: its address.
         options: of the reader.
     """
-    # What keeps account of state stores begins with the first look at streams; without it no store is loaded.
-    spark.streams.active  # noqa: B018
+    _keep_account(spark)
     return spark.read.format("statestore").options(**options).load(checkpoint)
 
 
@@ -96,6 +95,12 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int) -> None:
         checkpoint: its address; its last batch has ended.
         partitions: how many there are to be.
     """
+    _keep_account(spark)
     # Checked for sinks that write each batch once: else Spark would note a batch that has not ended as ended, and give
     # its events another number, under which tables that have it already would take it again.
     spark._streamingCheckpointManager.repartition(checkpoint, partitions, enforce_exactly_once_sink=True)
+
+
+def _keep_account(spark: SparkSession) -> None:
+    """What keeps account of state stores begins with the first look at streams; without it no store is loaded."""
+    spark.streams.active  # noqa: B018

@@ -68,7 +68,7 @@ def test_what_has_no_state_that_can_be_divided_is_refused(lake: Lake) -> None:
     for name, why in (
         ("ingest_sales", "no step of it remembers events"),
         ("large", "no step of it remembers events"),
-        ("total", "a total of all events"),
+        ("total", "the total of all events"),
     ):
         with pytest.raises(DefinitionError, match=why):
             plan_rescale(lake, name, 2)

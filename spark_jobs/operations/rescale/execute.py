@@ -14,14 +14,16 @@ from pyspark.sql import SparkSession
 from spark_jobs.commits.changes import Append
 from spark_jobs.commits.writer import TableWriter
 from spark_jobs.control.desired.awaiting import refuse_deployed
+from spark_jobs.engine.failures import root_cause
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.checkpoints.contents import Checkpoint
-from spark_jobs.lake.checkpoints.spark_log import query_id
+from spark_jobs.lake.checkpoints.rescaling import unfinished
+from spark_jobs.lake.checkpoints.spark_log import newest_batch, query_id
 from spark_jobs.lake.checkpoints.verifying import verify
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import find_stamp
-from spark_jobs.lake.errors import CheckpointError, LedgerError, first_line
+from spark_jobs.lake.errors import CheckpointError, LedgerError
 from spark_jobs.operations.rescale.plan import RescalePlan, RescaleRefusedError
 from spark_jobs.operations.shape import Say
 from spark_jobs.operations.words import counted
@@ -61,17 +63,29 @@ def carry_out(spark: SparkSession, lake: Lake, plan: RescalePlan, say: Say) -> N
 
 
 def _repartition(spark: SparkSession, lake: Lake, plan: RescalePlan) -> None:
+    error: Exception | None = None
     try:
         repartition(spark, lake.path(plan.epoch.folder), plan.partitions)
-    except (Py4JJavaError, PySparkException) as error:
+    except (Py4JJavaError, PySparkException) as raised:
+        error = raised
+    begun = unfinished(lake, plan.epoch, plan.last)
+    if begun is not None and begun.repartitioned:
+        return
+    why = f": {root_cause(error)}" if error is not None else ""
+    if begun is not None:
         raise RescaleRefusedError(
-            f"pipeline `{plan.pipeline}`: Spark could not divide its state: {_said(error)}. What batch {plan.last} has "
-            f"left is as it was, and no table was written. Run the same command again. {_back(lake, plan)}"
+            f"pipeline `{plan.pipeline}`: Spark could not divide its state{why}. What batch {plan.last} has left is as "
+            f"it was, and no table was written. Run the same command again. {_back(lake, plan)}"
         ) from error
-
-
-def _said(error: Exception) -> str:
-    return first_line(Exception(str(getattr(error, "java_exception", error)))).rstrip(".")
+    if newest_batch(lake, plan.epoch.folder, "offsets") == plan.last:
+        raise RescaleRefusedError(
+            f"pipeline `{plan.pipeline}`: Spark has not begun to divide its state{why}. Nothing was changed."
+        ) from error
+    raise RescaleRefusedError(
+        f"pipeline `{plan.pipeline}`: a driver has planned batch {plan.batch} meanwhile. Nothing was written here. End "
+        f"that driver, run the batch to its end ({command('run', plan.pipeline, '--until-caught-up')}), then run the "
+        "same command again."
+    ) from error
 
 
 def compare(spark: SparkSession, lake: Lake, plan: RescalePlan) -> None:

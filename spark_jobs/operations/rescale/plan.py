@@ -129,9 +129,8 @@ def _stateful(epoch: Epoch) -> Pipeline:
             "changed."
         )
     if operator.state.in_one_partition:
-        # Spark reads it from the first partition, and a rescale would move it to any.
         raise DefinitionError(
-            f"pipeline `{epoch.pipeline}`: it has a total of all events, whose state is one row in one partition, "
+            f"pipeline `{epoch.pipeline}`: its state is one row, the total of all events, and stays in one partition "
             "whatever the number is. Nothing was changed."
         )
     return definition
