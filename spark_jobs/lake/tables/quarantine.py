@@ -15,8 +15,8 @@ from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.files import reading
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.lake.tables.query import fetch_rows
-from spark_jobs.plan import logical as plan
 from spark_jobs.plan.personal import PersonalColumns
 from spark_jobs.plan.quarantine import HEADER, NO_SUCH_KEY, NOT_AGAIN, not_again_sql
 from spark_jobs.spec import Definition, Ingest
@@ -99,17 +99,17 @@ class ReplayScope:
         return sum(self.reasons.values())
 
 
-def table_of(definition: Definition) -> str:
-    """The quarantine of a pipeline.
+def table_of(lake: Lake, definition: Definition) -> str:
+    """The quarantine that a pipeline has on a lake.
 
     Raises:
         QuarantineError: if it has none.
     """
-    table = plan.build(definition).table("quarantine")
+    table = plan_on(lake, definition).table("quarantine")
     if table is None:
         raise QuarantineError(
             f"pipeline `{definition.name}` sets nothing aside. An ingest does, and a pipeline with "
-            'Enrich(missing="quarantine").'
+            'Enrich(missing="quarantine"), or of which a batch was skipped.'
         )
     return table.name
 
@@ -147,7 +147,9 @@ def samples(
     """
     known = personal or PersonalColumns((definition,))
     # What any definition declares may stand in a row, too; what nothing declares has nothing to be masked.
-    hidden = known.of(table_of(definition)) if not isinstance(definition, Ingest) else known.of(definition.sink.table)
+    hidden = (
+        known.of(table_of(lake, definition)) if not isinstance(definition, Ingest) else known.of(definition.sink.table)
+    )
     columns = _columns(lake, definition)
     shown = (
         "reason, detail, raw"
@@ -235,7 +237,7 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, ma
     Raises:
         QuarantineError: if a reason is named of which nothing is there, or nothing can be replayed.
     """
-    version = open_table(lake, table_of(ingest)).version()
+    version = open_table(lake, table_of(lake, ingest)).version()
     why = why_not(ingest, None if selection.earlier_epochs else epoch)
     groups = _asked(
         lake,
@@ -273,7 +275,7 @@ def _columns(lake: Lake, definition: Definition) -> list[str]:
 
 
 def _opened(lake: Lake, definition: Definition, version: int | None) -> Any:
-    table = table_of(definition)
+    table = table_of(lake, definition)
     try:
         return open_table(lake, table, version=version)
     except MissingTableError:
@@ -290,7 +292,7 @@ def _where(selection: Selection) -> str:
 def _asked(
     lake: Lake, definition: Definition, version: int | None, sql: str, selection: Selection
 ) -> list[dict[str, Any]]:
-    table = table_of(definition)
+    table = table_of(lake, definition)
     opened = _opened(lake, definition, version)
     # What a replay has looked up again is set aside no more; an ingest's is not in the table any more.
     replayed = "replayed_batch" in {field.name for field in opened.schema().fields}

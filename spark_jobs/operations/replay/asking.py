@@ -51,7 +51,7 @@ def look(lake: Lake, pipeline: str, selection: Selection) -> ReplayPreview:
     definition = registry().get(pipeline)
     if definition is None:
         raise QuarantineError(f"pipeline `{pipeline}`: expected a registered one. Nothing was replayed.")
-    table_of(definition)
+    table_of(lake, definition)
     if isinstance(definition, Ingest):
         plan = plan_replay(lake, definition, selection)
         return ReplayPreview(plan.found.reasons, tuple(replay_text(plan).split("\n")))

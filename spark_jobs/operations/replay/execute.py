@@ -117,7 +117,7 @@ class ReplayRun:
         self._ingest = ingest
         self._replay = replay
         self._failpoint = failpoint
-        self._bronze, self._quarantine = ingest.sink.table, table_of(ingest)
+        self._bronze, self._quarantine = ingest.sink.table, table_of(lake, ingest)
         self._began = time.time()
 
     def execute(self) -> ReplayOutcome:

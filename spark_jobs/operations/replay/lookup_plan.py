@@ -83,7 +83,7 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
         BackfillRefusedError: if its results cannot be computed again.
         MissingTableError: if it has not run here.
     """
-    table_of(definition)
+    table_of(lake, definition)
     if selection.earlier_epochs:
         raise QuarantineError(
             f"pipeline `{definition.name}`: --earlier-epochs is for ingests: a new epoch of a pipeline reads all "
