@@ -8,17 +8,32 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.halting import UncomputableError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
-from spark_jobs.lake.checkpoints.halts import Halt
+from spark_jobs.lake.checkpoints.halts import ChoiceRefusedError, Halt, HaltedError
 from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.tables.opening import exists
+from spark_jobs.lake.tables.quarantine import QuarantineError, Selection
+from spark_jobs.operations.audit import execute as audit
+from spark_jobs.operations.audit.plan import look, plan_recount
+from spark_jobs.operations.backfill import execute as backfill
+from spark_jobs.operations.backfill.plan import plan_backfill
+from spark_jobs.operations.rebuild import execute as rebuild
+from spark_jobs.operations.rebuild.plan import plan_rebuild
+from spark_jobs.operations.repair import execute as repair
+from spark_jobs.operations.repair.plan import plan_repair
+from spark_jobs.operations.replay import lookup as replay
+from spark_jobs.operations.replay import lookup_plan as replay_plan
+from spark_jobs.operations.resume.plan import plan_resume
 from spark_jobs.spec import (
     Aggregate,
     Deduplicate,
+    Enrich,
     Join,
     Pipeline,
     Select,
@@ -99,7 +114,7 @@ CASES = {
 
 def pipeline(case: Case) -> Pipeline:
     total = isinstance(case.steps[-1], Aggregate) and case.steps[-1].window is None
-    remembers = len(case.steps) > 1 or isinstance(case.steps[0], Aggregate)
+    remembers = isinstance(case.steps[-1], Aggregate | Deduplicate | Join)
     return lakes.one_file_a_batch(
         Pipeline(
             name=NAME,
@@ -228,3 +243,118 @@ def test_a_batch_that_cannot_be_computed_is_skipped_and_the_rest_is_right(
     if kind != "time":
         assert times == Counter(m for m, _, _ in BATCHES[POISONED])
     assert halts.standing(lake, NAME) is None
+
+
+def skipped(spark: SparkSession, lake: Lake, definition: Pipeline) -> None:
+    """Runs a pipeline to its end, with the batch that cannot be computed skipped."""
+    assert isinstance(ended(spark, lake, definition), UncomputableError)
+    halts.decide(lake, NAME, "skip", by="ada")
+    assert ended(spark, lake, definition) is None
+
+
+def recounted(spark: SparkSession, lake: Lake, definition: Pipeline) -> audit.Audit:
+    """What an audit finds that counts all rows again."""
+    found = look(lake, definition)
+    planned = plan_recount(lake, definition, None, found)
+    assert not isinstance(planned, audit.Audit), planned
+    return audit.recount(spark, *planned, found)
+
+
+def test_until_a_decision_nothing_runs_and_a_try_without_a_fix_halts_again(spark: SparkSession, lake: Lake) -> None:
+    definition = pipeline(CASES["windows"])
+    feed(lake, definition)
+    first = ended(spark, lake, definition)
+    assert isinstance(first, UncomputableError)
+    assert "DIVIDE_BY_ZERO" in first.without_values
+    assert "resume shares --skip" in str(first) or "`--skip`" in str(first)
+    halt = halted_at(lake)
+    assert "Division by zero" in halt.samples[0]
+    assert type(ended(spark, lake, definition)) is HaltedError
+    assert halted_at(lake) == halt
+    with pytest.raises(ChoiceRefusedError, match="--skip"):
+        plan_resume(lake, NAME, "quarantine")
+
+    halts.decide(lake, NAME, "resume", by="ada")
+    assert isinstance(ended(spark, lake, definition), UncomputableError)
+    again = halted_at(lake)
+    assert again.since > halt.since
+    assert [batch_id for batch_id, _ in lakes.ledger(lake, definition)] == [0]
+    assert not exists(lake, "gold.shares__quarantine")
+
+
+# The other kinds are put together of the same parts.
+@pytest.mark.parametrize("kind", ["windows", "source", pytest.param("first", marks=pytest.mark.long)])
+def test_what_was_skipped_is_counted_by_nothing_until_the_definition_is_another(
+    spark: SparkSession, lake: Lake, kind: str
+) -> None:
+    definition = pipeline(CASES[kind])
+    feed(lake, definition)
+    skipped(spark, lake, definition)
+    found = recounted(spark, lake, definition)
+    assert found.rows
+    assert found.sound, found
+    before = results(kind, lakes.rows(lake, "gold.shares"))
+    target, plan = plan_backfill(lake, definition, lakes.at(START - 60 * MINUTE), lakes.at(START + 60 * MINUTE))
+    assert sum(done.changed.rows for done in backfill.execute(spark, target, plan)) == 0
+    with pytest.raises(QuarantineError, match="still cannot be computed"):
+        replay.execute(spark, replay_plan.plan_lookup(lake, definition, Selection()), by="ada")
+    assert results(kind, lakes.rows(lake, "gold.shares")) == before
+    if kind != "windows":
+        return
+    fixed = definition.model_copy(update={"steps": (Select({"share": "try_divide(1, v - 7)"}), groups())})
+    target, planned = plan_rebuild(lake, fixed)
+    rebuild.build(spark, target, planned)
+    rebuild.swap(spark, target, planned)
+    rows = lakes.rows(lake, "gold.shares")
+    assert sum(row["n"] for row in rows) == sum(map(len, BATCHES)), "a rebuild reads all events again"
+
+
+RATES = pa.schema([("p", pa.string()), ("rate", pa.float64())])
+
+
+def rates(lake: Lake, **given: float) -> None:
+    table = pa.table({"p": list(given), "rate": list(given.values())}, schema=RATES)
+    write_deltalake(lake.table_uri("silver.rates"), table, mode="overwrite")
+
+
+@pytest.mark.parametrize("windowed", [True, False])
+def test_once_a_lookup_is_mended_a_replay_brings_the_skipped_events_in(
+    spark: SparkSession, lake: Lake, windowed: bool
+) -> None:
+    steps = (
+        Enrich("silver.rates", on=("p",), columns={"rate": "rate"}, missing="null"),
+        Select({"share": "v / rate"}),
+        *((groups(),) if windowed else ()),
+    )
+    select = {"p": "lower(upper(p))", "v": "v + 0", "t": "t"}
+    definition = pipeline(Case(steps, select=select))
+    columns = {"p": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
+    bronze = lakes.Bronze(lake, "bronze.sales", columns, "t")
+    batches = ([(1, "a", 1), (2, "b", 2)], [(3, "z", 7), (4, "a", 3)], [(13, "b", 4)])
+    for batch in batches:
+        bronze.append([{"p": p, "v": v, "t": lakes.at(START + m * MINUTE)} for m, p, v in batch])
+    rates(lake, a=1.0, b=2.0, z=0.0)
+    skipped(spark, lake, definition)
+    assert {row["v"] for row in lakes.rows(lake, "gold.shares__quarantine")} == {None}, "nothing of it was computed"
+    lakes.assert_balanced(lake, definition)
+
+    mended = {"a": 1.0, "b": 2.0, "z": 2.0}
+    rates(lake, **mended)
+    bronze.heartbeat(START + 1000 * MINUTE)
+    bronze.heartbeat(START + 1001 * MINUTE)
+    assert ended(spark, lake, definition) is None
+    done = replay.execute(spark, replay_plan.plan_lookup(lake, definition, Selection()), by="ada")
+    assert (done.replayed, done.kept, done.open) == (2, 0, 0)
+    assert repair.execute(spark, *plan_repair(lake, definition)).changed.rows
+    shares = [((START + m * MINUTE) // (5 * MINUTE), p, v / mended[p]) for batch in batches for m, p, v in batch]
+    rows = lakes.rows(lake, "gold.shares")
+    if windowed:
+        totals: Counter[tuple[int, str]] = Counter()
+        for window, p, value in shares:
+            totals[window, p] += value  # type: ignore[assignment]
+        assert {(lakes.ms(row["window_start"]) // (5 * MINUTE), row["p"]): row["total"] for row in rows} == totals
+    else:
+        assert sorted((row["p"], row["share"]) for row in rows) == sorted((p, value) for _, p, value in shares)
+    lakes.assert_balanced(lake, definition)
+    assert recounted(spark, lake, definition).sound
+    assert replay_plan.plan_lookup(lake, definition, Selection()).nothing_to_do is not None

@@ -18,7 +18,7 @@ from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.lake.tables.query import fetch_rows
 from spark_jobs.plan.personal import PersonalColumns
-from spark_jobs.plan.quarantine import HEADER, NO_SUCH_KEY, NOT_AGAIN, not_again_sql
+from spark_jobs.plan.quarantine import HEADER, NO_SUCH_KEY, NOT_AGAIN, SKIPPED, not_again_sql
 from spark_jobs.spec import Definition, Ingest
 from spark_jobs.spec.names import in_duckdb
 from spark_jobs.spec.personal import MASK, is_personal
@@ -178,14 +178,16 @@ class WaitingEvents:
     Attributes:
         version: of the quarantine.
         rows: how many there are.
-        first_batch: the first batch that set one of them aside; None: there is none.
+        first_batch: the first batch that set one of them aside for a key; None: there is none.
         unfinished: further events, of a batch that has not ended.
+        skipped: of `rows`, those whose batch was skipped.
     """
 
     version: int
     rows: int
     first_batch: int | None
     unfinished: int
+    skipped: int = 0
 
 
 def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, selection: Selection) -> WaitingEvents:
@@ -205,7 +207,7 @@ def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, sel
     there = counted(lake, definition, Selection())
     known = {each.reason for each in there}
     # A replay before this one may have found all of these.
-    known_or_gone = {*known, NO_SUCH_KEY}
+    known_or_gone = {*known, NO_SUCH_KEY, SKIPPED}
     if unknown := [reason for reason in selection.reasons if reason not in known_or_gone]:
         said = ", ".join(f"`{reason}`" for reason in sorted(known)) or "nothing"
         raise QuarantineError(
@@ -216,12 +218,14 @@ def waiting(lake: Lake, definition: Definition, epoch: int, last_batch: int, sel
         lake,
         definition,
         opened.version(),
-        f"SELECT count(*) FILTER (_batch_id <= {last_batch}) AS rows, min(_batch_id) AS first_batch, "
-        f"count(*) FILTER (_batch_id > {last_batch}) AS unfinished FROM set_aside WHERE _epoch = {epoch} AND "
-        f"{_where(selection)}",
+        f"SELECT count(*) FILTER (_batch_id <= {last_batch}) AS rows, "
+        f"min(_batch_id) FILTER (reason <> '{SKIPPED}') AS first_batch, "
+        f"count(*) FILTER (_batch_id > {last_batch}) AS unfinished, "
+        f"count(*) FILTER (_batch_id <= {last_batch} AND reason = '{SKIPPED}') AS skipped "
+        f"FROM set_aside WHERE _epoch = {epoch} AND {_where(selection)}",
         selection,
     )
-    return WaitingEvents(opened.version(), row["rows"], row["first_batch"], row["unfinished"])
+    return WaitingEvents(opened.version(), **row)
 
 
 def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, may_be_gone: bool = False) -> ReplayScope:
