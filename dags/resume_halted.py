@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
 from tidemark_dags.approvals import answer_of, approval
-from tidemark_dags.forms import ingests_field, left_out
+from tidemark_dags.forms import left_out, pipeline_field
 from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 DOC = """
@@ -41,7 +41,7 @@ If the pipeline was halted at something else meanwhile, nothing is done. On a te
     tags=["tidemark", "streams"],
     default_args={"retries": 0},
     params={
-        "pipeline": ingests_field(description="The halted one."),
+        "pipeline": pipeline_field(description="The halted one."),
         "choice": Param(
             "resume",
             type="string",

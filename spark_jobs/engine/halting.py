@@ -143,13 +143,16 @@ class IngestHalts(Halts[Ingest]):
             batch_id: of the batch.
         """
         halt = self.decided(epoch, batch_id)
-        choice = halt.choice if halt is not None else None
-        strict = rules_with(self._definition, "fail")
-        if choice == "quarantine" and halt is not None:
+        if halt is None or halt.choice is None:
+            return Decision()
+        strict, noted = rules_with(self._definition, "fail"), halt.decision_id
+        if halt.choice == "quarantine":
             # Those that the person has seen; another one that is broken by now halts it again.
-            return Decision(choice, tuple(rule for rule in strict if rule.name in halt.broken))
-        unread = halt is not None and halt.failed is not None
-        return Decision(choice, strict if choice == "skip" and not unread else (), unread=choice == "skip" and unread)
+            return Decision("quarantine", tuple(rule for rule in strict if rule.name in halt.broken), decision_id=noted)
+        if halt.choice == "skip":
+            unread = halt.failed is not None
+            return Decision("skip", () if unread else strict, unread=unread, decision_id=noted)
+        return Decision(halt.choice)
 
     def refuse_broken(self, batch: Batch, decision: Decision, epoch: int, batch_id: int) -> None:
         """Ends the query before anything of the batch is written, where rows break a rule that must not be broken.

@@ -16,6 +16,7 @@ from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.query import Failpoint, Query, unobserved
 from spark_jobs.engine.sources import source_of
 from spark_jobs.engine.sources.base import Batch, PlannedBatch
+from spark_jobs.engine.sources.judging import Decision
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.commit_records.history import newest_numbered
@@ -133,7 +134,7 @@ class IngestQuery(Query[Ingest]):
         try:
             self.failpoint("materialised", batch_id)
             self.halts.refuse_broken(read, decision, self.epoch.number, batch_id)
-            return self._commit(read, self._ledger(read, bounds), batch_id)
+            return self._commit(read, self._ledger(read, bounds, decision), batch_id)
         finally:
             read.close()
 
@@ -174,7 +175,7 @@ class IngestQuery(Query[Ingest]):
         found = rows.to_table(columns=["raw", "detail"], filter=mine & (pc.field("reason") == UNREADABLE))
         return {row["raw"]: row["detail"] for row in found.to_pylist()}
 
-    def _ledger(self, batch: Batch, bounds: BatchBounds) -> LedgerEntry:
+    def _ledger(self, batch: Batch, bounds: BatchBounds, decision: Decision) -> LedgerEntry:
         census, shape, unreadable = batch.census, batch.shape(), len(batch.unreadable)
         reasons = dict(sorted(census.reasons.items()))
         for index, rule in enumerate(rules_with(self.definition, "warn")):
@@ -198,6 +199,7 @@ class IngestQuery(Query[Ingest]):
             unknown_fields=shape.unknown_fields,
             nulls=shape.nulls,
             sources=bounds.sources,
+            decision_id=decision.decision_id,
         )
 
     def _commit(self, batch: Batch, ledger: LedgerEntry, batch_id: int) -> LedgerEntry:

@@ -39,11 +39,13 @@ class Decision:
         choice: None: nothing.
         set_aside: rules that must not be broken; rows that do are set aside this time.
         unread: whether nothing but their text is asked of the rows, all of which are set aside: the rest may fail.
+        decision_id: of the row in `ops.decisions`; None: nothing is set aside by it.
     """
 
     choice: Choice | None = None
     set_aside: tuple[RowRule, ...] = ()
     unread: bool = False
+    decision_id: str | None = None
 
     @property
     def skips(self) -> bool:

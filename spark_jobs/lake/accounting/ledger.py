@@ -49,7 +49,8 @@ class LedgerEntry(PersistedValue):
         unknown_fields: some of the fields that no column takes.
         nulls: column -> rows for bronze that have no value in it, at ingest; those without any are left out.
         sources: source -> the offset up to which the batch read, as Spark's log has it.
-        decision_id: of the row in `ops.decisions` by which a batch was skipped; None: it was not.
+        decision_id: of the row in `ops.decisions` by which rows of the batch, or all of them, were set aside; None:
+            nobody has decided that.
     """
 
     kind: Literal["batch", "backfill", "repair", "skip", "bootstrap", "rebuild", "replay"] = "batch"
