@@ -47,12 +47,12 @@ def passed_over(bronze: DataFrame, table: Table, keep: Iterable[str], event_time
     given = []
     for field in project(bronze, table, ()).schema:
         sql = table.select[field.name]
-        computed = F.expr(sql)
-        if field.name == event_time:
-            computed = tried(bronze.sparkSession, computed)
-        elif column_named(sql) is None:
-            computed = _or_else(F.when(never, computed), field)
-        given.append(computed.alias(field.name))
+        value = F.expr(sql)
+        if column_named(sql) is None:
+            is_time = field.name == event_time
+            value = tried(bronze.sparkSession, value) if is_time else F.when(never, value)
+            value = _or_else(value, field) if bronze.isStreaming else value
+        given.append(value.alias(field.name))
     return bronze.select(*given, *keep)
 
 

@@ -16,8 +16,13 @@ from spark_jobs.engine.halting import BrokenRuleError, UncomputableError
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.halts import HaltedError
+from spark_jobs.lake.tables.quarantine import Selection
+from spark_jobs.operations.replay.execute import ReplayRun, begin
+from spark_jobs.operations.replay.outcome import ReplayOutcome
+from spark_jobs.operations.replay.plan import ReplayRefusedError, plan_replay
 from spark_jobs.spec import Between, Files, Ingest, OneOf, Satisfies, Sink
 from tests.support import lakes
 
@@ -276,3 +281,13 @@ def test_a_rule_that_cannot_be_computed_halts_and_its_batch_is_skipped_unread(
     assert dict(lakes.ledger(lake, definition))[1].reasons == {"skipped": 7}
     assert [row["id"] for row in lakes.rows(lake, "bronze.sales") if row["amount"] == 8] == ["s9"]
     lakes.assert_balanced(lake, definition)  # type: ignore[arg-type]
+
+    def replayed(ingest: Ingest) -> ReplayOutcome:
+        replay = open_replay(lake, ingest.name) or begin(lake, plan_replay(lake, ingest, Selection()), by="ada")
+        return ReplayRun(spark, lake, ingest, replay).execute()
+
+    with pytest.raises(ReplayRefusedError, match="still cannot be computed"):
+        replayed(definition)
+    mended = an_ingest(landing, Satisfies("known place", "amount < 10"), IN_BOUNDS)
+    assert replayed(mended).replayed == {"skipped": 5}, "less the line that is no JSON and the 500"
+    lakes.assert_balanced(lake, mended)  # type: ignore[arg-type]

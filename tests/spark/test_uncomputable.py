@@ -114,7 +114,7 @@ CASES = {
 
 def pipeline(case: Case) -> Pipeline:
     total = isinstance(case.steps[-1], Aggregate) and case.steps[-1].window is None
-    remembers = isinstance(case.steps[-1], Aggregate | Deduplicate | Join)
+    remembers = any(isinstance(step, Aggregate | Deduplicate | Join) for step in case.steps)
     return lakes.one_file_a_batch(
         Pipeline(
             name=NAME,
@@ -307,6 +307,20 @@ def test_what_was_skipped_is_counted_by_nothing_until_the_definition_is_another(
     rebuild.swap(spark, target, planned)
     rows = lakes.rows(lake, "gold.shares")
     assert sum(row["n"] for row in rows) == sum(map(len, BATCHES)), "a rebuild reads all events again"
+
+
+def test_a_fault_of_what_was_counted_before_is_not_skipped_and_says_so(spark: SparkSession, lake: Lake) -> None:
+    # Of `a`, 1 + 3 + 7 in the first window: whichever batch closes it fails, with its events and without.
+    definition = pipeline(Case((groups("v"), Select({"inverse": "1 / (total - 11)"}))))
+    feed(lake, definition)
+    assert isinstance(ended(spark, lake, definition), UncomputableError)
+    halt = halted_at(lake)
+    halts.decide(lake, NAME, "skip", by="ada")
+    again = ended(spark, lake, definition)
+    assert isinstance(again, UncomputableError)
+    assert "fails without its own events, too" in str(again)
+    assert halted_at(lake).batch_id == halt.batch_id
+    assert [batch_id for batch_id, _ in lakes.ledger(lake, definition)] == [*range(halt.batch_id)]
 
 
 RATES = pa.schema([("p", pa.string()), ("rate", pa.float64())])

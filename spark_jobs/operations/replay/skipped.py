@@ -16,6 +16,7 @@ from spark_jobs.plan.quarantine import SKIPPED
 from spark_jobs.recompute.set_aside import OF_BATCH
 from spark_jobs.recompute.target import Target
 from spark_jobs.spark.throwables import thrown
+from spark_jobs.spec import Definition
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.late import WHY_SET_ASIDE
 
@@ -39,6 +40,13 @@ def compute(target: Target, rows: DataFrame, lookups: Mapping[str, DataFrame], v
     Branches(target.logical, lookups).results(sources).write.format("noop").mode("overwrite").save()
 
 
+def fault_of(definition: Definition, error: BaseException) -> str | None:
+    """What Spark says of rows that cannot be computed, values of personal columns masked; None: that is not it."""
+    if condition_of(thrown(error)) is None:
+        return None
+    return Words.about(definition).of(error) or root_cause(error)
+
+
 @contextmanager
 def refusing(plan: LookupPlan) -> Iterator[None]:
     """Within it, events that cannot be computed are a refusal.
@@ -49,9 +57,9 @@ def refusing(plan: LookupPlan) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not plan.found.skipped or condition_of(thrown(error)) is None:
+        words = fault_of(plan.target.pipeline, error) if plan.found.skipped else None
+        if words is None:
             raise
-        words = Words.about(plan.target.pipeline).of(error) or root_cause(error)
         raise QuarantineError(
             f"pipeline `{plan.pipeline}`: events of a batch that was skipped still cannot be computed: {words}. "
             "Nothing was replayed. Once nothing fails at them any more, run the same command again; with another "
