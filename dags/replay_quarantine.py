@@ -7,7 +7,7 @@ from airflow.sdk import Param, dag, get_current_context, task
 from tidemark_dags.approvals import approval
 from tidemark_dags.assets import MOVED
 from tidemark_dags.batch import POOL, Replay
-from tidemark_dags.forms import left_out, quarantines_field
+from tidemark_dags.forms import left_out, registered_field
 from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 DOC = """
@@ -48,7 +48,7 @@ carried out to its end by the next one; no row comes twice. On a terminal: `tide
     tags=["tidemark", "streams"],
     default_args={"retries": 0},
     params={
-        "pipeline": quarantines_field(description="The one whose quarantine it is."),
+        "pipeline": registered_field(description="The one whose quarantine it is."),
         "reasons": Param(
             [],
             type="array",

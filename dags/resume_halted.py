@@ -5,18 +5,19 @@ from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
 from tidemark_dags.approvals import answer_of, approval
-from tidemark_dags.forms import ingests_field, left_out
+from tidemark_dags.forms import left_out, registered_field
 from tidemark_dags.tasks import log, reporting_errors, this_lake
 
 DOC = """
-Decides how a pipeline goes on that is **halted**: a batch broke a rule with `on_failure="fail"`, nothing of it was
-written, and the pipeline does not start again by itself.
+Decides how a pipeline goes on that is **halted**: a batch broke a rule with `on_failure="fail"`, or cannot be computed
+(a division by zero, a text that is no number). No result of it was written, and the pipeline does not start again by
+itself.
 
 **The form**
 - *Pipeline*: the halted one; [Monitor streams](/dags/monitor_streams) shows which are.
 - *Choice*, for this batch only: `resume` tries it again, after a fix of the rule, the source or the code; `quarantine`
-  sets the rows that break the rule aside, and writes the others; `skip` sets all of its rows aside. Nothing is lost:
-  what is set aside is in the quarantine.
+  sets the rows that break the rule aside, and writes the others (not of a batch that cannot be computed); `skip` sets
+  all of its rows aside. Nothing is lost: what is set aside is in the quarantine.
 - *Comment*: why; kept in `ops.decisions`.
 
 **What happens**
@@ -40,7 +41,7 @@ If the pipeline was halted at something else meanwhile, nothing is done. On a te
     tags=["tidemark", "streams"],
     default_args={"retries": 0},
     params={
-        "pipeline": ingests_field(description="The halted one."),
+        "pipeline": registered_field(description="The halted one."),
         "choice": Param(
             "resume",
             type="string",
@@ -97,7 +98,7 @@ def resume_halted() -> None:
         body=(
             "{% set halt = ti.xcom_pull(task_ids='find_halt') %}"
             "**{{ params.pipeline }}** is halted at batch {{ halt['batch_id'] }} of epoch {{ halt['epoch'] }}, which "
-            "breaks:\n\n"
+            "{% if halt['failed'] %}cannot be computed: `{{ halt['failed'] }}`{% else %}breaks:{% endif %}\n\n"
             "{% for rule, count in halt['broken'].items() %}- `{{ rule }}`: {{ count }} rows\n{% endfor %}\n"
             "Proposed: **{{ params.choice }}**, for this batch only. {{ params.comment }}"
         ),

@@ -5,8 +5,6 @@ from typing import Any
 from airflow.sdk import Param
 
 from spark_jobs.pipelines import problems, registry
-from spark_jobs.plan import logical
-from spark_jobs.spec import Ingest
 
 
 def pipelines_field(*, description: str, only_registered: bool) -> Param:
@@ -46,26 +44,13 @@ def pipeline_field(*, description: str) -> Param:
     )
 
 
-def ingests_field(*, description: str) -> Param:
-    """One registered ingest to choose.
+def registered_field(*, description: str) -> Param:
+    """One registered pipeline to choose: any may be halted, and any may have set something aside.
 
     Args:
         description: what is said below the field.
     """
-    return _one_of([name for name, definition in registry().items() if isinstance(definition, Ingest)], description)
-
-
-def quarantines_field(*, description: str) -> Param:
-    """One registered pipeline to choose, of those that set rows aside.
-
-    Args:
-        description: what is said below the field.
-    """
-    plans = {name: logical.build(definition) for name, definition in registry().items()}
-    return _one_of([name for name, plan in plans.items() if plan.table("quarantine") is not None], description)
-
-
-def _one_of(known: list[str], description: str) -> Param:
+    known = list(registry())
     # With an empty list of choices the form itself would be refused.
     choices: dict[str, Any] = {"enum": known} if known else {}
     return Param(

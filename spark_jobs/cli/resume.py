@@ -27,7 +27,7 @@ def resume(
         "1 minute"
     ),
 ) -> None:
-    """Decide how a pipeline goes on that a broken rule has halted: try the batch again, or set rows aside."""
+    """Decide how a halted pipeline goes on: try the batch again, or set rows of it aside, or all of them."""
     from spark_jobs.operations.resume.execute import carry_out
     from spark_jobs.operations.resume.plan import choice_of, plan_resume
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.accounting.ledger import WARNING, Totals, named
+from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry, Totals, named
 from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import EpochLedger
@@ -186,10 +186,18 @@ def print_ledger(
     console.print(Segments(console.render(table, console.options.update(width=natural))), soft_wrap=True, end="")
     if last is None and len(shown) < totals.batches:
         console.print(Text(f"{totals.batches - len(shown):,} earlier batches are in the totals; to see them: --last N"))
-    for line in _asides(totals):
+    for line in (*_asides(totals), *_decided(shown)):
         console.print(Text(line))
     for holds, text in checks:
         console.print(Text.assemble(("balanced", "green") if holds else ("UNBALANCED", "red"), f"  {text}"))
+
+
+def _decided(shown: Sequence[tuple[int, LedgerEntry]]) -> Iterator[str]:
+    """The batches of which a person had rows set aside."""
+    for batch_id, entry in shown:
+        if entry.decision_id is not None:
+            reasons = ", ".join(why for why in entry.reasons if not why.startswith(WARNING))
+            yield f"batch {batch_id}: {entry['quarantined']:,} set aside ({reasons}), decision {entry.decision_id}"
 
 
 def _shown_terms(equations: Sequence[Equation], totals: Totals) -> list[str]:

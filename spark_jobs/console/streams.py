@@ -182,13 +182,6 @@ def print_status(out: Console, lake: Lake) -> bool:
     return fine and not halted
 
 
-_WAYS_ON: tuple[tuple[tuple[str, ...], str], ...] = (
-    ((), "tries the batch again, after a fix of the rule, the source or the code"),
-    (("--quarantine",), "sets these rows aside, and writes the rest"),
-    (("--skip",), "sets all rows of the batch aside"),
-)
-
-
 def print_halts(out: Console, halted: Mapping[str, Halt]) -> None:
     """Each batch about which a person has to decide, and what to run."""
     for name, halt in halted.items():
@@ -196,8 +189,10 @@ def print_halts(out: Console, halted: Mapping[str, Halt]) -> None:
         out.print(Text(f"    {halt.what}"), soft_wrap=True)
         for sample in halt.samples:
             out.print(Text(f"    such as: {sample}"), soft_wrap=True)
-        widest = max(len(command("resume", name, *option)) for option, _ in _WAYS_ON)
-        for option, does in _WAYS_ON:
+        options = {choice: () if choice == "resume" else (f"--{choice}",) for choice in halt.choices}
+        widest = max(len(command("resume", name, *option)) for option in options.values())
+        for choice, option in options.items():
+            does = halts.WAYS_ON[choice]
             out.print(Text(f"    {command('resume', name, *option):<{widest}}  {does}"), soft_wrap=True)
 
 

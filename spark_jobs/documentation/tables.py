@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.plan import logical
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.plan.lineage import known_columns, lineage
 from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.personal import PersonalColumns
@@ -76,7 +76,7 @@ def documents(lake: Lake, definition: Definition, registered: Mapping[str, Defin
     """
     everything = {**registered, definition.name: definition}
     known = PersonalColumns(tuple(everything.values()))
-    for ref in reversed(logical.build(definition).tables):
+    for ref in reversed(plan_on(lake, definition).tables):
         types = _types(lake, ref)
         origins = _origins(definition, ref, everything)
         meanings = column_comments(definition, ref.role)

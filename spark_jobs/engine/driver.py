@@ -12,17 +12,23 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine import heartbeats
-from spark_jobs.engine.failures import Words, explained
+from spark_jobs.engine.content import condition_of
+from spark_jobs.engine.failures import StoppedError, Words, explained, root_cause
 from spark_jobs.engine.ingest import IngestQuery
-from spark_jobs.engine.lookups import LookupMovedError
 from spark_jobs.engine.pipeline import PipelineQuery
-from spark_jobs.engine.query import Failpoint, unobserved
+from spark_jobs.engine.query import Failpoint, PlanOutdatedError, unobserved
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import note_bootstrapped
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commands import command
-from spark_jobs.lake.errors import BootstrapUnfinishedError, CutNotReachedError, TidemarkError
+from spark_jobs.lake.errors import (
+    BootstrapUnfinishedError,
+    ConcurrentDriverError,
+    CutNotReachedError,
+    TidemarkError,
+)
 from spark_jobs.lake.tables import watermarks
+from spark_jobs.spark.throwables import thrown
 from spark_jobs.spec import Definition, Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms
 
@@ -202,8 +208,8 @@ class Driver:
             elif history is not None:
                 del self._computing[name]
                 again = self._after_history(query, history) or again
-            elif isinstance(query.error, LookupMovedError) and not query.draining:
-                log.info("%s: takes a newer version of what it looks up", name)
+            elif isinstance(query.error, PlanOutdatedError) and not query.draining:
+                log.info("%s: starts again, as its plan is another one by now", name)
                 again = self._start_again(query)
             elif isinstance(query, PipelineQuery) and query.reads_history and self._outcome(query) == Outcome(name):
                 if query.draining:
@@ -259,16 +265,40 @@ class Driver:
             exception = query.query.exception()
         except StreamingQueryException as raised:
             exception = raised
-        if query.draining and (error is None or isinstance(error, LookupMovedError)):
+        if query.draining and (error is None or isinstance(error, PlanOutdatedError)):
             return Outcome(query.name)
         error = error or exception
-        return Outcome(query.name, self._explained(query, error) if error is not None else None)
+        if error is None:
+            return Outcome(query.name)
+        told = self._explained(query, error)
+        return Outcome(query.name, self._halted(query, error, told) or told)
 
     def _explained(self, query: AnyQuery, error: BaseException) -> TidemarkError:
         checkpoint = f"_checkpoints/{query.name}"
+        return explained(
+            error, pipeline=query.name, lake=self.lake, checkpoint=checkpoint, words=self._words_about(query)
+        )
+
+    def _words_about(self, query: AnyQuery) -> Words:
         running = (each.definition for each in self.queries.values())
-        words = Words.about(query.definition, beside=(*running, *self.definitions, *self.readers))
-        return explained(error, pipeline=query.name, lake=self.lake, checkpoint=checkpoint, words=words)
+        return Words.about(query.definition, beside=(*running, *self.definitions, *self.readers))
+
+    def _halted(self, query: AnyQuery, error: BaseException, told: TidemarkError) -> TidemarkError | None:
+        """That a batch failed for what its rows hold, which halts its pipeline; None: it failed for something else."""
+        if query.failed_batch_id is None or not isinstance(told, StoppedError):
+            return None
+        condition = condition_of(thrown(error))
+        if condition is None:
+            return None
+        words = self._words_about(query).of(error) or root_cause(error)
+        try:
+            return query.halts.halt_at(query.epoch.number, query.failed_batch_id, condition, words)
+        except ConcurrentDriverError as overtaken:
+            return overtaken
+        except Exception:
+            # It fails again at the next start, and halts then.
+            log.warning("%s: that it is halted could not be recorded", query.name, exc_info=True)
+            return None
 
     def _close(self, ingests: Sequence[Ingest], pipelines: Sequence[Pipeline]) -> None:
         """One heartbeat for each table that an ingest of this run writes or a pipeline of this run reads."""

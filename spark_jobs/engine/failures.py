@@ -93,7 +93,16 @@ class Words:
         from_java = "Caused by: " in text or text.startswith("An error occurred while calling")
         named = from_java and _KIND.fullmatch(cause) is not None
         kind = cause if named else type(error).__name__
-        return None if _WITHOUT_VALUES.search(kind) else concealed(kind, str(error), self.columns)
+        return concealed(kind, str(error), self.columns) if may_quote_values(kind) else None
+
+
+def may_quote_values(kind: str) -> bool:
+    """Whether a value of an event may stand in the words of an error.
+
+    Args:
+        kind: its class.
+    """
+    return _WITHOUT_VALUES.search(kind) is None
 
 
 def explained(

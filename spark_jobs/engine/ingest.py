@@ -6,7 +6,6 @@ from itertools import chain
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.commits.changes import Append
 from spark_jobs.commits.tables import create_table
@@ -17,6 +16,7 @@ from spark_jobs.engine.heartbeats import Front, Heartbeats
 from spark_jobs.engine.query import Failpoint, Query, unobserved
 from spark_jobs.engine.sources import source_of
 from spark_jobs.engine.sources.base import Batch, PlannedBatch
+from spark_jobs.engine.sources.judging import Decision
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.commit_records.history import newest_numbered
@@ -49,20 +49,11 @@ class IngestQuery(Query[Ingest]):
     ) -> None:
         super().__init__(lenient_session(spark), lake, definition, failpoint=failpoint)
         self._source = source_of(self.spark, lake, definition)
-        self._halts = IngestHalts(lake, definition)
+        self.halts: IngestHalts = IngestHalts(lake, definition)
         self._next_seq = 0
         self._kept_before: frozenset[str] = frozenset()
         self._txn: int | None = None
         self._data_files = DataFiles(lake, definition.sink.table)
-
-    def start(self, *, until_caught_up: bool = False) -> StreamingQuery:
-        """As `Query.start`.
-
-        Raises:
-            HaltedError: if it waits for a person's decision about a batch.
-        """
-        self._halts.start()
-        return super().start(until_caught_up=until_caught_up)
 
     def create_tables(self) -> None:
         """Makes the bronze table and its quarantine unless they exist; columns that are new are added.
@@ -126,7 +117,7 @@ class IngestQuery(Query[Ingest]):
                 self.failpoint("result_committed", batch_id)
                 return known
         self._source.before_batch(self.epoch)
-        decision = self._halts.decision(self.epoch.number, batch_id)
+        decision = self.halts.decision(self.epoch.number, batch_id)
         read = self._source.read(
             PlannedBatch(
                 frame=batch,
@@ -142,8 +133,8 @@ class IngestQuery(Query[Ingest]):
         )
         try:
             self.failpoint("materialised", batch_id)
-            self._halts.refuse_broken(read, decision, self.epoch.number, batch_id)
-            return self._commit(read, self._ledger(read, bounds), batch_id)
+            self.halts.refuse_broken(read, decision, self.epoch.number, batch_id)
+            return self._commit(read, self._ledger(read, bounds, decision), batch_id)
         finally:
             read.close()
 
@@ -184,7 +175,7 @@ class IngestQuery(Query[Ingest]):
         found = rows.to_table(columns=["raw", "detail"], filter=mine & (pc.field("reason") == UNREADABLE))
         return {row["raw"]: row["detail"] for row in found.to_pylist()}
 
-    def _ledger(self, batch: Batch, bounds: BatchBounds) -> LedgerEntry:
+    def _ledger(self, batch: Batch, bounds: BatchBounds, decision: Decision) -> LedgerEntry:
         census, shape, unreadable = batch.census, batch.shape(), len(batch.unreadable)
         reasons = dict(sorted(census.reasons.items()))
         for index, rule in enumerate(rules_with(self.definition, "warn")):
@@ -208,6 +199,7 @@ class IngestQuery(Query[Ingest]):
             unknown_fields=shape.unknown_fields,
             nulls=shape.nulls,
             sources=bounds.sources,
+            decision_id=decision.decision_id,
         )
 
     def _commit(self, batch: Batch, ledger: LedgerEntry, batch_id: int) -> LedgerEntry:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, IntegralType, StructType
 
 from spark_jobs.commits.tables import SchemaMismatchError
+from spark_jobs.engine.query import PlanOutdatedError
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger_table import changes_rows
 from spark_jobs.lake.commands import command
@@ -23,8 +24,8 @@ from spark_jobs.spec import Enrich
 from spark_jobs.spec.names import in_duckdb, in_spark
 
 
-class LookupMovedError(Exception):
-    """A table has a newer version than the plan: no fault, the query starts again."""
+class LookupMovedError(PlanOutdatedError):
+    """A table has a newer version than the plan."""
 
 
 class RepeatedKeyError(TidemarkError):

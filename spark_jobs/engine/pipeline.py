@@ -13,18 +13,18 @@ from pyspark.sql.types import StructType
 from spark_jobs.engine import balancing, fitting, result_tables
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
-from spark_jobs.engine.query import Query
+from spark_jobs.engine.query import PlanOutdatedError, Query
 from spark_jobs.engine.reading import BronzeReader
 from spark_jobs.engine.writing import BatchWriter
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.checkpoints.epochs import current_epoch, history_cut
+from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.commit_records.stamps import Role
 from spark_jobs.lake.errors import RepeatedTasksError
 from spark_jobs.lake.tables import opening as tables
-from spark_jobs.plan import logical
-from spark_jobs.plan.quarantine import NO_SUCH_KEY
+from spark_jobs.plan.logical import LogicalPlan, build, with_quarantine
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.partitions import around_state
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures, stateful_partitions
@@ -40,6 +40,8 @@ class PipelineQuery(Query[Pipeline]):
     branches: Branches
     _schemas: Mapping[Role, StructType]
     """Columns of each table that it writes."""
+    _skip: Halt | None = None
+    """The decision by which the batch that comes first is skipped; None: it is not."""
     _is_first_batch = True
     _may_be_known = True
     """Whether the tables may have the batch that comes next: it is the first one after a start."""
@@ -49,40 +51,56 @@ class PipelineQuery(Query[Pipeline]):
         """Spark's output mode is the sink's."""
         return self.definition.sink.mode
 
-    @cached_property
-    def logical(self) -> logical.LogicalPlan:
+    @property
+    def logical(self) -> LogicalPlan:
         """The logical plan of the definition: its tables, operator and equations."""
-        return logical.build(self.definition)
+        return self._usual if self._skip is None else with_quarantine(self._usual)
+
+    @cached_property
+    def _usual(self) -> LogicalPlan:
+        return build(self.definition)
 
     @cached_property
     def lookups(self) -> Lookups:
         """The tables in which columns are looked up."""
-        return Lookups(self.spark, self.lake, self.name, self.logical.lookups)
+        return Lookups(self.spark, self.lake, self.name, self._usual.lookups)
 
     @cached_property
     def reader(self) -> BronzeReader:
         """The tables that it reads."""
-        return BronzeReader(self.spark, self.lake, self.definition, self.logical)
+        return BronzeReader(self.spark, self.lake, self.definition, self._usual)
 
     def _begin_plan(self) -> None:
         """Takes a version of each lookup: the one that a batch was begun with, or the newest."""
         cut_us = history_cut(self.lake, current_epoch(self.lake, self.name))
-        self.branches = Branches(self.logical, self.lookups.take(*self._versions_begun_with()), cut_us=cut_us)
+        lookups = self.lookups.take(*self._versions_begun_with())
+        self.branches = Branches(self.logical, lookups, cut_us=cut_us, skips=self._skip is not None)
         self._is_first_batch = self._may_be_known = True
+
+    def _begun(self) -> tuple[int, int] | None:
+        """The epoch and the number of the batch that is planned and not finished; None: there is none."""
+        epoch = current_epoch(self.lake, self.name)
+        if epoch is None:
+            return None
+        planned, finished = (newest_batch(self.lake, epoch.folder, log) for log in ("offsets", "commits"))
+        return None if planned is None or planned == finished else (epoch.number, planned)
+
+    def _skipped_by(self) -> Halt | None:
+        """The decision that the batch which was begun is skipped; None: it is not, or there is none."""
+        begun = self._begun()
+        decided = self.halts.decided(*begun) if begun is not None else None
+        return decided if decided is not None and decided.choice == "skip" else None
 
     def _versions_begun_with(self) -> tuple[dict[str, int], dict[str, str]]:
         """Of the batch that is planned and not finished, as far as a table has a part of it; and the tables' ids."""
-        epoch = current_epoch(self.lake, self.name)
-        if not self.logical.lookups or epoch is None:
-            return {}, {}
-        planned, finished = (newest_batch(self.lake, epoch.folder, log) for log in ("offsets", "commits"))
-        if planned is None or planned == finished:
+        begun = self._begun() if self.logical.lookups else None
+        if begun is None:
             return {}, {}
         for table in self.logical.tables:
             if not tables.exists(self.lake, table.name):
                 continue
             found = find_stamp(self.lake, table.name, lambda stamp: stamp.pipeline == self.name)
-            if found is not None and (found.epoch, found.batch_id) == (epoch.number, planned):
+            if found is not None and (found.epoch, found.batch_id) == begun:
                 return dict(found.lookups), dict(found.lookup_ids)
         return {}, {}
 
@@ -92,10 +110,12 @@ class PipelineQuery(Query[Pipeline]):
         return self.branches.cut_us is not None
 
     def before_batch(self, batch_id: int) -> None:
-        """Ends the query where a newer version of a lookup is to be taken."""
+        """Ends the query where a newer version of a lookup is to be taken, or the batch before was one to skip."""
         # The first batch after a start runs in any case: it may be one that was begun, and a table that changes all the
         # time must not keep the query from going on.
         first, self._is_first_batch = self._is_first_batch, False
+        if self._skip is not None and not first:
+            raise PlanOutdatedError(self.name)
         if self.lookups.steps and not first and self.lookups.moved():
             raise LookupMovedError(self.name)
 
@@ -116,6 +136,7 @@ class PipelineQuery(Query[Pipeline]):
 
     def create_tables(self) -> None:
         """The result, and beside it what the definition needs: late rows, the groups of a live ranking."""
+        self._skip = self._skipped_by()
         pipeline, plan, reader = self.definition, self.logical, self.reader
         reader.look()
         fitting.refuse_names(pipeline, plan, reader)
@@ -140,7 +161,8 @@ class PipelineQuery(Query[Pipeline]):
 
     def plan(self) -> DataFrame:
         """Both branches over one source: it is read by one set of offsets."""
-        return self.branches.both([self.reader.stream(table) for table in self.logical.reads])
+        untouched = self.branches.skips
+        return self.branches.both([self.reader.stream(table, untouched=untouched) for table in self.logical.reads])
 
     def fix_starts(self) -> bool:
         """Notes where a new checkpoint begins in its source tables, before Spark plans its first batch.
@@ -193,7 +215,7 @@ class PipelineQuery(Query[Pipeline]):
             plan=self.logical,
             branches=self.branches,
             schemas=self._schemas,
-            bronze=self.reader.bronze,
+            bronze=self.reader.bronze(untouched=self.branches.skips),
             bounds=bounds,
             batch_id=batch_id,
         )
@@ -212,6 +234,7 @@ class PipelineQuery(Query[Pipeline]):
             and not self.branches.transform.one_branch
             and not operator.output.updates
             and not top
+            and not self.branches.skips
         ):
             fewest = stateful_partitions(self.query) * LEAST_ROWS_A_FILE
             if expected and expected >= fewest and (parts := around_state(batch, self.query)) is not None:
@@ -242,7 +265,8 @@ class PipelineQuery(Query[Pipeline]):
             | {table: (version, version) for table, version in self.looked_up.items()},
             table_ids=self.looked_up_ids,
             terms=terms,
-            reasons={NO_SUCH_KEY: terms["quarantined"]} if terms.get("quarantined") else {},
+            reasons={self.branches.reason: terms["quarantined"]} if terms.get("quarantined") else {},
+            decision_id=self._skip.decision_id if self._skip is not None else None,
             sources=bounds.sources,
         )
         balancing.refuse_imbalance(plan, operator, entry, kept, state)

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.commits.tables import SchemaMismatchError
 from spark_jobs.commits.writer import TableWriter
+from spark_jobs.engine.halting import Halts
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.checkpoints.claims import refuse_ended
@@ -33,6 +34,10 @@ D = TypeVar("D", bound=Ingest | Pipeline)
 
 Failpoint = Callable[[str, int], None]
 """Told of each point of a batch that has been reached, with the batch's number; tests make it fail there."""
+
+
+class PlanOutdatedError(Exception):
+    """The running plan is to be made again: no fault, the query starts again."""
 
 
 class DrainSignal(Exception):
@@ -77,6 +82,8 @@ class Query(ABC, Generic[D]):
         self.lake = lake
         self.definition: D = definition
         self.error: BaseException | None = None
+        self.failed_batch_id: int | None = None
+        self.halts: Halts[D] = Halts(lake, definition)
         self.latest: LedgerEntry | None = None
         self.latest_batch_id = -1
         self.batch_seconds = 0.0
@@ -120,12 +127,14 @@ class Query(ABC, Generic[D]):
             until_caught_up: process what is there now, then end.
 
         Raises:
+            HaltedError: if it waits for a person's decision about a batch.
             CheckpointError: if the checkpoint was made with another definition, a table is another pipeline's, or the
                 checkpoint and the tables do not hold the same batches.
             SchemaMismatchError: if a table has other columns than the definition gives, or the source lacks some.
         """
+        self.halts.start()
         self.until_caught_up = until_caught_up
-        self.error = None
+        self.error = self.failed_batch_id = None
         self._started.clear()
         finish_for(self.lake, self.name)
         if refuse_changed_definition(self.lake, self.definition) is None:
@@ -289,7 +298,7 @@ class Query(ABC, Generic[D]):
             self.failpoint("processed", batch_id)
         except BaseException as error:
             # Spark would hand over only the text; the driver tells the user what happened and with which exit code.
-            self.error = error
+            self.error, self.failed_batch_id = error, batch_id
             raise
         finally:
             self._busy.clear()

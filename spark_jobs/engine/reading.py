@@ -1,7 +1,7 @@
 """How a pipeline reads its bronze tables: as they are, as a stream, and from where on."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -22,7 +22,7 @@ from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec import Pipeline, Table
 from spark_jobs.spec.sources import BATCH_BYTES
-from spark_jobs.transforms.events import project
+from spark_jobs.transforms.events import passed_over, project
 from spark_jobs.transforms.identity import with_source
 from spark_jobs.transforms.late import Bronze
 
@@ -77,10 +77,13 @@ class BronzeReader:
                 )
         self.schemas = [self._bronze(read).schema for read in self._plan.reads]
 
-    @property
-    def bronze(self) -> Bronze:
-        """The tables, for rows that are fetched from them by their numbers."""
-        return Bronze(self._spark, self._lake, self._plan.reads, self.schemas)
+    def bronze(self, *, untouched: bool = False) -> Bronze:
+        """The tables, for rows that are fetched from them by their numbers.
+
+        Args:
+            untouched: as in `Bronze`.
+        """
+        return Bronze(self._spark, self._lake, self._plan.reads, self.schemas, untouched)
 
     def events(self, table: Table) -> DataFrame:
         """The events of a table as it is now, in batch.
@@ -90,9 +93,10 @@ class BronzeReader:
         """
         return self._events(self._bronze(table), table)
 
-    def _events(self, bronze: DataFrame, table: Table) -> DataFrame:
-        events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT))
+    def _events(self, bronze: DataFrame, table: Table, *, untouched: bool = False) -> DataFrame:
         side = self._plan.side_of(table.name)
+        how = partial(passed_over, event_time=side.event_time) if untouched else project
+        events = how(bronze, table, (*EVENT_COLUMNS, HEARTBEAT))
         if not side.several or self.state_knows_no_sources:
             return events
         return with_source(events, side, table.name)
@@ -116,11 +120,12 @@ class BronzeReader:
     def _bronze(self, table: Table) -> DataFrame:
         return self._spark.read.format("delta").load(self._lake.table_path(table.name))
 
-    def stream(self, table: Table) -> DataFrame:
+    def stream(self, table: Table, *, untouched: bool = False) -> DataFrame:
         """What is new in a table.
 
         Args:
             table: that is read.
+            untouched: whether nothing is computed of its events but their time.
         """
         options = {"skipChangeCommits": "true", "maxBytesPerTrigger": str(table.max_bytes_per_trigger or BATCH_BYTES)}
         start = self._start(table)
@@ -129,7 +134,7 @@ class BronzeReader:
         if table.max_files_per_trigger is not None:
             options["maxFilesPerTrigger"] = str(table.max_files_per_trigger)
         bronze = self._spark.readStream.format("delta").options(**options).load(self._lake.table_path(table.name))
-        return self._events(bronze, table)
+        return self._events(bronze, table, untouched=untouched)
 
     def _start(self, table: Table) -> Start:
         """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it.

@@ -19,7 +19,6 @@ from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables import opening as tables
 from spark_jobs.plan.columns import FATE, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
 from spark_jobs.plan.logical import LogicalPlan
-from spark_jobs.plan.quarantine import NO_SUCH_KEY
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.frames import size_of
@@ -87,7 +86,7 @@ class BatchWriter:
         self.query.failpoint("late_committed", self.batch_id)
 
     def quarantine(self, rows: DataFrame, events: int, content: str | None) -> None:
-        """Keeps the events whose key a table does not have.
+        """Keeps the events whose key a table does not have, or all of a batch that is skipped.
 
         Args:
             rows: a narrow row of each.
@@ -95,13 +94,12 @@ class BatchWriter:
             content: a digest of the narrow rows.
         """
         bronze = self.bronze
-        names = ", ".join(step.table for step in self.plan.lookups if step.missing == "quarantine")
         why = rows.selectExpr(
             SOURCE,
             f"{SEQ} AS {INGEST_SEQ}",
             *source_table(self.plan),
-            f"{text_in_spark(NO_SUCH_KEY)} AS reason",
-            f"{text_in_spark(f'{names} has no row with its key')} AS detail",
+            f"{text_in_spark(self.branches.reason)} AS reason",
+            f"{text_in_spark(self.branches.detail)} AS detail",
             f"{self.query.epoch.number} AS _epoch",
             f"{self.batch_id}L AS _batch_id",
         )
@@ -112,7 +110,7 @@ class BatchWriter:
         table = self.branches.operator.output.quarantine.name
         try:
             change = Append(whole_rows, events, size_of(whole_rows))
-            self._commit("quarantine", table, change, events, content, reasons={NO_SUCH_KEY: events})
+            self._commit("quarantine", table, change, events, content, reasons={self.branches.reason: events})
         finally:
             if isinstance(whole_rows, DataFrame):
                 whole_rows.unpersist()

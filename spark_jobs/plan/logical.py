@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from spark_jobs.plan.equations import BY_FATE, Equation, Invariant
-from spark_jobs.plan.operators import AsStreamed, Operator, Side, operator_of
+from spark_jobs.plan.operators import AsStreamed, Operator, Side, operator_of, setting_aside
 from spark_jobs.plan.tables import TableRef, beside
 from spark_jobs.spec import Definition, Enrich, Ingest, Pipeline, Table
 from spark_jobs.spec.durations import duration_ms
@@ -83,8 +83,16 @@ def build(definition: Definition) -> LogicalPlan:
     return _ingest(definition) if isinstance(definition, Ingest) else _pipeline(definition)
 
 
+def with_quarantine(plan: LogicalPlan) -> LogicalPlan:
+    """The plan of a pipeline of which a batch was skipped: beside its result are the events of that batch."""
+    return plan if plan.operator is None else _of(plan.operator.pipeline, setting_aside(plan.operator))
+
+
 def _pipeline(pipeline: Pipeline) -> LogicalPlan:
-    operator = operator_of(pipeline)
+    return _of(pipeline, operator_of(pipeline))
+
+
+def _of(pipeline: Pipeline, operator: Operator) -> LogicalPlan:
     watermark = pipeline.watermark
     return LogicalPlan(
         definition=pipeline,

@@ -13,7 +13,8 @@ UNREADABLE = "unreadable file"
 NOT_UTF8 = "not UTF-8"
 REPEATED_HEADER = "the header again"
 INSIDE_QUOTES = "no CSV row: it lies inside quotes that a line before it has opened"
-_SKIPPED = "skipped"
+SKIPPED = "skipped"
+"""Of a row whose whole batch was set aside by a decision."""
 
 _REPLACED = "\ufffd"
 """What stands in a text for bytes that are none."""
@@ -63,7 +64,7 @@ def not_again_sql(epochs: Sequence[int], *, of_parquet: bool, of_csv: bool) -> s
         (f"reason = '{NOT_UTF8}' OR contains(raw, '{_REPLACED}')", "bytes"),
         (f"detail = '{REPEATED_HEADER}'", "header"),
         (f"detail = '{INSIDE_QUOTES}'", "quotes"),
-        *([(f"reason = '{_SKIPPED}'", "skipped")] if of_csv else []),
+        *([(f"reason = '{SKIPPED}'", "skipped")] if of_csv else []),
         *([("true", "parquet")] if of_parquet else []),
         *([(f"_epoch NOT IN ({', '.join(map(str, epochs))})", "epoch")] if epochs else []),
     ]

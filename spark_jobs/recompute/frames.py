@@ -33,9 +33,10 @@ from spark_jobs.plan.columns import (
     WINDOW_END,
     WINDOW_START,
 )
-from spark_jobs.plan.identity import OF_OLDER
+from spark_jobs.plan.identity import IDENTITY, OF_OLDER
 from spark_jobs.plan.lateness import MISSED
 from spark_jobs.plan.operators import Side
+from spark_jobs.plan.quarantine import SKIPPED
 from spark_jobs.recompute.differences import TableComparison, near
 from spark_jobs.recompute.lookup_frames import lookup_frames, with_range_of_batch, with_version_range
 from spark_jobs.recompute.lookup_versions import (
@@ -50,6 +51,7 @@ from spark_jobs.recompute.lookup_versions import (
 )
 from spark_jobs.recompute.ranges import Range
 from spark_jobs.recompute.recorded_batches import NEVER_US, Batches, batches_of
+from spark_jobs.recompute.set_aside import as_read_now
 from spark_jobs.recompute.target import SourceVersion, Target, numbers_within
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Table
@@ -168,6 +170,7 @@ class Recompute:
             files = [action["add"]["path"] for _, actions in commits for action in actions if "add" in action]
             if unseen := files[read.upto + 1 :]:
                 bronze = bronze.where(~F.col("_metadata.file_name").isin([path.rsplit("/", 1)[-1] for path in unseen]))
+        bronze = self._unskipped(bronze, side, table)
         events = project(bronze, table, (*EVENT_COLUMNS, HEARTBEAT)).where(~F.col(HEARTBEAT))
         events = with_source(events, side, table.name)
         if side.event_time is not None:
@@ -175,8 +178,8 @@ class Recompute:
             events = events.where(inside if also is None else inside | also)
         if self._eras:
             events = with_version_range(events, self.target, table.name, self._eras, self._span)
-            if side.looks_up:
-                events = self._looked_up_again(events, side, table.name, times)
+        if self.target.logical.table("quarantine") is not None:
+            events = self._looked_up_again(events, side, table.name, times)
         if self.target.operator.recomputation.follows_result:
             events = self._in_result(self._with_batch(events, table.name), side, table.name)
         return events if self.late_version is None else self._as_streamed(events, side, table.name)
@@ -189,14 +192,39 @@ class Recompute:
         eras_of = {
             batch: range_of_batch(self._eras, batch) for batch in pc.unique(replayed["replayed_batch"]).to_pylist()
         }
-        self._further.update(eras_of.values())
+        self._further.update(eras_of.values() if self._eras else ())
         numbers = pa.array([eras_of[batch] for batch in replayed["replayed_batch"].to_pylist()], pa.int32())
         event = {name: replayed[name] for name in (INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER)}
         marks = self.spark.createDataFrame(pa.table({**event, "__that_era": numbers}))
         found = matched(events, F.broadcast(marks), side, table)
         if self.target.operator.recomputation.follows_result:
             found = found.withColumn(REPLAYED, F.col("__that_era").isNotNull())
-        return found.withColumn(VERSION_RANGE, F.coalesce("__that_era", VERSION_RANGE)).drop("__that_era")
+        if self._eras:
+            found = found.withColumn(VERSION_RANGE, F.coalesce("__that_era", VERSION_RANGE))
+        return found.drop("__that_era")
+
+    def _unskipped(self, bronze: DataFrame, side: Side, table: Table) -> DataFrame:
+        """A source table without the events whose batch was skipped, unless a replay has brought them back.
+
+        Before anything is computed of them, which may fail.
+        """
+        if self._skipped is None:
+            return bronze
+        return matched(with_source(bronze, side, table.name), self._skipped, side, table.name, how="left_anti")
+
+    @cached_property
+    def _skipped(self) -> DataFrame | None:
+        """Events that no result may count, as their batch was skipped; None: no batch was."""
+        target = self.target
+        if target.logical.table("quarantine") is None:
+            return None
+        aside = self.spark.read.format("delta").load(self._path(target.operator.output.quarantine.name))
+        aside = with_identity(aside.where(F.col("reason") == SKIPPED).where(target.epochs.rows))
+        if self.replayed is not None and self.replayed.num_rows:
+            back = self.spark.createDataFrame(self.replayed.select(list(IDENTITY)))
+            same = reduce(lambda left, right: left & right, (aside[n].eqNullSafe(back[n]) for n in IDENTITY))
+            aside = aside.join(F.broadcast(back), same, "left_anti")
+        return aside.select(INGEST_SEQ, SOURCE_TABLE, SIDE, *OF_OLDER)
 
     def _replayed_within(self, times: Sequence[Range]) -> pa.Table:
         """Those that may lie in ranges of event time."""
@@ -288,7 +316,9 @@ class Recompute:
             parts.append(late.where(counted).withColumn(LOOKED_UP, F.col("_batch_id")))
         if known.replayed.num_rows and known.quarantine_version is not None:
             replayed = self._of_epoch(operator.output.quarantine.name, known.quarantine_version)
-            replayed = replayed.where(counted & F.col("replayed_batch").isNotNull())
+            replayed = as_read_now(
+                self.spark, self.target, replayed.where(counted & F.col("replayed_batch").isNotNull())
+            )
             replayed = replayed.withColumn(LOOKED_UP, F.col("replayed_batch")).drop(*WHY_SET_ASIDE)
             if operator.lateness.in_windows:
                 replayed = replayed.withColumn("missed_windows", F.expr(f"CAST(NULL AS {MISSED})"))

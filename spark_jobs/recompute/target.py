@@ -27,7 +27,7 @@ from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import refuse_missing
 from spark_jobs.lake.tables.opening import exists, file_statistics, open_table
-from spark_jobs.plan import logical
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.plan.columns import INGEST_SEQ
 from spark_jobs.plan.operators import Operator
@@ -98,7 +98,7 @@ class Target:
                 "compute again. Nothing was read or written. Name a pipeline that reads it."
             )
         self.lake, self.pipeline, self.force = lake, definition, force
-        self.logical = logical.build(definition)
+        self.logical = plan_on(lake, definition)
         self.operator = self._operator()
         self.epoch = self._epoch()
         self.look()

@@ -38,7 +38,9 @@ def terms_of_events(plan: LogicalPlan, lateness: LatenessRule) -> list[Column]:
     if lateness.history is not None:
         conditions["history"] = f"{EVENT} AND {FATE} = {HISTORY}"
     if not plan.lookups:
-        del conditions["unmatched"], conditions["quarantined"]
+        del conditions["unmatched"]
+    if not plan.lookups and plan.table("quarantine") is None:
+        del conditions["quarantined"]
     if not isinstance(lateness, Never):
         any_late, all_late = lateness.any_late(LATE_US), lateness.all_late(LATE_US)
         conditions["on_time"] = f"{PASSED} AND NOT {any_late}"

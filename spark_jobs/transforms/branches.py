@@ -15,12 +15,13 @@ from spark_jobs.plan.columns import FATE, GAP, HEARTBEAT, INGEST_SEQ, JUDGED, KE
 from spark_jobs.plan.lateness import LatenessRule, Never
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.operators import Operator, Side
+from spark_jobs.plan.quarantine import NO_SUCH_KEY, SKIPPED
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spec import Enrich, Pipeline
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms.event_times import believed
-from spark_jobs.transforms.events import HISTORY, with_row_steps
+from spark_jobs.transforms.events import HISTORY, QUARANTINED, with_row_steps
 from spark_jobs.transforms.operators import transform_of
 
 _LEAST_LONG, _GREATEST_LONG = -(2**63), 2**63 - 1
@@ -34,6 +35,7 @@ class Branches:
         lookups: table -> its rows, for `Enrich`.
         cut_us: windows that end at or before it are passed over, as they are computed in batch; None: none is.
         to_compare: whether results say, too, which values their measures may have: see `plan/comparing.py`.
+        skips: whether all events are set aside, unseen by any step; the state goes on without them.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Branches:
         *,
         cut_us: int | None = None,
         to_compare: bool = False,
+        skips: bool = False,
     ) -> None:
         if plan.operator is None or not isinstance(plan.definition, Pipeline):
             raise TypeError(f"expected the plan of a pipeline, got that of `{plan.definition.name}`")
@@ -51,14 +54,27 @@ class Branches:
         self._lookups = lookups or {}
         self.operator: Operator = plan.operator
         self.transform = transform_of(self.operator, to_compare=to_compare)
-        self.cut_us = cut_us
+        self.cut_us, self.skips = cut_us, skips
         self.lateness: LatenessRule = (
             self.operator.lateness if cut_us is None else self.operator.lateness.beyond(cut_us)
         )
 
     def beyond(self, cut_us: int | None) -> "Branches":
         """The same, of windows that end after a cut; None: of all."""
-        return self if cut_us == self.cut_us else Branches(self._plan, self._lookups, cut_us=cut_us)
+        return self if cut_us == self.cut_us else Branches(self._plan, self._lookups, cut_us=cut_us, skips=self.skips)
+
+    @property
+    def reason(self) -> str:
+        """Why an event is set aside."""
+        return SKIPPED if self.skips else NO_SUCH_KEY
+
+    @property
+    def detail(self) -> str:
+        """More of it."""
+        if self.skips:
+            return "its batch could not be computed, and a person had it skipped"
+        names = ", ".join(step.table for step in self._plan.lookups if step.missing == "quarantine")
+        return f"{names} has no row with its key"
 
     @property
     def narrow_rows(self) -> str:
@@ -79,11 +95,43 @@ class Branches:
             sources: what is read, one frame for each table of the plan.
         """
         sides = self._sides_of(sources)
+        if self.skips:
+            return self._passed_over(sides)
         if self.transform.one_branch:
             return union([self._with_account(self._steps(source, side), side, i) for i, (side, source) in sides])
         results = self._results([(side, self._with_watermark(source, side)) for _, (side, source) in sides])
         narrow = union([self._narrow(source, side, index) for index, (side, source) in sides])
         return results.unionByName(narrow, allowMissingColumns=True)
+
+    def _passed_over(self, sides: Sequence[tuple[int, tuple[Side, DataFrame]]]) -> DataFrame:
+        """What the state gives without the events, and a narrow row of each of them, set aside."""
+        if self.transform.one_branch:
+            # Without a state nothing has to run but what accounts for the events.
+            return union([self._unseen(source, side, index) for index, (side, source) in sides])
+        streams = [(side, self._with_watermark(source, side)) for _, (side, source) in sides]
+        results = self._results([(side, _without_events(stream, side)) for side, stream in streams])
+        narrow = union(
+            [self._narrow_columns(self._set_aside(source, side, index), ()) for index, (side, source) in sides]
+        )
+        return results.unionByName(narrow, allowMissingColumns=True)
+
+    def _set_aside(self, events: DataFrame, side: Side, index: int) -> DataFrame:
+        fate = F.when(~F.col(HEARTBEAT), F.lit(QUARANTINED)).cast("tinyint")
+        return self._with_account(events.withColumns({FATE: fate, GAP: F.lit(None).cast("bigint")}), side, index)
+
+    def _unseen(self, events: DataFrame, side: Side, index: int) -> DataFrame:
+        """The events, set aside, with the columns that the steps would have given them."""
+        usual = self._with_account(self._steps(events, side), side, index).schema
+        aside = self._set_aside(events, side, index)
+        given = {field.name: field.dataType for field in aside.schema}
+        return aside.select(
+            *(
+                column(each.name)
+                if given.get(each.name) == each.dataType
+                else F.lit(None).cast(each.dataType).alias(each.name)
+                for each in usual
+            )
+        )
 
     def results(self, sources: Sequence[DataFrame]) -> DataFrame:
         """What the step gives for the events that go on.
@@ -172,6 +220,9 @@ class Branches:
             events = events.withColumn(FATE, F.coalesce(F.col(FATE), passed_over))
         # Who counts events asks of no group, and need not read its key a second time.
         keys = self.operator.state.event_keys if self.operator.lateness.counts_groups else ()
+        return self._narrow_columns(events, keys)
+
+    def _narrow_columns(self, events: DataFrame, keys: Sequence[str]) -> DataFrame:
         key = columns_of(keys)
         # A hash passes over nulls: without their flags (null, a) and (a, null) would be one key.
         hashed = F.xxhash64(F.lit(0), *chain.from_iterable((F.isnull(part), part) for part in key))
@@ -184,6 +235,15 @@ class Branches:
         if self._has_gaps:
             time = F.when(F.col(GAP) > 0, time)
         return events.withColumns({TIME: time, SEQ: F.when(~F.col(HEARTBEAT), F.col(INGEST_SEQ)), SOURCE: F.lit(index)})
+
+
+def _without_events(stream: DataFrame, side: Side) -> DataFrame:
+    """Heartbeats alone, of a stream whose watermark all rows have moved."""
+    if side.event_time is None or side.delay is None:
+        return stream.where(HEARTBEAT)
+    # As in `_going_on`: what names the time is asked above the watermark.
+    kept = F.when(F.col(HEARTBEAT), F.lit(_LEAST_LONG)).otherwise(F.lit(_GREATEST_LONG))
+    return stream.where(F.unix_micros(column(side.event_time)) >= kept)
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import AtomicType, DateType, StructField, TimestampNTZType, TimestampType
 
-from spark_jobs.plan.columns import FATE, VERSION_RANGE
+from spark_jobs.plan.columns import FATE, HEARTBEAT, INGEST_SEQ, VERSION_RANGE
 from spark_jobs.spark.columns import column
+from spark_jobs.spark.trying import tried
 from spark_jobs.spec import Enrich, Select, Table, Where
-from spark_jobs.spec.names import in_spark
+from spark_jobs.spec.names import column_named, in_spark
 from spark_jobs.spec.steps import StepSpec
 
 FILTERED, WITHHELD, UNMATCHED, QUARANTINED, HISTORY = 1, 2, 3, 4, 5
@@ -27,6 +29,42 @@ def project(bronze: DataFrame, table: Table, keep: Iterable[str]) -> DataFrame:
     if table.select is None:
         return bronze
     return bronze.select(*(F.expr(sql).alias(name) for name, sql in table.select.items()), *keep)
+
+
+def passed_over(bronze: DataFrame, table: Table, keep: Iterable[str], event_time: str | None) -> DataFrame:
+    """As `project`, of events that nothing may fail at: what is computed is null but for their time, where it can be.
+
+    Args:
+        bronze: of the source table.
+        table: says which columns it gives.
+        keep: further columns.
+        event_time: the column that moves the watermark; None: none does.
+    """
+    if table.select is None:
+        return bronze
+    # Not a literal: Spark would leave out of a key what is the same in all rows, and the state has a place for it.
+    never = F.col(HEARTBEAT) & F.col(INGEST_SEQ).isNotNull()
+    given = []
+    for field in project(bronze, table, ()).schema:
+        sql = table.select[field.name]
+        value = F.expr(sql)
+        if column_named(sql) is None:
+            is_time = field.name == event_time
+            value = tried(bronze.sparkSession, value) if is_time else F.when(never, value)
+            value = _or_else(value, field) if bronze.isStreaming else value
+        given.append(value.alias(field.name))
+    return bronze.select(*given, *keep)
+
+
+def _or_else(value: Column, field: StructField) -> Column:
+    """A value that is null as of a column: the state of a query takes no null where there never was one."""
+    if field.nullable:
+        return value
+    if isinstance(field.dataType, DateType | TimestampType | TimestampNTZType):
+        return F.coalesce(value, F.lit("1970-01-01").cast(field.dataType))
+    if isinstance(field.dataType, AtomicType):
+        return F.coalesce(value, F.lit("0").cast(field.dataType))
+    return value
 
 
 def with_row_steps(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +20,7 @@ from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spec import Table
 from spark_jobs.spec.names import column_named, text_in_spark
-from spark_jobs.transforms.events import project
+from spark_jobs.transforms.events import passed_over, project
 
 _WINDOWS = f"missed_windows {MISSED}, partly_late BOOLEAN, "
 _SIDE, _TABLE = f"{SIDE} STRING, ", f"{SOURCE_TABLE} STRING, "
@@ -98,12 +98,14 @@ class Bronze:
         lake: where.
         tables: the pipeline's source tables.
         schemas: of each of them.
+        untouched: whether nothing is computed of the events, as it may fail; it is null.
     """
 
     spark: SparkSession
     lake: Lake
     tables: Sequence[Table]
     schemas: Sequence[StructType]
+    untouched: bool = False
 
     def few(self, index: int, seqs: Sequence[int]) -> pa.Table:
         """The events of one table with these numbers (ascending), as the pipeline reads them.
@@ -160,7 +162,8 @@ class Bronze:
         return found.withColumns({name: F.lit(None) for name in columns if name not in found.columns})
 
     def _read(self, index: int, rows: DataFrame) -> DataFrame:
-        return project(rows, self.tables[index], EVENT_COLUMNS).drop(HEARTBEAT)
+        how = partial(passed_over, event_time=None) if self.untouched else project
+        return how(rows, self.tables[index], EVENT_COLUMNS).drop(HEARTBEAT)
 
 
 QUARANTINE = (

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.plan.csv_headers import header_pattern
 from spark_jobs.plan.quarantine import HEADER as HEADER
-from spark_jobs.plan.quarantine import INSIDE_QUOTES, NOT_UTF8
+from spark_jobs.plan.quarantine import INSIDE_QUOTES, NOT_UTF8, SKIPPED
 from spark_jobs.plan.quarantine import REPEATED_HEADER as REPEATED_HEADER
 from spark_jobs.plan.quarantine import UNREADABLE as UNREADABLE
 from spark_jobs.spark.columns import column
@@ -32,7 +32,6 @@ DETAIL = "__detail"
 UNPARSEABLE = "unparseable"
 FUTURE = "future"
 PAST = "before year 1"
-SKIPPED = "skipped"
 MISSING_COLUMN = "missing column"
 WRONG_TYPE = "wrong type"
 
@@ -272,6 +271,20 @@ def skipped(rows: DataFrame) -> DataFrame:
     # Of columns that are null `concat_ws` makes an empty text.
     why = F.when(F.col(REASON).isNotNull(), F.concat_ws(": ", REASON, DETAIL))
     return rows.withColumns({DETAIL: why, REASON: F.lit(SKIPPED)})
+
+
+def unread(raw: DataFrame, definition: Ingest) -> DataFrame:
+    """Rows as of `skipped`, of which nothing is looked at: their columns are null, their text is there.
+
+    Args:
+        raw: as the source gives them; of Parquet files, with their columns.
+        definition: of the ingest.
+    """
+    rows = raw if MISFIT not in raw.columns else raw.drop(MISFIT)
+    types = {name: kind for name, kind in definition.payload.items() if name not in rows.columns}
+    nothing = {name: F.lit(None).cast(kind) for name, kind in types.items()}
+    more = {MORE: F.lit(None).cast("array<string>")} if definition.reads_json else {}
+    return rows.withColumns({**nothing, **more, REASON: F.lit(SKIPPED), DETAIL: F.lit(None).cast("string")})
 
 
 def values_read(rule: RowRule, personal: Collection[str]) -> Column:

@@ -189,8 +189,7 @@ def test_a_halted_pipeline_goes_on_by_a_form_and_the_answer_of_a_person(describe
     dag = described["dags"]["resume_halted"]
     assert set(dag["pools"]) == {"find_halt", "approval", "carry_out"}
     assert list(dag["params"]) == ["pipeline", "choice", "comment", "wait_minutes"]
-    ingests = [name for name, each in registry().items() if isinstance(each, Ingest)]
-    assert dag["params"]["pipeline"]["enum"] == ingests
+    assert dag["params"]["pipeline"]["enum"] == list(registry()), "any batch may be one that cannot be computed"
     assert dag["params"]["choice"]["enum"] == list(get_args(Choice))
 
 
@@ -198,8 +197,7 @@ def test_a_quarantine_is_replayed_in_the_batch_pool_after_an_approval(described:
     dag = described["dags"]["replay_quarantine"]
     assert dag["pools"] == {"report": "default_pool", "approval": "default_pool", "replay": "tidemark_batch"}
     assert list(dag["params"]) == ["pipeline", "reasons", "since", "until", "comment", "dry_run"]
-    setting_aside = [name for name, each in registry().items() if isinstance(each, Ingest) or name == "valid_orders"]
-    assert dag["params"]["pipeline"]["enum"] == setting_aside
+    assert dag["params"]["pipeline"]["enum"] == list(registry()), "a batch of any may have been skipped"
 
 
 @pytest.mark.parametrize(

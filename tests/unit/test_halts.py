@@ -13,14 +13,17 @@ from spark_jobs.control.desired.deployment import plan
 from spark_jobs.control.monitoring import monitor
 from spark_jobs.control.supervision import pulse, status, terms
 from spark_jobs.control.supervision.pulse import PipelinePulse, Pulse
+from spark_jobs.engine.content import condition_of
 from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import begin_epoch, open_epoch
-from spark_jobs.lake.checkpoints.halts import Halt, HaltedError, NotHaltedError
+from spark_jobs.lake.checkpoints.halts import ChoiceRefusedError, Halt, HaltedError, NotHaltedError
 from spark_jobs.lake.errors import ConcurrentDriverError
 from spark_jobs.lake.tables.decisions import decisions_of
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.operations.resume.execute import await_carried_out
+from spark_jobs.spark.throwables import Thrown, thrown
 from spark_jobs.spec import DefinitionError
-from tests.support.builders import a_batch, a_lake, a_stamp, an_ingest, write
+from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, an_ingest, write
 from tests.support.deploying import deploy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -248,3 +251,69 @@ def test_an_answer_has_the_name_of_the_person(chosen, person, expected):
 def test_nothing_is_done_in_nobodys_name():
     with pytest.raises(ValueError, match="expected an answer by a person"):
         answer_of({"chosen_options": ["Approve"], "responded_by_user": None})
+
+
+# --- batches that cannot be computed ---
+
+
+@pytest.mark.parametrize(
+    ("found", "condition"),
+    [
+        ([("ArithmeticException",), ("SparkArithmeticException", "DIVIDE_BY_ZERO", "22012")], "DIVIDE_BY_ZERO"),
+        ([("SparkException",), ("SparkNumberFormatException", "CAST_INVALID_INPUT", "22018")], "CAST_INVALID_INPUT"),
+        ([("SparkException", "TASK_WRITE_FAILED", "58030"), ("SparkDateTimeException", "X", "22008")], "X"),
+        ([("SparkRuntimeException", "USER_RAISED_EXCEPTION", "P0001")], "USER_RAISED_EXCEPTION"),
+        ([("DeltaInvariantViolationException", "DELTA_NOT_NULL", "23502")], "DELTA_NOT_NULL"),
+        ([("SparkUpgradeException", "INCONSISTENT_BEHAVIOR_CROSS_VERSION.PARSE", "42K0B")], "INCONSISTENT_BEHAVIOR"),
+        ([("SparkException", "FAILED_READ_FILE", "KD001"), ("IOException",)], None),
+        ([("SparkException",), ("SparkArithmeticException", "X", "22012"), ("FileNotFoundException",)], None),
+        ([("OutOfMemoryError",)], None),
+        ([("SparkException", "INTERNAL_ERROR", "XX000")], None),
+        ([("SparkException", "CANNOT_LOAD_STATE_STORE", "58030")], None),
+        ([("AnalysisException", "UNRESOLVED_COLUMN", "42703")], None),
+        ([("SparkIllegalArgumentException", "INVALID_CONF_VALUE.TIME_ZONE", "22022")], None),
+        ([("LedgerError",)], None),
+        ([], None),
+    ],
+)
+def test_only_what_rows_hold_is_a_fault_of_a_batch(found, condition):
+    told = condition_of([Thrown(*each) for each in found])
+    assert (told or "").startswith(condition or "")
+    assert (told is None) == (condition is None)
+
+
+def test_errors_without_java_are_told_by_their_kind():
+    error = ValueError("as told")
+    error.__cause__ = KeyError("as found")
+    assert thrown(error) == (Thrown("ValueError"), Thrown("KeyError"))
+
+
+def test_a_batch_that_cannot_be_computed_says_so_without_values_and_is_not_divided(tmp_path):
+    found = a_lake(tmp_path)
+    open_epoch(found, INGEST)
+    halt = a_halt(broken={}, failed="CAST_INVALID_INPUT", samples=("'ada@example.com' cannot be cast",))
+    halts.note_halt(found, halt, after=0)
+    assert halt.what == "batch 7 of epoch 1 cannot be computed (CAST_INVALID_INPUT); no result of it was written"
+    assert "example.com" not in str(halt.error())
+    assert halt.choices == ("resume", "skip")
+    refused = tidemark("resume", NAME, "--quarantine", "--lake", found.uri).exception
+    assert isinstance(refused, ChoiceRefusedError)
+    assert f"tidemark resume {NAME} --skip" in str(refused)
+    assert halts.standing(found, NAME) == halt
+    shown = tidemark("status", "--lake", found.uri).output
+    assert "cannot be computed (CAST_INVALID_INPUT)" in shown
+    assert f"tidemark resume {NAME} --skip" in shown
+    assert "--quarantine" not in shown
+    assert tidemark("resume", NAME, "--skip", "--by", "ada", "--lake", found.uri).exit_code == 0
+    (row,) = decisions_of(found, NAME)
+    assert (row["action"], row["subject"]) == ("skip", "batch 7 of epoch 1: CAST_INVALID_INPUT")
+
+
+def test_a_pipeline_has_a_quarantine_where_a_batch_of_it_was_skipped(tmp_path):
+    found, definition = a_lake(tmp_path), a_pipeline()
+    assert plan_on(found, definition).table("quarantine") is None
+    write(found, "gold.hourly_sales__quarantine", {"reason": ["skipped"], "_epoch": [1]})
+    planned = plan_on(found, definition)
+    assert [table.role for table in planned.tables] == ["quarantine", "late", "result"]
+    assert [each.label for each in planned.invariants if each.table.role == "quarantine"] == ["quarantine"]
+    assert planned.equations == plan_on(a_lake(tmp_path / "other"), definition).equations

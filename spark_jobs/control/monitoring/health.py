@@ -228,9 +228,10 @@ def _unsupervised(seen: PipelineState) -> Iterator[Breach]:
 def _halted(seen: PipelineState) -> Iterator[Breach]:
     if seen.halt is not None:
         name = seen.definition.name
+        aside = {"quarantine": "`--quarantine` (set the rows aside)", "skip": "`--skip` (set the whole batch aside)"}
         remedy = (
             f"see `{command('status')}`, then decide: `{command('resume', name)}` (try the batch again), with "
-            "`--quarantine` (set the rows aside) or `--skip` (set the whole batch aside); or the DAG Resume halted"
+            f"{' or '.join(aside[choice] for choice in seen.halt.choices if choice in aside)}; or the DAG Resume halted"
         )
         yield Breach("halted", f"It is halted: {seen.halt.what}.", seen.halt.since, remedy)
 

@@ -26,6 +26,7 @@ from spark_jobs.transforms.rows import (
     rules_with,
     skipped,
     typed,
+    unread,
 )
 from spark_jobs.transforms.shape import shape_columns
 
@@ -37,10 +38,14 @@ class Decision:
     Attributes:
         choice: None: nothing.
         set_aside: rules that must not be broken; rows that do are set aside this time.
+        unread: whether nothing but their text is asked of the rows, all of which are set aside: the rest may fail.
+        decision_id: of the row in `ops.decisions`; None: nothing is set aside by it.
     """
 
     choice: Choice | None = None
     set_aside: tuple[RowRule, ...] = ()
+    unread: bool = False
+    decision_id: str | None = None
 
     @property
     def skips(self) -> bool:
@@ -119,9 +124,12 @@ class Judge:
         Args:
             raw: as its source gives them; they keep an order that they have.
         """
-        rows = typed(raw, self.definition) if self.definition.source.is_parquet else parse(raw, self._parsing)
-        found = judge(rows, self._faults)
-        found = skipped(found) if self.decision.skips else found
+        if self.decision.unread:
+            found = unread(raw, self.definition)
+        else:
+            rows = typed(raw, self.definition) if self.definition.source.is_parquet else parse(raw, self._parsing)
+            found = judge(rows, self._faults)
+            found = skipped(found) if self.decision.skips else found
         return found if ORDER in raw.columns else found.withColumn(ORDER, F.monotonically_increasing_id())
 
     def counted(self, rows: DataFrame) -> list[Row]:

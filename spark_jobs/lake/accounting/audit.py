@@ -19,6 +19,7 @@ from spark_jobs.lake.errors import LakeUnavailableError, first_line
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.files import reading
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.plan import logical as plan
 from spark_jobs.plan.columns import EVENT_ID, INGEST_SEQ, INGEST_TIME, SIDE, SOURCE_TABLE, WINDOW_END
 from spark_jobs.plan.equations import Equation, Invariant
@@ -43,7 +44,7 @@ def checks(
     Returns:
         Whether each equation holds, and the equation in words with its figures.
     """
-    planned = plan.build(definition)
+    planned = plan_on(lake, definition)
     books = ledger if isinstance(ledger, EpochLedger) else EpochLedger.of(ledger, planned.equations)
     totals, rows = books.totals, books.rows
     groups = planned.operator.output.groups.name if planned.operator else None
@@ -168,7 +169,7 @@ def _counted(number: int, noun: str, several: str | None = None) -> str:
 
 def open_pairs(lake: Lake, definition: Pipeline, epoch: int, ledger: EpochLedger) -> int | None:
     """What Spark's state must hold open, by the ledger and the tables alone; None: the plan does not tell."""
-    planned, rows = plan.build(definition), ledger.rows
+    planned, rows = plan_on(lake, definition), ledger.rows
     opened = next((equation for equation in planned.equations if equation.open is not None), None)
     if opened is not None:
         return ledger.totals.rest(opened)

@@ -51,6 +51,8 @@ class LedgerEntry(PersistedValue):
         unknown_fields: some of the fields that no column takes.
         nulls: column -> rows for bronze that have no value in it, at ingest; those without any are left out.
         sources: source -> the offset up to which the batch read, as Spark's log has it.
+        decision_id: of the row in `ops.decisions` by which rows of the batch, or all of them, were set aside; None:
+            nobody has decided that.
     """
 
     kind: Literal["batch", "backfill", "repair", "skip", "bootstrap", "rebuild", "replay", "restore", "rescale"] = (
@@ -68,6 +70,7 @@ class LedgerEntry(PersistedValue):
     unknown_fields: tuple[str, ...] = ()
     nulls: Mapping[str, int] = {}
     sources: Mapping[str, str] = {}
+    decision_id: str | None = None
 
     def __getitem__(self, term: str) -> int:
         return self.terms.get(term, 0)

@@ -87,7 +87,7 @@ def late_rows(
         version: of the table; None: the newest.
         last_batch: only events of batches up to this one; None: all.
     """
-    starts = "list_transform(missed_windows, lambda w: epoch_us(w.window_start))"
+    starts = "list_transform(missed_windows, lambda __window: epoch_us(__window.window_start))"
     time = first_of(times, in_duckdb)
     first, last = f"epoch_us({time}) - {touches_us}", f"epoch_us({time}) + {touches_us}"
     if in_windows:

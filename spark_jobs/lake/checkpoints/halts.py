@@ -1,4 +1,4 @@
-"""Halts: a batch of an ingest that broke a rule with `on_failure="fail"`, and what a person has decided about it.
+"""Halts: a batch that broke a rule with `on_failure="fail"`, or that cannot be computed, and what a person has decided.
 
 `_control/_halts/<pipeline>/<number>.json`, see `records`. The newest record counts, and only for the batch and the
 epoch that it names: a reset lifts a halt, and a decision is never carried out on another batch.
@@ -23,6 +23,13 @@ _FOLDER = "_control/_halts"
 Choice = Literal["resume", "quarantine", "skip"]
 """What a person can decide: try the batch again; set aside the rows that break the rules; set aside all of its rows."""
 
+WAYS_ON: Mapping[Choice, str] = {
+    "resume": "tries the batch again, after a fix of the rule, the source or the code",
+    "quarantine": "sets the rows that break the rule aside, and writes the rest",
+    "skip": "sets all rows of the batch aside",
+}
+"""What each of them does."""
+
 
 class HaltedError(TidemarkError):
     """A pipeline waits for a person's decision about a batch."""
@@ -30,6 +37,10 @@ class HaltedError(TidemarkError):
 
 class NotHaltedError(TidemarkError):
     """There is no batch to decide about, or not this one any more."""
+
+
+class ChoiceRefusedError(TidemarkError):
+    """Something that cannot be done about the batch at which a pipeline is halted."""
 
 
 class Halt(PersistedValue):
@@ -40,7 +51,9 @@ class Halt(PersistedValue):
         epoch: of its checkpoint.
         batch_id: of the batch.
         broken: rule -> rows of the batch that break it.
-        samples: values that broke the first of them, those of personal columns masked.
+        failed: what Spark calls the fault at which its rows cannot be computed, such as `DIVIDE_BY_ZERO`; None: they
+            break rules.
+        samples: values that broke the first rule, or the words of the fault; those of personal columns masked.
         since: when it halted.
         choice: what was decided; None: nothing yet.
         decided_by: who has.
@@ -52,7 +65,8 @@ class Halt(PersistedValue):
     pipeline: str
     epoch: int
     batch_id: int
-    broken: Mapping[str, int]
+    broken: Mapping[str, int] = {}
+    failed: str | None = None
     samples: tuple[str, ...] = ()
     since: datetime
     choice: Choice | None = None
@@ -67,14 +81,21 @@ class Halt(PersistedValue):
         return f"batch {self.batch_id} of epoch {self.epoch}"
 
     @property
-    def rules(self) -> str:
-        """The rules that are broken, with the number of rows, in words."""
-        return ", ".join(f"{rule} ({count:,} rows)" for rule, count in self.broken.items())
+    def why(self) -> str:
+        """The fault, or the rules that are broken with the number of rows, in words."""
+        return self.failed or ", ".join(f"{rule} ({count:,} rows)" for rule, count in self.broken.items())
 
     @property
     def what(self) -> str:
         """What has happened, without values of events."""
-        return f"{self.subject} breaks {self.rules}; nothing of it was written"
+        if self.failed:
+            return f"{self.subject} cannot be computed ({self.failed}); no result of it was written"
+        return f"{self.subject} breaks {self.why}; nothing of it was written"
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What can be decided about it: which rows cannot be computed, nobody knows."""
+        return tuple(choice for choice in WAYS_ON if not (self.failed and choice == "quarantine"))
 
     def is_batch(self, epoch: int, batch_id: int) -> bool:
         """Whether it is about this batch."""
@@ -84,17 +105,30 @@ class Halt(PersistedValue):
         """What stops every start until somebody has decided."""
         return HaltedError(
             f"pipeline `{self.pipeline}` is halted since {self.since:%Y-%m-%d %H:%M:%S} UTC: {self.what}. "
-            f"{ways_on(self.pipeline)}"
+            f"{self.ways_on()}"
         )
 
+    def ways_on(self) -> str:
+        """What to run, in words."""
+        first, *others = self.choices
+        return (
+            f"It does not start until you decide: `{command('resume', self.pipeline)}` {WAYS_ON[first]}; "
+            + "; ".join(f"with `--{choice}` it {WAYS_ON[choice]}" for choice in others)
+            + "."
+        )
 
-def ways_on(pipeline: str) -> str:
-    """What to run, in words."""
-    return (
-        f"It does not start until you decide: `{command('resume', pipeline)}` tries the batch again, after a fix of "
-        "the rule, the source or the code; with `--quarantine` the rows that break the rule are set aside and the rest "
-        "is written; with `--skip` all rows of the batch are set aside."
-    )
+    def refuse(self, choice: Choice) -> None:
+        """Refuses a choice that cannot be carried out.
+
+        Raises:
+            ChoiceRefusedError: if it cannot.
+        """
+        if choice not in self.choices:
+            raise ChoiceRefusedError(
+                f"pipeline `{self.pipeline}`: expected a choice that {self.subject} has, got `{choice}`: it cannot be "
+                f"computed ({self.failed}), and nothing tells which of its rows are at fault. Nothing was changed. "
+                f"`{command('resume', self.pipeline, '--skip')}` sets all of them aside, from where they can come back."
+            )
 
 
 def records(lake: Lake, pipeline: str) -> Records[Halt]:
@@ -168,8 +202,10 @@ def decide(
 
     Raises:
         NotHaltedError: if the pipeline is not halted, or is halted at something else by now.
+        ChoiceRefusedError: if that cannot be done about this batch.
     """
     halt, number = _refuse_unless_halted(lake, pipeline, expected)
+    halt.refuse(choice)
     decision_id = str(uuid.uuid4())
     after = halt.model_copy(
         update={
@@ -208,7 +244,7 @@ def _note(lake: Lake, halt: Halt, action: decisions.Action, *, by: str, comment:
         pipeline=halt.pipeline,
         action=action,
         decided_by=by,
-        subject=f"{halt.subject}: {halt.rules}",
+        subject=f"{halt.subject}: {halt.why}",
         decision_id=decision_id,
         comment=comment,
     )

@@ -16,10 +16,10 @@ from spark_jobs.lake.errors import MissingTableError, TidemarkError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.files import reading
 from spark_jobs.lake.tables.opening import open_table
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.lake.tables.query import fetch_rows
-from spark_jobs.plan import logical as plan
 from spark_jobs.plan.personal import PersonalColumns
-from spark_jobs.plan.quarantine import HEADER, NO_SUCH_KEY, NOT_AGAIN, not_again_sql
+from spark_jobs.plan.quarantine import HEADER, NO_SUCH_KEY, NOT_AGAIN, SKIPPED, not_again_sql
 from spark_jobs.spec import Definition, Ingest
 from spark_jobs.spec.names import in_duckdb
 from spark_jobs.spec.personal import MASK, is_personal
@@ -100,17 +100,17 @@ class ReplayScope:
         return sum(self.reasons.values())
 
 
-def table_of(definition: Definition) -> str:
-    """The quarantine of a pipeline.
+def table_of(lake: Lake, definition: Definition) -> str:
+    """The quarantine that a pipeline has on a lake.
 
     Raises:
         QuarantineError: if it has none.
     """
-    table = plan.build(definition).table("quarantine")
+    table = plan_on(lake, definition).table("quarantine")
     if table is None:
         raise QuarantineError(
             f"pipeline `{definition.name}` sets nothing aside. An ingest does, and a pipeline with "
-            'Enrich(missing="quarantine").'
+            'Enrich(missing="quarantine"), or of which a batch was skipped.'
         )
     return table.name
 
@@ -148,7 +148,9 @@ def samples(
     """
     known = personal or PersonalColumns((definition,))
     # What any definition declares may stand in a row, too; what nothing declares has nothing to be masked.
-    hidden = known.of(table_of(definition)) if not isinstance(definition, Ingest) else known.of(definition.sink.table)
+    hidden = (
+        known.of(table_of(lake, definition)) if not isinstance(definition, Ingest) else known.of(definition.sink.table)
+    )
     columns = _columns(lake, definition)
     shown = (
         "reason, detail, raw"
@@ -177,14 +179,16 @@ class WaitingEvents:
     Attributes:
         version: of the quarantine.
         rows: how many there are.
-        first_batch: the first batch that set one of them aside; None: there is none.
+        first_batch: the first batch that set one of them aside for a key; None: there is none.
         unfinished: further events, of a batch that has not ended.
+        skipped: of `rows`, those whose batch was skipped.
     """
 
     version: int
     rows: int
     first_batch: int | None
     unfinished: int
+    skipped: int = 0
 
 
 def waiting(
@@ -206,7 +210,7 @@ def waiting(
     there = counted(lake, definition, Selection())
     known = {each.reason for each in there}
     # A replay before this one may have found all of these.
-    known_or_gone = {*known, NO_SUCH_KEY}
+    known_or_gone = {*known, NO_SUCH_KEY, SKIPPED}
     if unknown := [reason for reason in selection.reasons if reason not in known_or_gone]:
         said = ", ".join(f"`{reason}`" for reason in sorted(known)) or "nothing"
         raise QuarantineError(
@@ -217,12 +221,14 @@ def waiting(
         lake,
         definition,
         opened.version(),
-        f"SELECT count(*) FILTER (_batch_id <= {last_batch}) AS rows, min(_batch_id) AS first_batch, "
-        f"count(*) FILTER (_batch_id > {last_batch}) AS unfinished FROM set_aside WHERE {epochs.rows} AND "
-        f"{_where(selection)}",
+        f"SELECT count(*) FILTER (_batch_id <= {last_batch}) AS rows, "
+        f"min(_batch_id) FILTER (reason <> '{SKIPPED}') AS first_batch, "
+        f"count(*) FILTER (_batch_id > {last_batch}) AS unfinished, "
+        f"count(*) FILTER (_batch_id <= {last_batch} AND reason = '{SKIPPED}') AS skipped "
+        f"FROM set_aside WHERE {epochs.rows} AND {_where(selection)}",
         selection,
     )
-    return WaitingEvents(opened.version(), row["rows"], row["first_batch"], row["unfinished"])
+    return WaitingEvents(opened.version(), **row)
 
 
 def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, may_be_gone: bool = False) -> ReplayScope:
@@ -238,7 +244,7 @@ def selected(lake: Lake, ingest: Ingest, epoch: int, selection: Selection, *, ma
     Raises:
         QuarantineError: if a reason is named of which nothing is there, or nothing can be replayed.
     """
-    version = open_table(lake, table_of(ingest)).version()
+    version = open_table(lake, table_of(lake, ingest)).version()
     why = why_not(ingest, None if selection.earlier_epochs else lineage(lake, ingest.name, epoch))
     groups = _asked(
         lake,
@@ -278,7 +284,7 @@ def _columns(lake: Lake, definition: Definition) -> list[str]:
 
 
 def _opened(lake: Lake, definition: Definition, version: int | None) -> Any:
-    table = table_of(definition)
+    table = table_of(lake, definition)
     try:
         return open_table(lake, table, version=version)
     except MissingTableError:
@@ -295,7 +301,7 @@ def _where(selection: Selection) -> str:
 def _asked(
     lake: Lake, definition: Definition, version: int | None, sql: str, selection: Selection
 ) -> list[dict[str, Any]]:
-    table = table_of(definition)
+    table = table_of(lake, definition)
     opened = _opened(lake, definition, version)
     # What a replay has looked up again is set aside no more; an ingest's is not in the table any more.
     replayed = "replayed_batch" in {field.name for field in opened.schema().fields}

@@ -15,6 +15,7 @@ from spark_jobs.lake.commit_records.history import epoch_ledger
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import describe_missing, missing_files
 from spark_jobs.lake.tables.opening import exists, open_table
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.operations.backfill.plan import BackfillPlan, plan_backfill
 from spark_jobs.plan import logical
 from spark_jobs.recompute.ranges import Range, RangeError
@@ -81,7 +82,7 @@ def look(lake: Lake, definition: Definition) -> Audit:
     Raises:
         MissingTableError: if the pipeline has not run here.
     """
-    planned, epoch = logical.build(definition), current_epoch(lake, definition.name)
+    planned, epoch = plan_on(lake, definition), current_epoch(lake, definition.name)
     if epoch is None:
         raise MissingTableError(
             f"pipeline `{definition.name}` has not run on {lake.uri} yet: there is nothing to audit. "

@@ -33,10 +33,10 @@ from spark_jobs.lake.maintenance.retention import LogCut, cut_log, plan_cut, rem
 from spark_jobs.lake.settings import Retention
 from spark_jobs.lake.tables.files import missing_files
 from spark_jobs.lake.tables.opening import UNREADABLE, exists, file_statistics, open_table, row_count, table_names
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.operations.maintain.plan import MaintenanceOutcome, MaintenancePlan, Pace, TablePlan
 from spark_jobs.operations.maintain.text import done_text
 from spark_jobs.operations.shape import Say
-from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Ingest
 from spark_jobs.spec.names import in_delta, in_duckdb
 
@@ -145,7 +145,7 @@ class Maintenance:
                 )
         needed, lookups, orders = needs(self.lake), set[str](), dict[str, Sequence[str]]()
         for _, definition in running_definitions(self.lake).values():
-            planned = plan.build(definition)
+            planned = plan_on(self.lake, definition)
             lookups |= {step.table for step in planned.lookups}
             if not isinstance(definition, Ingest):
                 # By what people ask for: the time first, then the key.

@@ -12,7 +12,7 @@ from spark_jobs.operations.replay.lookup_plan import plan_lookup
 from spark_jobs.operations.replay.plan import plan_replay
 from spark_jobs.operations.replay.text import lookup_text, replay_text
 from spark_jobs.pipelines import registry
-from spark_jobs.plan.quarantine import NO_SUCH_KEY
+from spark_jobs.plan.quarantine import NO_SUCH_KEY, SKIPPED
 from spark_jobs.spec import Ingest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,12 +51,13 @@ def look(lake: Lake, pipeline: str, selection: Selection) -> ReplayPreview:
     definition = registry().get(pipeline)
     if definition is None:
         raise QuarantineError(f"pipeline `{pipeline}`: expected a registered one. Nothing was replayed.")
-    table_of(definition)
+    table_of(lake, definition)
     if isinstance(definition, Ingest):
         plan = plan_replay(lake, definition, selection)
         return ReplayPreview(plan.found.reasons, tuple(replay_text(plan).split("\n")))
     looked = plan_lookup(lake, definition, selection)
-    reasons = {NO_SUCH_KEY: looked.found.rows} if looked.found.rows else {}
+    found = {NO_SUCH_KEY: looked.found.rows - looked.found.skipped, SKIPPED: looked.found.skipped}
+    reasons = {reason: rows for reason, rows in found.items() if rows}
     return ReplayPreview(reasons, tuple(lookup_text(looked).split("\n")))
 
 

@@ -45,6 +45,7 @@ from spark_jobs.lake.tables.quarantine import (
 )
 from spark_jobs.operations.replay.outcome import ReplayOutcome
 from spark_jobs.operations.replay.plan import ReplayPlan, ReplayRefusedError, plan_replay
+from spark_jobs.operations.replay.skipped import fault_of
 from spark_jobs.operations.replay.text import done_text
 from spark_jobs.operations.reports import BatchReport
 from spark_jobs.operations.shape import Say
@@ -118,7 +119,7 @@ class ReplayRun:
         self._ingest = ingest
         self._replay = replay
         self._failpoint = failpoint
-        self._bronze, self._quarantine = ingest.sink.table, table_of(ingest)
+        self._bronze, self._quarantine = ingest.sink.table, table_of(lake, ingest)
         self._began = time.time()
 
     def execute(self) -> ReplayOutcome:
@@ -145,7 +146,7 @@ class ReplayRun:
                     f"{replay.rows:,} rows of this kind when they were counted, and has {found:,} now. Nothing was "
                     "written here."
                 )
-            warned: Mapping[str, int] = self._to_bronze(rows, epoch) if is_current and epoch is not None else {}
+            warned = self._passed_on(rows, epoch) if is_current and epoch is not None else {}
             out = self._out_of_quarantine(rows)
             read = self._by_reason(rows)
         finally:
@@ -201,6 +202,20 @@ class ReplayRun:
 
     def _by_reason(self, rows: DataFrame) -> dict[str, int]:
         return {row["reason"]: row["count"] for row in rows.groupBy("reason").count().collect()}
+
+    def _passed_on(self, rows: DataFrame, epoch: Epoch) -> Mapping[str, int]:
+        """As `_to_bronze`; rows at which a rule still fails are a refusal."""
+        try:
+            return self._to_bronze(rows, epoch)
+        except Exception as error:
+            words = fault_of(self._ingest, error)
+            if words is None:
+                raise
+            raise ReplayRefusedError(
+                f"ingest `{self._replay.pipeline}`: rows of its quarantine still cannot be computed: {words}. They "
+                f"stay where they are, and {self._replay.run} stays open: mend the rule, then run the same command "
+                "again, which carries it out to its end."
+            ) from error
 
     def _to_bronze(self, rows: DataFrame, epoch: Epoch) -> Mapping[str, int]:
         """Appends the rows that pass, slice by slice; rule -> rows that break one that only warns."""

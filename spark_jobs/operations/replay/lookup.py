@@ -1,4 +1,7 @@
-"""Looks events up again whose key a table did not have in their batch: those that it has now are counted after all.
+"""Events that a pipeline has set aside, in their steps again: those that go on by now are counted after all.
+
+A table did not have their key in their batch, and has it by now; or their batch was skipped, and nothing fails at them
+any more.
 
 The stream does not see them a second time. A row of the quarantine is marked, in one commit, with the batch as which
 the event counts from then on; a repair counts it like a late event, and says so beside it (docs/decisions/0025).
@@ -16,6 +19,7 @@ from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.tables.decisions import note
 from spark_jobs.operations.repair.execute import carry_out as count_after_all
 from spark_jobs.operations.repair.plan import plan_repair
+from spark_jobs.operations.replay import skipped
 from spark_jobs.operations.replay.lookup_plan import LookupPlan
 from spark_jobs.operations.replay.outcome import LookupOutcome
 from spark_jobs.operations.replay.text import looked_up_text
@@ -26,6 +30,7 @@ from spark_jobs.plan.identity import IDENTITY
 from spark_jobs.recompute.frames import Recompute
 from spark_jobs.recompute.lookup_frames import lookup_frames
 from spark_jobs.recompute.lookup_versions import range_of_batch, refuse_lost_versions
+from spark_jobs.recompute.set_aside import as_read_now
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import first_of, in_spark
@@ -50,6 +55,7 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
 
     Raises:
         OutdatedPlanError: if its epoch has been ended, or a table been made anew, since it was planned.
+        QuarantineError: if what failed at events of a skipped batch still fails.
     """
     target, run = plan.target, f"replay-{uuid.uuid4().hex[:12]}"
     quarantine = target.operator.output.quarantine.name
@@ -63,13 +69,16 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
         decision_id=run,
         comment=comment,
     )
-    looked_up = _looked_up(spark, plan).toArrow()
+    with skipped.refusing(plan):
+        looked_up = _looked_up(spark, plan).toArrow()
     is_closed = pc.fill_null(looked_up[_CLOSED], False)
     ready = looked_up.filter(is_closed)
     # The results that they change are computed again, with events beside them that were looked up at the same time.
     beside = pc.unique(ready.filter(ready[_CHANGES])["_batch_id"]).to_pylist()
     older = (range_of_batch(plan.version_ranges, batch) for batch in beside)
-    refuse_lost_versions(target, plan.version_ranges, older, "Nothing was replayed. Leave out what is older: --since.")
+    if plan.version_ranges:
+        remedy = "Nothing was replayed. Leave out what is older: --since."
+        refuse_lost_versions(target, plan.version_ranges, older, remedy)
     target.basis.refuse_outdated(target.lake)  # each mark names its epoch, beyond which it says nothing
     replayed = mark_replayed(target.lake, quarantine, _marks(target, ready))
     still_open = looked_up.num_rows - (pc.sum(is_closed).as_py() or 0)
@@ -86,8 +95,11 @@ def _looked_up(spark: SparkSession, plan: LookupPlan) -> DataFrame:
     rows = rows.where(plan.selection.sql("unix_micros"))
     if plan.selection.reasons:
         rows = rows.where(F.col("reason").isin(list(plan.selection.reasons)))
+    looked_up = lookup_frames(spark, target, plan.version_ranges, [plan.version_range]) if plan.version_ranges else {}
+    if plan.found.skipped:
+        rows = as_read_now(spark, target, rows)
+        skipped.compute(target, rows, looked_up, plan.version_range)
     rows = rows.drop(*WHY_SET_ASIDE)  # a step may add columns of these names
-    looked_up = lookup_frames(spark, target, plan.version_ranges, [plan.version_range])
     steps = with_row_steps(
         rows.withColumn(VERSION_RANGE, F.lit(plan.version_range)), target.pipeline.row_steps, lookups=looked_up
     )

@@ -7,9 +7,11 @@ from functools import cached_property
 import pyarrow.compute as pc
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.lake.tables.quarantine import QuarantineError, Selection, WaitingEvents, table_of, waiting
+from spark_jobs.plan.quarantine import NO_SUCH_KEY
 from spark_jobs.recompute.lookup_versions import VersionRange, range_of_batch, version_ranges
 from spark_jobs.recompute.target import Target
 from spark_jobs.spec import Definition
@@ -67,6 +69,8 @@ class LookupPlan:
         """Why no event has to be looked up; None: some have."""
         if not self.found.rows:
             return "no event of this kind is in the quarantine"
+        if self.found.skipped:
+            return None
         if self.found.first_batch is not None and self.version_range > range_of_batch(
             self.version_ranges, self.found.first_batch
         ):
@@ -83,7 +87,7 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
         BackfillRefusedError: if its results cannot be computed again.
         MissingTableError: if it has not run here.
     """
-    table_of(definition)
+    table_of(lake, definition)
     if selection.earlier_epochs:
         raise QuarantineError(
             f"pipeline `{definition.name}`: --earlier-epochs is for ingests: a new epoch of a pipeline reads all "
@@ -91,6 +95,8 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
         )
     target = Target(lake, definition)
     _refuse_old_table(target)
+    found = waiting(lake, definition, target.epochs, target.newest_batch, selection)
+    _refuse_join(target, found)
     tables = {step.table for step in target.logical.lookups}
     versions = {table: target.newest.reads[table][0] for table in sorted(tables)}
     newest = {table: latest_version(lake, table) for table in versions}
@@ -99,7 +105,7 @@ def plan_lookup(lake: Lake, definition: Definition, selection: Selection) -> Loo
     return LookupPlan(
         target=target,
         selection=selection,
-        found=waiting(lake, definition, target.epochs, target.newest_batch, selection),
+        found=found,
         versions=versions,
         newer={table: version for table, version in newest.items() if version > versions[table]},
         uncounted=0 if replayed is None else replayed.num_rows - (pc.sum(replayed["repaired"]).as_py() or 0),
@@ -112,4 +118,14 @@ def _refuse_old_table(target: Target) -> None:
         raise QuarantineError(
             f"pipeline `{target.name}`: {name} was made by a version of Tidemark that could not replay it, and lacks "
             "the columns. Nothing was replayed. Start the pipeline once with this version, which adds them."
+        )
+
+
+def _refuse_join(target: Target, found: WaitingEvents) -> None:
+    if found.skipped and len(target.logical.sides) > 1:
+        raise QuarantineError(
+            f"pipeline `{target.name}`: {found.skipped:,} of these events are of a batch of a join that was skipped, "
+            "and cannot be brought back one by one. Nothing was replayed. Once nothing fails at them any more, "
+            f"`{command('reset', target.name, '--empty-tables')}` computes everything again, these included; or leave "
+            f"them out: --reason '{NO_SUCH_KEY}'."
         )

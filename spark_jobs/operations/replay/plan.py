@@ -103,6 +103,6 @@ def plan_replay(lake: Lake, definition: Definition, selection: Selection, *, aft
     # Also one that has not ended may have taken its rows out of the quarantine: the same command ends it.
     unfinished = open_replay(lake, definition.name)
     may_be_gone = after_another or unfinished is not None
-    table_id = str(open_table(lake, table_of(ingest)).metadata().id)
+    table_id = str(open_table(lake, table_of(lake, ingest)).metadata().id)
     found = selected(lake, ingest, epoch.number, selection, may_be_gone=may_be_gone)
     return ReplayPlan(ingest, epoch, selection, found, table_id, unfinished)

@@ -47,20 +47,20 @@ def lookup_text(plan: LookupPlan) -> str:
     """What a replay of a pipeline's quarantine will do, in lines."""
     name, found = plan.target.name, plan.found
     versions = ", ".join(f"{table} version {version}" for table, version in plan.versions.items())
-    lines = [
-        f"replay of {name}: {_rows(found.rows)} of its quarantine, version {found.version}, looked up in {versions}"
-    ]
+    of_skipped = f", {_rows(found.skipped)} of skipped batches" if found.skipped else ""
+    looked_up = f", looked up in {versions}" if versions else ""
+    lines = [f"replay of {name}: {_rows(found.rows)} of its quarantine, version {found.version}{of_skipped}{looked_up}"]
     lines += [f"notice   {each}" for each in plan.notices]
     if plan.uncounted:
         lines.append(f"counts   {_rows(plan.uncounted)} that a replay before this one has found")
     if plan.nothing_to_do:
-        lines.append(f"nothing to look up: {plan.nothing_to_do}")
+        lines.append(f"nothing to replay: {plan.nothing_to_do}")
     return "\n".join(lines)
 
 
 def looked_up_text(done: LookupOutcome) -> str:
     """What became of the events, in lines."""
-    lines = [f"{done.run}: {_rows(done.replayed)} out of the quarantine, found by now"]
+    lines = [f"{done.run}: {_rows(done.replayed)} out of the quarantine"]
     if done.kept:
         lines.append(f"  the table still has no such key, stays: {_rows(done.kept)}")
     if done.open:

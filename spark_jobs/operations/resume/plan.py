@@ -23,8 +23,11 @@ def plan_resume(lake: Lake, pipeline: str, choice: Choice) -> ResumePlan:
 
     Raises:
         NotHaltedError: if it is not halted.
+        ChoiceRefusedError: if that cannot be done about the batch.
     """
-    return ResumePlan(pipeline=pipeline, halt=halted(lake, pipeline), choice=choice)
+    plan = ResumePlan(pipeline=pipeline, halt=halted(lake, pipeline), choice=choice)
+    plan.halt.refuse(choice)
+    return plan
 
 
 def choice_of(pipeline: str, *, skip: bool, quarantine: bool) -> Choice:

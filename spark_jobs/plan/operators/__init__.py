@@ -6,7 +6,7 @@ from spark_jobs.plan.operators.aggregate import grouped
 from spark_jobs.plan.operators.deduplicate import deduplicated
 from spark_jobs.plan.operators.join import joined
 from spark_jobs.plan.operators.stateless import stateless
-from spark_jobs.plan.operators.values import AsStreamed, Operator, Side, step_of
+from spark_jobs.plan.operators.values import AsStreamed, Operator, Side, setting_aside, step_of
 from spark_jobs.spec import Pipeline
 
 _KINDS: dict[str, Callable[[Pipeline], Operator]] = {
@@ -23,4 +23,4 @@ def operator_of(pipeline: Pipeline) -> Operator:
     return _KINDS[stateful[0].kind](pipeline) if stateful else stateless(pipeline)
 
 
-__all__ = ["AsStreamed", "Operator", "Side", "operator_of", "step_of"]
+__all__ = ["AsStreamed", "Operator", "Side", "operator_of", "setting_aside", "step_of"]

@@ -4,7 +4,7 @@ A kind that has another one behind it takes that one's values and replaces those
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
@@ -332,6 +332,20 @@ def accounting_of(output: Output, lateness: LatenessRule, *own: Invariant) -> Ac
             measure, terms, said = "count(*)", ("late",), "events judged"
         beside_result.append(Invariant("late", output.late, measure, terms, said, of_epoch=True))
     return Accounting((BY_FATE,), (*own, *beside_result))
+
+
+def setting_aside(operator: Operator) -> Operator:
+    """The same of a pipeline of which a batch was skipped: it has a quarantine, whatever its steps are."""
+    if operator.output.sets_aside:
+        return operator
+    output = replace(operator.output, sets_aside=True)
+    accounting = operator.accounting
+    aside = Invariant("quarantine", output.quarantine, "count(*)", ("quarantined",), "set aside", of_epoch=True)
+    return replace(
+        operator,
+        output=output,
+        accounting=replace(accounting, invariants=(*accounting.invariants, aside)),
+    )
 
 
 def rows_written(output: Output, said: str = "written") -> Invariant:
