@@ -40,6 +40,8 @@ def as_far_as(written, again):
     """What was written has, whatever fields there are by now."""
     if isinstance(written, dict) and isinstance(again, dict):
         return {name: as_far_as(written[name], value) for name, value in again.items() if name in written}
+    if isinstance(written, list) and isinstance(again, list) and len(written) == len(again):
+        return [as_far_as(*both) for both in zip(written, again, strict=True)]
     return again
 
 

@@ -37,6 +37,7 @@ from spark_jobs.lake.store.durable import create_object
 from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.tables.files import missing_files
 from spark_jobs.lake.tables.opening import exists, open_table, row_count
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.plan import logical
 from spark_jobs.spec import Ingest, definition_from_json
 
@@ -210,7 +211,7 @@ def described(checkpoint: Checkpoint, batch: int) -> Savepoint:
     for offset in planned.offsets:
         for path, what in faults_of_source_log(checkpoint, definition, offset):
             raise DamagedFileError(f"{path} {what}")
-    plan = logical.build(definition)
+    plan = plan_on(lake, definition)
     tables = {
         table.name: _saved(lake, table.name, version_after(lake, table.name, epoch.pipeline, epoch.number, batch))
         for table in plan.tables

@@ -18,6 +18,7 @@ from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, running_def
 from spark_jobs.lake.checkpoints.reset import newest_epoch
 from spark_jobs.lake.checkpoints.restoring import Member, RestoreRecord, open_restore, refused_open
 from spark_jobs.lake.checkpoints.savepoints import (
+    SavedTable,
     Savepoint,
     described,
     refuse_changed_files,
@@ -39,6 +40,7 @@ from spark_jobs.lake.maintenance.retention import first_version
 from spark_jobs.lake.tables.decisions import decisions_of
 from spark_jobs.lake.tables.files import missing_files
 from spark_jobs.lake.tables.opening import exists, open_table, row_count
+from spark_jobs.lake.tables.planned import plan_on
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.spec import Definition, Ingest, Pipeline, definition_from_json
@@ -213,6 +215,8 @@ def _member(lake: Lake, definition: Definition, point: Savepoint, *, with_tables
     before = current_epoch(lake, definition.name)
     if before is None:
         raise MissingTableError(f"pipeline `{definition.name}` has not run on {lake.uri}. Nothing was changed.")
+    if with_tables:
+        point = _with_younger_tables(lake, definition, point)
     return Member(
         point=point,
         before=before.number,
@@ -221,6 +225,17 @@ def _member(lake: Lake, definition: Definition, point: Savepoint, *, with_tables
         with_tables=with_tables,
         basis=Basis.of(lake, definition.name, before.number, point.tables),
     )
+
+
+def _with_younger_tables(lake: Lake, definition: Definition, point: Savepoint) -> Savepoint:
+    """The same with tables that were made since, such as a quarantine: they go back to having no row."""
+    younger = [table.name for table in plan_on(lake, definition).tables if table.name not in point.tables]
+    made = {
+        name: SavedTable(id=str(opened.metadata().id), version=0, rows=0)
+        for name in younger
+        if exists(lake, name) and not row_count(opened := open_table(lake, name, version=0))
+    }
+    return point.model_copy(update={"tables": {**made, **point.tables}})
 
 
 def _readers(lake: Lake, first: Member) -> list[Member]:
