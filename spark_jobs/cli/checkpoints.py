@@ -45,15 +45,21 @@ def list_(lake: LakeOption = None, as_json: JsonOption = False) -> None:
 @app.command()
 def show(pipeline: NameArgument, at: AtOption = None, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Show what a checkpoint holds: its definition, batches, offsets, watermark and state; whether it is whole."""
-    from spark_jobs.console.checkpoints import description_lines, print_stores
+    from spark_jobs.console.checkpoints import description_lines, print_costs, print_stores
+    from spark_jobs.control.supervision import terms
     from spark_jobs.lake.checkpoints.describing import checkpoint_of, describe
 
     checkpoint = checkpoint_of(lake_of(lake), pipeline)
     found, faults = describe(checkpoint, at=at), _faults(checkpoint)
+    job = str(json.loads(checkpoint.epoch.definition)["job"])
+    term = terms.records(checkpoint.lake, job).newest_number() or None
     if as_json:
-        tell(json.dumps({**found.as_json(), "faults": [asdict(fault) for fault in faults]}, indent=2))
+        more = {"term": term, "faults": [asdict(fault) for fault in faults]}
+        tell(json.dumps({**found.as_json(), **more}, indent=2))
         return
     tell("\n".join(description_lines(found)))
+    tell(f"term         {'- (never deployed)' if term is None else f'{term}, of job {job}'}")
+    print_costs(out, found)
     print_stores(out, found)
     missing = sum(fault.stops for fault in faults)
     verdict = f"no: {missing} faults, see them: " if missing else "yes, all that it needs is there"

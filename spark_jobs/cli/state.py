@@ -1,5 +1,7 @@
 """`tidemark state`: what a pipeline remembers, as rows."""
 
+import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -21,6 +23,7 @@ def state(
     ] = None,
     lake: LakeOption = None,
     limit: Annotated[int, typer.Option(help="Show so many rows.", min=1)] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for a program.")] = False,
 ) -> None:
     """Show the state of a pipeline as rows, whether it runs or not: open windows, remembered keys, waiting events."""
     from spark_jobs.console.reports import print_rows
@@ -35,6 +38,9 @@ def state(
 
     with session(where, err, about=(asked.pipeline,), brief=True, here=True) as spark:
         found = read_state(spark, where, asked)
+    if as_json:
+        tell(json.dumps([asdict(each) for each in found], indent=2, default=str))
+        return
     for each in found:
         tell(state_heading(pipeline, each))
         print_rows(out, each.columns, each.rows)

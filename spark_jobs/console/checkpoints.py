@@ -92,6 +92,17 @@ def print_stores(console: Console, found: Description) -> None:
     print_rows(console, head, rows)
 
 
+def print_costs(console: Console, found: Description) -> None:
+    """Prints what the newest batches have cost, a line for each."""
+    if found.costs:
+        head = ("batch", "planned (UTC)", "seconds", "bytes of state")
+        print_rows(
+            console,
+            head,
+            [(each.batch, _shown(each.planned_at), each.seconds, each.state_bytes) for each in found.costs],
+        )
+
+
 def _shown(value: object) -> object:
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"

@@ -2,13 +2,13 @@
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.spark.java import java_class
 from spark_jobs.spec import Pipeline
-from spark_jobs.spec.names import in_spark
 
 
 def open_pairs(spark: SparkSession, lake: Lake, pipeline: Pipeline) -> int:
@@ -20,8 +20,10 @@ def open_pairs(spark: SparkSession, lake: Lake, pipeline: Pipeline) -> int:
         MissingTableError: if the pipeline has no checkpoint.
     """
     state = _state(spark, lake, pipeline)
-    values = state.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]
-    total = state.agg(F.sum(F.col(f"value.{in_spark(values[-1])}"))).collect()[0][0]
+    fields: list[StructField] = state.schema["value"].dataType.fields  # type: ignore[attr-defined]
+    # By place: Spark's names may be there twice.
+    places = StructType([StructField(f"p{at}", each.dataType, True) for at, each in enumerate(fields)])
+    total = state.agg(F.sum(F.col("value").cast(places).getField(f"p{len(fields) - 1}"))).collect()[0][0]
     return int(total or 0)
 
 

@@ -23,9 +23,11 @@ from spark_jobs.lake.checkpoints.copying import copy_batch
 from spark_jobs.lake.checkpoints.describing import checkpoint_of, describe, differences, summaries
 from spark_jobs.lake.checkpoints.epochs import begun_with, current_epoch
 from spark_jobs.lake.checkpoints.verifying import Fault, verify
+from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.operations.state.execute import StateRows, read_state
 from spark_jobs.operations.state.plan import plan_state
+from spark_jobs.spark.state import open_pairs
 from spark_jobs.spec import (
     Aggregate,
     Deduplicate,
@@ -406,3 +408,11 @@ def test_state_that_is_damaged_is_refused_with_what_to_run(copied: Lake, tmp_pat
     _cut("state/0/0/*.changelog")(Path(copied.uri, epoch.folder))
     with pytest.raises(CheckpointError, match="tidemark checkpoints verify windowed"):
         copy_batch(copied, epoch, tmp_path / "here")
+
+
+def test_open_pairs_are_counted_where_measures_share_a_name(spark: SparkSession, made: Lake) -> None:
+    epoch = current_epoch(made, WINDOWED.name)
+    assert epoch is not None
+    rows = ledger_rows(made, WINDOWED.sink.table, WINDOWED.name, epoch.number)
+    counted = sum(entry["pairs"] - entry["pairs_late"] - entry["pairs_result"] for _, entry in rows)
+    assert open_pairs(spark, made, WINDOWED) == counted > 0

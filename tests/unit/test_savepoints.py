@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.describing import checkpoint_of, describe
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.checkpoints.savepoints import SavepointError, savepoint_named, savepoints
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
@@ -163,3 +164,11 @@ def test_thinning_out_leaves_those_of_other_kinds(made: Lake) -> None:
         each()
     assert len(thin_out(made, "closed", "restore", 1)) == 1
     assert [each.kind for each in savepoints(made, "closed")] == ["deploy", "restore", "deploy"]
+
+
+def test_a_description_tells_what_each_batch_has_cost(made: Lake) -> None:
+    found = describe(checkpoint_of(made, "live"), at=2)
+    assert [each.batch for each in found.costs] == [0, 1, 2]
+    assert all(0 < each.seconds < 60 for each in found.costs)
+    files = [each for each in made.store.list("_checkpoints/live/epoch-1/state/").collect() if "/3_" in each["path"]]
+    assert found.costs[-1].state_bytes == sum(each["size"] for each in files) > 0

@@ -16,6 +16,9 @@ from spark_jobs.lake.checkpoints.spark_log import query_id
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
 
+_COSTS = 5
+"""Of so many batches it is shown what they have cost."""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -76,6 +79,23 @@ class Store:
 
 
 @dataclass(frozen=True)
+class BatchCost:
+    """What a finished batch has cost.
+
+    Attributes:
+        batch: its number.
+        planned_at: when it was planned.
+        seconds: until it was noted as finished, by the clocks of the driver and of the store.
+        state_bytes: of the changelogs and snapshots that it has left, as far as they are kept.
+    """
+
+    batch: int
+    planned_at: datetime
+    seconds: float
+    state_bytes: int
+
+
+@dataclass(frozen=True)
 class Description:
     """A checkpoint at a batch.
 
@@ -93,6 +113,7 @@ class Description:
         offsets: up to where that batch has read each source, in words.
         stores: its state.
         unreadable: why the files of the batch cannot be read; None: they can.
+        costs: of the newest finished batches up to the one that is shown, the oldest first.
     """
 
     pipeline: str
@@ -108,6 +129,7 @@ class Description:
     offsets: tuple[str, ...] = ()
     stores: tuple[Store, ...] = ()
     unreadable: str | None = None
+    costs: tuple[BatchCost, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON's values."""
@@ -159,7 +181,21 @@ def describe(checkpoint: Checkpoint, *, at: int | None = None) -> Description:
         offsets=offsets,
         stores=stores,
         unreadable=unreadable,
+        costs=tuple(_costs(checkpoint, batch)) if batch is not None else (),
     )
+
+
+def _costs(checkpoint: Checkpoint, upto: int) -> Iterator[BatchCost]:
+    written: dict[int, int] = {}
+    for _, version, _, file in checkpoint.state_files():
+        written[version] = written.get(version, 0) + file.size
+    for batch in [each for each in checkpoint.batches("commits") if each <= upto][-_COSTS:]:
+        try:
+            planned = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=checkpoint.planned(batch).planned_ms)
+        except DamagedFileError:
+            continue  # `verify` says what is wrong
+        ended = checkpoint.files[f"commits/{batch}"].written_at
+        yield BatchCost(batch, planned, round((ended - planned).total_seconds(), 3), written.get(batch + 1, 0))
 
 
 def batch_of(checkpoint: Checkpoint, at: int | None) -> int | None:
