@@ -27,6 +27,7 @@ from spark_jobs.lake.tables.quarantine import Selection, counted
 from spark_jobs.pipelines import registry
 from tests.dags.machine import Machine, Run, machine, until
 from tests.dags.receiver import Mailbox, Receiver, listening, mailbox
+from tests.support import lakes
 
 DEMO = {"ingest_sales", "top_products", "top_products_live", "shop_totals"}
 
@@ -372,6 +373,34 @@ def test_stop_drains_and_the_driver_ends_with_its_last_pipeline(here: Machine) -
         rows = ledger_rows(here.lake, definition.sink.table, name, epoch.number)
         checks = audit.checks(here.lake, definition, epoch.number, rows)
         assert [text for holds, text in checks if not holds] == []
+
+
+def test_an_operator_saves_and_goes_back_by_a_form_and_an_answer(here: Machine) -> None:
+    name, table = "shop_totals", registry()["shop_totals"].sink.table
+    saved = here.run("manage_checkpoints", pipeline=name, action="savepoint", savepoint="by_form", comment="a test")
+    assert saved.state == "success", saved.log("look")
+    assert "savepoint `by_form` of batch" in saved.log("look")
+    before = lakes.ledger(here.lake, registry()[name])
+    back = before[-1][0] - 1
+    conf = {"pipeline": name, "action": "restore", "batch": back, "comment": "a test"}
+    run, detail = _answered(here, "manage_checkpoints", "look", "Approve", **conf)
+    assert detail["subject"] == f"restore {name}?"
+    assert f"goes back to batch {back} of epoch 1" in detail["body"]
+    assert run.state == "success", run.log("carry_out")
+    assert f"{name} is back at batch {back} of epoch 1" in run.log("carry_out")
+    rows = [(row["action"], row["decided_by"], row["comment"]) for row in decisions_of(here.lake, name)]
+    assert rows == [("restore", "admin", "a test")]
+    assert [batch for batch, entry in lakes.ledger(here.lake, registry()[name]) if entry.kind == "batch"][-1] == back
+
+    # And forth again: what was saved has all of it.
+    run, _ = _answered(here, "manage_checkpoints", "look", "Approve", **{**conf, "batch": None, "savepoint": "by_form"})
+    assert run.state == "success", run.log("carry_out")
+    assert lakes.ledger(here.lake, registry()[name])[-1][0] == before[-1][0]
+    assert lakes.rows(here.lake, table)
+    epoch = current_epoch(here.lake, name)
+    assert epoch is not None
+    checks = audit.checks(here.lake, registry()[name], epoch.number, lakes.ledger(here.lake, registry()[name]))
+    assert [text for holds, text in checks if not holds] == []
 
 
 def test_down_leaves_no_process_behind(here: Machine) -> None:
