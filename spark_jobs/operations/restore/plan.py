@@ -14,7 +14,7 @@ from spark_jobs.lake.accounting.ledger_table import takes_rows_away
 from spark_jobs.lake.accounting.replays import open_replay
 from spark_jobs.lake.checkpoints.changelogs import DamagedFileError
 from spark_jobs.lake.checkpoints.contents import Checkpoint
-from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, running_definitions
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, current_epochs, running_definitions
 from spark_jobs.lake.checkpoints.reset import newest_epoch
 from spark_jobs.lake.checkpoints.restoring import Member, RestoreRecord, open_restore, refused_open
 from spark_jobs.lake.checkpoints.savepoints import (
@@ -176,6 +176,8 @@ def _point(lake: Lake, definition: Definition, to: str | None, to_batch: int | N
     else:
         point = _batch(Checkpoint(lake, epoch), int(to_batch or 0))
     refuse_missing_files(lake, point)
+    for table in point.tables:
+        open_table(lake, table, to_write=True)  # refuses one that asks of its writers what is not implemented
     return point
 
 
@@ -244,8 +246,14 @@ def _readers(lake: Lake, first: Member) -> list[Member]:
     upto: Place = first.point.tables[table].version + 1, -1
     if latest_version(lake, table) < upto[0]:
         return []
-    ident, found = first.point.tables[table].id, []
-    for name, (epoch, definition) in running_definitions(lake).items():
+    ident, found, known = first.point.tables[table].id, [], running_definitions(lake)
+    for name, epoch in current_epochs(lake).items():
+        if name not in known and table in epoch.definition:
+            raise RestoreRefusedError(
+                f"pipeline `{name}`: this version cannot read the definition that runs on its checkpoint, which names "
+                f"{table}: how far it has read it is not known. Nothing was changed. Run the version that wrote it."
+            )
+    for name, (epoch, definition) in known.items():
         if not isinstance(definition, Pipeline) or table not in {source.name for source in definition.tables}:
             continue
         if _is_read(lake, definition):
