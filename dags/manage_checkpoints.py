@@ -3,9 +3,8 @@
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
-from airflow.sdk.exceptions import AirflowSkipException
-from tidemark_dags.approvals import answer_of, approval
-from tidemark_dags.batch import POOL, Rescale
+from tidemark_dags.approvals import approval
+from tidemark_dags.batch import POOL, CheckpointCommand
 from tidemark_dags.forms import left_out, pipeline_field
 from tidemark_dags.tasks import fail, log, pipeline_of, reporting_errors, this_lake
 
@@ -29,9 +28,9 @@ What a pipeline starts from again: its checkpoint, and savepoints of it.
   again, which pipelines go along. `show`, `savepoint` and a dry run end here. Red: it cannot be done, and why.
 - `approval` waits for a person: open this run, *Required Actions*, **Approve** or **Reject**. After 12 hours without an
   answer it is red, and nothing is done.
-- `carry_out` (`rescale`: the task of that name) does what was approved, in the name of **whoever has answered**; it is
-  red, and does nothing, if things have changed since. Pipelines must not run: [Stop streams](/dags/stop_streams)
-  before, [Deploy streams](/dags/deploy_streams) after.
+- `carry_out` does what was approved, in the name of **whoever has answered**; it is red, and does nothing, if things
+  have changed since. Pipelines must not run: [Stop streams](/dags/stop_streams) before, [Deploy
+  streams](/dags/deploy_streams) after. After a rejection it is skipped.
 
 On a terminal: `tidemark checkpoints show`, `tidemark savepoint`, `tidemark restore`, `tidemark rescale`, `tidemark
 checkpoints prune`.
@@ -113,36 +112,12 @@ def manage_checkpoints() -> None:
             return {}
         return found
 
-    @task
-    def carry_out(found: dict[str, Any], response: dict[str, Any]) -> None:
-        """In the name of the person who has answered."""
-        params, lake, answer = get_current_context()["params"], this_lake(), answer_of(response)
-        if not answer.approved:
-            log(f"Rejected by {answer.by}: nothing was done.")
-            return
-        with reporting_errors():
-            if params["action"] == "restore":
-                from spark_jobs.operations.restore.execute import carry_out as go_back
-                from spark_jobs.operations.restore.plan import RestorePlan
-
-                plan = RestorePlan.model_validate(found["plan"])
-                go_back(lake, plan.model_copy(update={"record": plan.record.model_copy(update={"by": answer.by})}), log)
-            elif params["action"] == "prune":
-                from spark_jobs.operations.prune.execute import carry_out as remove
-                from spark_jobs.operations.prune.plan import PrunePlan
-
-                remove(lake, PrunePlan.model_validate(found["plan"]), log)
-            else:
-                raise AirflowSkipException("rescale is a task of its own")
-
     found = look()
     asked = approval(
         subject="{{ params.action }} {{ params.pipeline }}?",
         body="{% set found = ti.xcom_pull(task_ids='look') %}```\n{{ found['text'] }}\n```\n{{ params.comment }}",
     )
-    found >> asked
-    carry_out(found, asked.output)  # type: ignore[arg-type]  # tasks give references to their results
-    asked >> Rescale(task_id="rescale", pipeline="{{ params.pipeline }}", pool=POOL)
+    found >> asked >> CheckpointCommand(task_id="carry_out", pipeline="{{ params.pipeline }}", pool=POOL)
 
 
 def _show(name: str) -> None:

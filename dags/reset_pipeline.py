@@ -1,10 +1,10 @@
 """Reset a pipeline: what will go is reported, a person approves it, then a new epoch begins."""
 
-import uuid
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
-from tidemark_dags.approvals import answer_of, approval
+from tidemark_dags.approvals import approval
+from tidemark_dags.batch import POOL, Reset
 from tidemark_dags.forms import left_out, pipeline_field
 from tidemark_dags.tasks import log, pipeline_of, reporting_errors, this_lake
 
@@ -25,7 +25,8 @@ rebuild` swaps in results that a batch has computed and compared.
 - `look`: its log has what will be done, and which pipelines notice it. Red: it cannot be done.
 - `approval` waits for a person: open this run, *Required Actions*, **Approve** or **Reject**. After 12 hours without an
   answer it is red, and nothing is done.
-- `carry_out` does it in the name of **whoever has answered**. Then deploy the pipeline, and reset its readers.
+- `carry_out` does it in the name of **whoever has answered**; after a rejection it is skipped. Then
+  deploy the pipeline, and reset its readers.
 """
 
 
@@ -62,35 +63,11 @@ def reset_pipeline() -> None:
         log(text)
         return text
 
-    @task
-    def carry_out(response: dict[str, Any]) -> None:
-        """In the name of the person who has answered."""
-        from spark_jobs.lake.tables import decisions
-        from spark_jobs.operations.reset.execute import carry_out as reset
-
-        params, lake, answer = get_current_context()["params"], this_lake(), answer_of(response)
-        with reporting_errors():
-            plan = _plan()
-            decisions.note(
-                lake,
-                pipeline=plan.pipeline,
-                action="reset" if answer.approved else "reject",
-                decided_by=answer.by,
-                subject=f"a new epoch, rows: {params['rows']}",
-                comment=params["comment"],
-                decision_id=str(uuid.uuid4()),
-            )
-            if not answer.approved:
-                log(f"Rejected by {answer.by}: nothing was done.")
-                return
-            reset(lake, plan, log)
-
     asked = approval(
         subject="Reset {{ params.pipeline }}?",
         body="{{ ti.xcom_pull(task_ids='look') }}\n\n{{ params.comment }}",
     )
-    look() >> asked
-    carry_out(asked.output)  # type: ignore[arg-type]  # tasks give references to their results
+    look() >> asked >> Reset(task_id="carry_out", pipeline="{{ params.pipeline }}", pool=POOL)
 
 
 def _plan() -> Any:

@@ -1,6 +1,8 @@
 """Tasks that run a finite command of Tidemark's as a process of its own, such as a backfill."""
 
+import json
 import sys
+import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -256,20 +258,63 @@ class Replay(BatchCommand):
         ]
 
 
-class Rescale(BatchCommand):
-    """`tidemark rescale` of one pipeline, as a person has approved it."""
+class CheckpointCommand(BatchCommand):
+    """`tidemark restore`, `rescale` or `checkpoints prune` of one pipeline, as a person has approved it."""
 
     template_fields = ("pipeline",)
     reports = False
 
     def arguments(self, context: Any) -> Sequence[str]:
-        """The command, without `tidemark`; skips what was rejected, and runs of other actions."""
+        """The command, without `tidemark`, with the plan that the person has seen; skips what was rejected."""
+        params, task = context["params"], context["ti"]
+        found, by = task.xcom_pull(task_ids="look"), self._approved_by(context)
+        if params["action"] == "rescale":
+            return ["rescale", self.pipeline, f"--partitions={params['partitions']}"]
+        plan = _folder(_settings()) / f"{params['action']}-{self.pipeline}.plan.json"
+        plan.write_text(json.dumps(found["plan"]))
+        if params["action"] == "prune":
+            return ["checkpoints", "prune", f"--plan={plan}"]
+        return ["restore", self.pipeline, f"--plan={plan}", f"--by={by}"]
+
+    @staticmethod
+    def _approved_by(context: Any) -> str:
         from tidemark_dags.approvals import answer_of
 
-        params, task = context["params"], context["ti"]
-        if params["action"] != "rescale" or not answer_of(task.xcom_pull(task_ids="approval")).approved:
-            raise AirflowSkipException("nothing is rescaled in this run")
-        return ["rescale", self.pipeline, f"--partitions={params['partitions']}"]
+        answer = answer_of(context["ti"].xcom_pull(task_ids="approval"))
+        if not answer.approved:
+            told = f"Rejected by {answer.by}: nothing was done."
+            log(told)
+            raise AirflowSkipException(told)
+        return answer.by
+
+
+class Reset(BatchCommand):
+    """`tidemark reset` of one pipeline, as a person has approved it; the answer is recorded."""
+
+    template_fields = ("pipeline",)
+    reports = False
+
+    def arguments(self, context: Any) -> Sequence[str]:
+        """The command, without `tidemark`; skips what was rejected."""
+        from spark_jobs.lake.tables import decisions
+        from tidemark_dags.approvals import answer_of
+
+        params, answer = context["params"], answer_of(context["ti"].xcom_pull(task_ids="approval"))
+        with reporting_errors():
+            decisions.note(
+                this_lake(),
+                pipeline=self.pipeline,
+                action="reset" if answer.approved else "reject",
+                decided_by=answer.by,
+                subject=f"a new epoch, rows: {params['rows']}",
+                comment=params["comment"],
+                decision_id=str(uuid.uuid4()),
+            )
+        if not answer.approved:
+            told = f"Rejected by {answer.by}: nothing was done."
+            log(told)
+            raise AirflowSkipException(told)
+        return ["reset", self.pipeline, "--empty-tables" if params["rows"] == "empty" else "--keep-tables"]
 
 
 class Maintain(BatchCommand):
@@ -312,6 +357,12 @@ class Check(BatchCommand):
     def arguments(self, context: Any) -> Sequence[str]:
         """The command, without `tidemark`."""
         return ["check", self.pipeline]
+
+
+def _settings() -> Any:
+    from spark_jobs.lake.settings import Settings
+
+    return Settings()
 
 
 def _folder(settings: Any) -> Any:

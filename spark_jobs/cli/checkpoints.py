@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -132,14 +133,20 @@ def prune(
     lake: LakeOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed; remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", hidden=True, help="A plan that was made, and approved, before.")
+    ] = None,
 ) -> None:
     """Remove what nothing needs any more: savepoints past their retention, checkpoints of epochs that are over."""
     from spark_jobs.console.operation import Operation
     from spark_jobs.operations.prune.execute import carry_out
-    from spark_jobs.operations.prune.plan import plan_prune
+    from spark_jobs.operations.prune.plan import PrunePlan, plan_prune
     from spark_jobs.operations.prune.text import prune_text
 
     operation = Operation(out, err, lake_of(lake))
+    if plan_file is not None:
+        carry_out(operation.lake, PrunePlan.model_validate_json(plan_file.read_text()), tell)
+        return
     plan = plan_prune(operation.lake, names or ())
     if text := prune_text(plan):
         operation.say(text)

@@ -1,6 +1,7 @@
 """`tidemark savepoint`, `savepoints` and `restore`: what a pipeline was, kept and gone back to."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -84,22 +85,28 @@ def restore(
     yes: Annotated[bool, typer.Option("--yes", help="Go back without asking.")] = False,
     comment: Annotated[str, typer.Option(help="Why; kept in ops.decisions.")] = "",
     by: ByOption = None,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", hidden=True, help="A plan that was made, and approved, before.")
+    ] = None,
     lake: LakeOption = None,
 ) -> None:
     """Go back to a savepoint or a batch: the checkpoint, the tables, and the pipelines that read them."""
     from spark_jobs.console.operation import Operation
     from spark_jobs.operations.restore.execute import carry_out
-    from spark_jobs.operations.restore.plan import plan_restore
+    from spark_jobs.operations.restore.plan import RestorePlan, plan_restore
     from spark_jobs.operations.restore.text import restore_text
 
-    operation = Operation(out, err, lake_of(lake))
+    operation, who = Operation(out, err, lake_of(lake)), by or user_of_system()
+    if plan_file is not None:
+        carry_out(operation.lake, RestorePlan.model_validate_json(plan_file.read_text()).by(who), tell)
+        return
     plan = plan_restore(
         operation.lake,
         one(pipeline, on=operation.lake),
         to=to,
         to_batch=to_batch,
         with_tables=not without_tables,
-        by=by or user_of_system(),
+        by=who,
         comment=comment,
     )
     operation.say(restore_text(plan))

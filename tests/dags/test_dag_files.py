@@ -309,8 +309,8 @@ def test_each_pipeline_that_has_run_has_a_row_also_one_that_came_from_a_file(tmp
 
 def test_what_destroys_in_checkpoints_waits_for_a_person(described: Any) -> None:
     dag = described["dags"]["manage_checkpoints"]
-    assert set(dag["pools"]) == {"look", "approval", "carry_out", "rescale"}
-    assert dag["pools"]["rescale"] == "tidemark_batch"
+    assert set(dag["pools"]) == {"look", "approval", "carry_out"}
+    assert dag["pools"]["carry_out"] == "tidemark_batch"
     assert dag["params"]["action"]["enum"] == ["show", "savepoint", "restore", "rescale", "prune"]
     assert set(described["dags"]["reset_pipeline"]["pools"]) == {"look", "approval", "carry_out"}
     for name in ("manage_checkpoints", "reset_pipeline"):

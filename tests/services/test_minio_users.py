@@ -50,6 +50,7 @@ OF_AIRFLOW = (
     "lake/_control/_monitor/open/000001.json",
     "lake/_control/_monitor/mutes/000001.json",
     "lake/_control/_halts/ingest_visits/000001.json",
+    "lake/_savepoints/top/nightly/savepoint.json",
     "lake/ops/alerts/a.parquet",
     "lake/ops/decisions/a.parquet",
 )

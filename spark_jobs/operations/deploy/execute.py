@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Literal
 
+from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.desired import deployment, orders
@@ -15,7 +16,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commands import command
-from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.errors import TidemarkError, first_line
 from spark_jobs.operations.savepoint.execute import KEPT, take_savepoint, thin_out
 from spark_jobs.operations.shape import Say
 from spark_jobs.spec import definition_from_json
@@ -79,8 +80,8 @@ def _save(lake: Lake, name: str, by: str, say: Say) -> None:
     try:
         take_savepoint(lake, name, say, name=None, note="before a deploy", by=by, kind="deploy")
         thin_out(lake, name, "deploy", KEPT)
-    except TidemarkError as error:
-        say(f"{name}: no savepoint was taken before the deploy: {error}")
+    except (TidemarkError, BaseError) as error:
+        say(f"{name}: no savepoint was taken before the deploy: {first_line(error)}")
 
 
 def watch(

@@ -93,6 +93,10 @@ class RestorePlan(OperationPlan):
     read_again: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
 
+    def by(self, person: str) -> "RestorePlan":
+        """The same in the name of another person, who has approved it."""
+        return self.model_copy(update={"record": self.record.model_copy(update={"by": person})})
+
 
 def plan_restore(
     lake: Lake,
