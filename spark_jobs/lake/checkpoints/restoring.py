@@ -12,11 +12,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 import obstore
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.transaction import AddAction
+from deltalake import CommitProperties, DeltaTable, Transaction
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.lake.checkpoints.claims import Claim, take_over
@@ -43,7 +42,7 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
 from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
-from spark_jobs.lake.tables.appends import append
+from spark_jobs.lake.tables.appends import append, append_files
 from spark_jobs.lake.tables.opening import exists
 from spark_jobs.lake.tables.watermarks import publish, withdraw
 from spark_jobs.spec import Definition, definition_from_json
@@ -405,27 +404,10 @@ class _Restoring(_PutBack):
             properties = CommitProperties(
                 custom_metadata=self._said(str(version)), app_transactions=held, max_commit_retries=0
             )
-            if not added:
-                nothing = opened.to_pyarrow_dataset().schema.empty_table()
-                write_deltalake(opened, nothing, mode="append", commit_properties=properties)
-                return
-            opened.create_write_transaction(
-                [_again(add) for add in added], mode="append", schema=opened.schema(), commit_properties=properties
-            )
+            append_files(self.lake, table, opened, added, properties)
 
         self.claim.commit(table, write)
         force_commit(self.lake, table, latest_version(self.lake, table), data=False)
 
     def _said(self, step: str) -> dict[str, str]:
         return {EMPTIED: "restore", _RUN: self.run, _STEP: step}
-
-
-def _again(add: Mapping[str, Any]) -> AddAction:
-    return AddAction(
-        path=add["path"],
-        size=add["size"],
-        partition_values=add["partitionValues"],
-        modification_time=add["modificationTime"],
-        data_change=True,
-        stats=add["stats"],
-    )

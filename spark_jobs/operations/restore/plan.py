@@ -315,10 +315,14 @@ def _kept_for_readers(lake: Lake, members: list[Member]) -> int | None:
     for number in range(begins, version + 1):
         actions = actions_at(lake, table, number)
         adds = [action["add"] for action in actions or [] if "add" in action]
-        if actions is None or takes_rows_away(actions) or any(add.get("deletionVector") for add in adds):
+        if (
+            actions is None
+            or takes_rows_away(actions)
+            or any(add.get("deletionVector") or not add.get("stats") for add in adds)
+        ):
             raise RestoreRefusedError(
-                f"table {table}: version {number}, which a reader has still to read, takes rows away or is not in the "
-                "log any more. Nothing was changed. Let its readers catch up, or go back to another batch."
+                f"table {table}: version {number}, which a reader has still to read, takes rows away, has no "
+                "statistics, or is not in the log any more. Nothing was changed. Let its readers catch up, or go back to another batch."
             )
     if lost := missing_files(lake, table, open_table(lake, table, version=begins - 1)):
         raise RestoreRefusedError(
