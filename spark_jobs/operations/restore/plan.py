@@ -322,7 +322,8 @@ def _kept_for_readers(lake: Lake, members: list[Member]) -> int | None:
         ):
             raise RestoreRefusedError(
                 f"table {table}: version {number}, which a reader has still to read, takes rows away, has no "
-                "statistics, or is not in the log any more. Nothing was changed. Let its readers catch up, or go back to another batch."
+                "statistics, or is not in the log any more. Nothing was changed. Let its readers catch up, or go back "
+                "to another batch."
             )
     if lost := missing_files(lake, table, open_table(lake, table, version=begins - 1)):
         raise RestoreRefusedError(
