@@ -103,7 +103,7 @@ def test_deploying_what_runs_changes_nothing_even_if_its_answer_is_lost(here: Ma
     assert _deploy_runs(here) == runs_before | {run.run_id}
     assert run.state == "success"
     assert "unchanged top_products" in run.log("plan")
-    assert "ingest_sales: unchanged" in run.log("deploy")
+    assert "ingest_sales: already runs this way" in run.log("deploy")
     assert here.generations() == before
 
 
