@@ -18,7 +18,9 @@ Runs pipelines, or brings those that run to the definition in `spark_jobs/pipeli
 - *Pipelines*: one or more of the registered ones.
 - *With sources*: also the ingests that fill the tables which they read.
 - *Mode*: `guarded`: a version that fails, or makes no progress in time, gives way to the one that ran before, which
-  goes on from where it was; the run is red and says why. `direct`: its order remains.
+  goes on from where it was; the run is red and says why. `direct`: its order remains. `shadow`: each pipeline that has
+  changed runs beside the version that runs, into a table of its own; `tidemark shadow` compares the two, and promotes
+  or drops it. *With sources* has no meaning there.
 - *Wait*: how long until the first progress.
 
 **What to look at**
@@ -56,10 +58,10 @@ look at [Monitor streams](/dags/monitor_streams). To end them: [Stop streams](/d
         "mode": Param(
             "guarded",
             type="string",
-            enum=["guarded", "direct"],
+            enum=["guarded", "direct", "shadow"],
             title="Mode",
             description="guarded: a version that fails, or makes no progress in time, gives way to the one before. "
-            "direct: its order remains.",
+            "direct: its order remains. shadow: a changed version runs beside, into a table of its own.",
         ),
         "wait_minutes": Param(
             3,
@@ -78,15 +80,19 @@ def deploy_streams() -> None:
         """What will happen; refuses what cannot."""
         from spark_jobs.control.desired import deployment
         from spark_jobs.control.desired.deployment_text import as_text
+        from spark_jobs.operations.shadow.plan import plan_shadows
 
         for problem in problems():
             log(f"left out: {problem.message}", logging.WARNING)
         with reporting_errors():
             params, lake = get_current_context()["params"], this_lake()
             definitions = resolve(params["pipelines"])
-            if params["with_sources"]:
-                definitions = with_sources(definitions)
-            planned = deployment.plan(lake, definitions)
+            if params["mode"] == "shadow":
+                planned, told = plan_shadows(lake, definitions)
+                log("\n".join(told))
+            else:
+                definitions = with_sources(definitions) if params["with_sources"] else definitions
+                planned = deployment.plan(lake, definitions)
         log(as_text(planned))
         if planned.blocked:
             raise fail("\n".join([*map(deployment.refusal, planned.blocked), "Nothing was ordered."]))

@@ -1,6 +1,7 @@
 """`tidemark plan`, `deploy`, `stop` and `status`: deployed streams; the same verbs as the DAGs."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -17,7 +18,16 @@ from spark_jobs.cli.options import (
 from spark_jobs.cli.terminal import out, say
 from spark_jobs.cli.users import user_of_system
 from spark_jobs.pipelines import with_sources as add_sources
-from spark_jobs.spec import Definition
+from spark_jobs.spec import Definition, DefinitionError
+from spark_jobs.spec.shadows import shadow_of
+
+
+class DeployMode(StrEnum):
+    """As `operations.deploy.execute.Mode`, for the command line."""
+
+    GUARDED = "guarded"
+    DIRECT = "direct"
+    SHADOW = "shadow"
 
 
 def plan(
@@ -42,7 +52,8 @@ def plan(
     out.print(as_text(planned), highlight=False, markup=False, soft_wrap=True)
     if not names:
         running = {name for desired in orders.all_desired(where).values() for name in desired.running}
-        if others := sorted(running - set(planned.definitions)):
+        others = sorted(name for name in running - set(planned.definitions) if shadow_of(name) is None)
+        if others:
             say(f"Deployed, and not registered: {', '.join(others)}. Left alone; name their files to plan them.")
     raise typer.Exit(1 if planned.blocked else 0)
 
@@ -54,24 +65,33 @@ def deploy(
     wait: Annotated[str, typer.Option(help='How long to wait for the first progress; "0 seconds": not at all.')] = (
         "3 minutes"
     ),
-    guarded: Annotated[
-        bool,
+    mode: Annotated[
+        DeployMode,
         typer.Option(
-            "--guarded/--direct",
-            help="Whether a version that fails, or makes no progress in time, gives way to the one before.",
+            help="guarded: a version that fails, or makes no progress in time, gives way to the one before. "
+            "direct: its order remains. shadow: a changed version runs beside the one that runs, into a table of its "
+            "own; `tidemark shadow` compares them.",
         ),
-    ] = True,
+    ] = DeployMode.GUARDED,
 ) -> None:
     """Order that pipelines run, and wait for their first progress. What already runs so is left alone."""
     from spark_jobs.control.desired import deployment
     from spark_jobs.operations.deploy.execute import order, watch
+    from spark_jobs.operations.shadow.plan import plan_shadows
 
-    timeout, by = duration("--wait", wait), _person()
+    timeout, by, beside = duration("--wait", wait), _person(), mode is DeployMode.SHADOW
+    if beside and with_sources:
+        raise DefinitionError(
+            "--with-sources: a shadow reads the tables that are filled already. Nothing was ordered. Leave it out."
+        )
     definitions = _wanted(names, with_sources=with_sources)
     where = lake_of(lake).ensure_exists()
-    ordered = order(where, deployment.plan(where, definitions), by=by, say=say)
+    planned, told = plan_shadows(where, definitions) if beside else (deployment.plan(where, definitions), ())
+    for line in told:
+        say(line)
+    ordered = order(where, planned, by=by, say=say)
     if timeout:
-        watch(where, ordered, mode="guarded" if guarded else "direct", timeout=timeout, by=by, say=say)
+        watch(where, ordered, mode=mode.value, timeout=timeout, by=by, say=say)
 
 
 def stop(

@@ -26,12 +26,14 @@ from spark_jobs.control.supervision.lease import GONE, active_supervisor
 from spark_jobs.control.supervision.supervisor import Supervisor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
+from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.settings import Settings
 from spark_jobs.lake.store.health import trouble
 from spark_jobs.spark.settings import secret_environment, spark_settings
+from spark_jobs.spec.shadows import shadow_of
 
 log = logging.getLogger("tidemark.supervisor")
 
@@ -169,9 +171,12 @@ def print_status(out: Console, lake: Lake) -> bool:
         now = now_of[job]
         _print_driver(out, job, now, at=at, wanted=bool(wanted.running))
         for name, order in wanted.pipelines.items():
+            beside = shadow_of(name)
+            if beside is not None and order.state == "stopped" and current_epoch(lake, name) is None:
+                continue  # it was dropped: its order only keeps its generation
             state, good = state_of(now, name, order, at=at)
             fine = fine and good
-            note = "muted" if name in quiet else ""
+            note = ", ".join([*([f"shadow of {beside}"] if beside else []), *(["muted"] if name in quiet else [])])
             ordered = () if narrow else (order.state,)
             figures = _figures(now, name, at=at, clock="%m-%d %H:%M" if narrow else "%Y-%m-%d %H:%M:%S")
             table.add_row(job, name, *ordered, _coloured(state, good), *figures, note)

@@ -14,6 +14,7 @@ from types import MappingProxyType, ModuleType
 
 from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
 from spark_jobs.spec.errors import TidemarkError
+from spark_jobs.spec.shadows import shadow_of
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,17 @@ def _left_out(problems: Iterable[Problem]) -> str:
 
 
 def _definitions(module: ModuleType) -> tuple[Definition, ...]:
-    """What the module defines or imports, each value once."""
+    """What the module defines or imports, each value once.
+
+    Raises:
+        DefinitionError: if one is called as only shadows are.
+    """
     found = {id(value): value for value in vars(module).values() if isinstance(value, Ingest | Pipeline)}
+    for each in found.values():
+        if shadow_of(each.name) is not None:
+            raise DefinitionError(
+                f"pipeline `{each.name}`: only a shadow is called so, and no file defines one: rename it"
+            )
     return tuple(found.values())
 
 

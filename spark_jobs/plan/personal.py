@@ -15,6 +15,7 @@ from spark_jobs.plan.tables import beside, result_of
 from spark_jobs.spec import Aggregate, Definition, Enrich, Ingest, Pipeline, Table
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
 from spark_jobs.spec.expressions import only_counts
+from spark_jobs.spec.shadows import shadow_of
 from spark_jobs.spec.steps.base import Origins, origins_of, origins_of_table
 
 _Columns = Mapping[str, frozenset[str]]
@@ -40,10 +41,12 @@ class PersonalColumns:
         A name that any definition declares is one of them in each table, also where no definition tells what it has.
 
         Args:
-            table: such as `gold.top_products__late`; a table that is built aside has the columns of its result.
+            table: such as `gold.top_products__late`; a table that is built aside has the columns of its result, and a
+                shadow's also those of the table that it may take the place of.
         """
         result, role = result_of(table)
-        return self.declared | self._by_table.get(beside(result, role), frozenset())
+        known = (self._by_table.get(beside(each, role), frozenset()) for each in (result, shadow_of(result) or result))
+        return self.declared.union(*known)
 
     @cached_property
     def declared(self) -> frozenset[str]:

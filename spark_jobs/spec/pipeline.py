@@ -26,7 +26,7 @@ from spark_jobs.spec.parsing import Parsing, collisions
 from spark_jobs.spec.rules import NotNull, RowRule, check_rules
 from spark_jobs.spec.savepoints import Savepoints
 from spark_jobs.spec.sinks import Sink
-from spark_jobs.spec.sources import Files, Kafka, Table, Union
+from spark_jobs.spec.sources import SHADOW, Files, Kafka, Table, Union
 from spark_jobs.spec.steps import RESULT_COLUMNS, Columns, Enrich, Step, TopN
 from spark_jobs.spec.watermark import Late, Watermark
 
@@ -106,6 +106,16 @@ class _Definition(Spec):
     def is_checked(self) -> bool:
         """Whether its table has a suite of expectations."""
         return bool(self.expectations)
+
+    @model_validator(mode="after")
+    def _is_a_shadow_or_none(self) -> Self:
+        table = self.sink.table
+        if self.name.endswith(SHADOW) != table.endswith(SHADOW):
+            raise ValueError(
+                f"name: names and tables that end with {SHADOW!r} are of shadows, got {self.name!r} with a sink "
+                f"{table!r}: choose others"
+            )
+        return self
 
     def _check_named_columns(self, known: Iterable[str] | None, *, of_events: Iterable[str] | None = ()) -> None:
         """Refuses names that no table has.

@@ -1,9 +1,11 @@
 """Where results go."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from spark_jobs.spec.base import Spec
-from spark_jobs.spec.sources import TableName
+from spark_jobs.spec.sources import check_result_name
 
 
 class Sink(Spec):
@@ -15,7 +17,7 @@ class Sink(Spec):
             `update` writes early results and upserts them as they change.
     """
 
-    table: TableName
+    table: Annotated[str, AfterValidator(check_result_name)]
     mode: Literal["append", "update"] = "append"
 
     def __init__(self, table: str, **options: object) -> None:

@@ -17,11 +17,25 @@ BATCH_FILES, BATCH_BYTES = 1000, 128 * 1024**2
 """How much a batch of files takes where its definition does not say so: enough to keep all cores at work, and no more
 than fits beside the state in the memory of a driver."""
 
+SHADOW = "__shadow"
+"""At the end of the name of a shadow, and of its table: see `spec.shadows`."""
+
 _SIDE_TABLE = re.compile(r"__((late|quarantine|groups)$|rebuilt)")
 
 
 def check_table_name(name: str) -> str:
     """A table of the lake: `bronze.<name>`, `silver.<name>` or `gold.<name>`.
+
+    Raises:
+        ValueError: if it is none, or the name of a side table that Tidemark keeps itself, or a shadow's.
+    """
+    if name.endswith(SHADOW):
+        raise ValueError(f"{name!r} is a side table of a shadow, which goes when that is dropped: choose another name")
+    return check_result_name(name)
+
+
+def check_result_name(name: str) -> str:
+    """A table that a pipeline writes, as `check_table_name`; a shadow writes its own.
 
     Raises:
         ValueError: if it is none, or the name of a side table that Tidemark keeps itself.

@@ -25,9 +25,13 @@ from spark_jobs.control.supervision.launchers import LocalProcess, StartedTask, 
 from spark_jobs.control.supervision.pulse import Pulse
 from spark_jobs.control.supervision.supervisor import Supervisor
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.checkpoints.savepoints import savepoints
 from spark_jobs.operations.deploy.execute import order, watch
+from spark_jobs.operations.shadow import execute as shadows
+from spark_jobs.operations.shadow.plan import plan_drop, plan_shadows
 from spark_jobs.spec import Definition, Sink
+from spark_jobs.spec.shadows import shadow
 from tests.chaos import pipelines
 from tests.control import streams
 from tests.control.streams import JOB, READERS, WatchedLauncher, batches, beat, deploy, launching, supervisor, until
@@ -182,6 +186,27 @@ def test_what_is_ordered_again_as_it_runs_changes_nothing(stage: Stage) -> None:
     before = orders.records(lake, JOB).newest_number()
     assert not any(ordered.changed for ordered in deploy(lake, TWO))
     assert orders.records(lake, JOB).newest_number() == before
+
+
+def test_a_shadow_in_a_driver_that_lives_is_dropped_and_begun_again(stage: Stage) -> None:
+    lake, said = stage.lake, list[str]()
+    changed = FIRST.model_copy(update={"trigger_interval": timedelta(seconds=2)})
+    for generation in (1, 2):
+        ordered = order(lake, plan_shadows(lake, [changed])[0], by="a test", say=said.append)
+        watch(
+            lake,
+            ordered,
+            mode="shadow",
+            timeout=streams.PATIENCE,
+            by="a test",
+            say=said.append,
+            sleep=lambda _: stage.supervisor.look(),
+        )
+        seen = stage.pulse().pipelines
+        assert (seen[shadow(changed).name].generation, seen[FIRST.name].generation) == (generation, 1)
+        shadows.drop(lake, plan_drop(lake, FIRST.name), by="a test", timeout=streams.PATIENCE, say=said.append)
+        assert current_epoch(lake, shadow(changed).name) is None
+    assert (stage.pulse().term, stage.pulse().pipelines[FIRST.name].state) == (3, "running")
 
 
 def test_a_version_without_progress_gives_way_to_the_one_before(stage: Stage) -> None:

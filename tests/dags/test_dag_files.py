@@ -320,4 +320,4 @@ def test_what_destroys_in_checkpoints_waits_for_a_person(described: Any) -> None
 def test_every_verb_about_alerts_has_a_form(described: Any) -> None:
     dag = described["dags"]["manage_alerts"]
     assert dag["params"]["action"]["enum"] == ["mute", "unmute", "acknowledge"]
-    assert described["dags"]["deploy_streams"]["params"]["mode"]["enum"] == ["guarded", "direct"]
+    assert described["dags"]["deploy_streams"]["params"]["mode"]["enum"] == ["guarded", "direct", "shadow"]

@@ -36,6 +36,7 @@ from spark_jobs.lake.tables.opening import UNREADABLE, open_table
 from spark_jobs.lake.tables.watermarks import published
 from spark_jobs.plan import logical as plan
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
+from spark_jobs.spec.shadows import shadow_of
 
 log = logging.getLogger("tidemark.monitor")
 
@@ -181,13 +182,17 @@ def _look(lake: Lake, *, now: datetime) -> Observation:
         for name, order in desired.pipelines.items():
             if order.state == "stopped" and any(other != job and one == name for other, one in running):
                 continue  # it has moved to another job
+            if order.state == "stopped" and shadow_of(name) is not None:
+                continue  # it may be dropped
             try:
                 definition = order.parsed()
             except DefinitionError as error:
                 found: tuple[Breach, ...] = (_unreadable(error, now),)
                 summed_up = "cannot be read"
             else:
-                definitions.append(definition)
+                beside = shadow_of(name)
+                if beside is None:
+                    definitions.append(definition)  # of a shadow nobody is to know before it is promoted
                 books = _books(lake, definition, columns, now=now) if order.state == "running" else _Books()
                 state = PipelineState(
                     now,
@@ -206,6 +211,8 @@ def _look(lake: Lake, *, now: datetime) -> Observation:
                     broken=broken.get(name),
                 )
                 found, summed_up = examine(state), summary(state)
+                if beside is not None:
+                    summed_up = f"shadow of {beside}: {summed_up}"
             found = tuple(replace(breach, since=since.get((name, breach.kind), breach.since)) for breach in found)
             for breach in found:
                 breaches[name, breach.kind] = _began(name, job, breach, now=now, muted=name in quiet)

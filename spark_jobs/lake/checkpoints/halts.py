@@ -18,7 +18,7 @@ from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.lake.tables import decisions
 from spark_jobs.spec import is_name
 
-_FOLDER = "_control/_halts"
+FOLDER = "_control/_halts"
 
 Choice = Literal["resume", "quarantine", "skip"]
 """What a person can decide: try the batch again; set aside the rows that break the rules; set aside all of its rows."""
@@ -133,7 +133,7 @@ class Halt(PersistedValue):
 
 def records(lake: Lake, pipeline: str) -> Records[Halt]:
     """The halts of a pipeline and the decisions about them."""
-    return Records(lake, f"{_FOLDER}/{pipeline}", Halt)
+    return Records(lake, f"{FOLDER}/{pipeline}", Halt)
 
 
 def standing(lake: Lake, pipeline: str) -> Halt | None:
@@ -156,7 +156,7 @@ def halted(lake: Lake, pipeline: str) -> Halt:
 
 def all_standing(lake: Lake) -> dict[str, Halt]:
     """Pipeline -> its halt, of all that wait for a decision, deployed or not; by name."""
-    prefixes = lake.store.list_with_delimiter(f"{_FOLDER}/")["common_prefixes"]
+    prefixes = lake.store.list_with_delimiter(f"{FOLDER}/")["common_prefixes"]
     names = sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in prefixes)
     found = {name: standing(lake, name) for name in names if is_name(name)}
     return {name: halt for name, halt in found.items() if halt is not None}

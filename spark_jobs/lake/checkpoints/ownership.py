@@ -18,6 +18,8 @@ from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.lake.tables.opening import exists
 from spark_jobs.spec import Definition
 
+FOLDER = "_checkpoints/_owners"
+
 _STARTING = timedelta(minutes=2)
 """So long after it took a table a pipeline may be about to begin its first epoch."""
 
@@ -36,7 +38,7 @@ class Owner(PersistedValue):
 
 def records(lake: Lake, table: str) -> Records[Owner]:
     """The owners of a table; the newest counts."""
-    return Records(lake, f"_checkpoints/_owners/{table}", Owner)
+    return Records(lake, f"{FOLDER}/{table}", Owner)
 
 
 def refuse_others(lake: Lake, definition: Definition) -> None:

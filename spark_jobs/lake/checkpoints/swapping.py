@@ -82,7 +82,7 @@ def swap(
     epoch = begin_next_epoch(lake, definition, number, cut_us=cut_us, claimed=claim.numbers.get(definition.sink.table))
     delete_checkpoint(lake, before)
     for content in contents:
-        remove_aside(lake, content.aside)
+        remove_table(lake, content.aside)
     return epoch
 
 
@@ -147,11 +147,11 @@ def remove_built(lake: Lake, definition: Definition, epoch: int, *, keep: timede
         for built in built_beside(lake, table):
             is_over = built in {aside(table, run) for run in over}
             if is_over or is_abandoned(lake, built, keep=keep, now=datetime.now(UTC)):
-                remove_aside(lake, built)
+                remove_table(lake, built)
 
 
-def remove_aside(lake: Lake, table: str) -> tuple[int, int]:
-    """Removes a table that was built aside; how many objects, and of how many bytes."""
+def remove_table(lake: Lake, table: str) -> tuple[int, int]:
+    """Removes a table that only its pipeline knows; how many objects, and of how many bytes."""
     # The log last: as long as it is there, an interrupted removal is seen and finished.
     found = sorted(_objects(lake, table), key=lambda item: "/_delta_log/" in item["path"])
     for start in range(0, len(found), 1000):

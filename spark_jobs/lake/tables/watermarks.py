@@ -11,6 +11,7 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.appends import COMPRESSED
 from spark_jobs.lake.tables.opening import again_at_conflicts, open_or_create, open_table, prune_log_checkpoints
+from spark_jobs.spec.names import in_delta, text_in_duckdb
 
 TABLE = "ops.watermarks"
 
@@ -84,11 +85,35 @@ def withdraw(lake: Lake, *, pipeline: str, table: str, epoch: int) -> None:
     _note(lake, {"pipeline": pipeline, "table": table, "epoch": epoch})
 
 
+@again_at_conflicts
+def forget(lake: Lake, pipeline: str) -> None:
+    """Takes the row of a pipeline away that is gone, so that one of its name may begin with its first epoch."""
+    try:
+        table = open_table(lake, TABLE, to_write=True)
+    except MissingTableError:
+        return
+    if any(row["pipeline"] == pipeline for row in table.to_pyarrow_table(columns=["pipeline"]).to_pylist()):
+        table.delete(f"{in_delta('pipeline')} = {text_in_duckdb(pipeline)}")
+        prune_log_checkpoints(lake, TABLE, table.version())
+
+
 def published(lake: Lake) -> Mapping[str, datetime]:
     """Pipeline -> its published watermark; one that has begun again has none yet."""
+    return _column(lake, "watermark")
+
+
+def passed(lake: Lake) -> Mapping[str, datetime]:
+    """Pipeline -> Spark's watermark: windows that end at or before it are closed; published ones are later by grace.
+
+    One that no event has moved yet is none.
+    """
+    return {name: at for name, at in _column(lake, "engine_watermark").items() if at.timestamp() > 0}
+
+
+def _column(lake: Lake, name: str) -> Mapping[str, datetime]:
     try:
         table = open_table(lake, TABLE)
     except MissingTableError:
         return {}
-    rows = table.to_pyarrow_table(columns=["pipeline", "watermark"]).to_pylist()
-    return {row["pipeline"]: row["watermark"] for row in rows if row["watermark"] is not None}
+    rows = table.to_pyarrow_table(columns=["pipeline", name]).to_pylist()
+    return {row["pipeline"]: row[name] for row in rows if row[name] is not None}

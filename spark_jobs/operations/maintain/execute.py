@@ -16,7 +16,7 @@ from spark_jobs.lake.accounting.ledger_compaction import compact_ledger
 from spark_jobs.lake.accounting.ledger_table import TABLE as LEDGER
 from spark_jobs.lake.accounting.ledger_table import KeptCommits
 from spark_jobs.lake.checkpoints.epochs import running_definitions
-from spark_jobs.lake.checkpoints.swapping import is_abandoned, remove_aside
+from spark_jobs.lake.checkpoints.swapping import is_abandoned, remove_table
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.conflicts import cannot_commit, is_of_others
 from spark_jobs.lake.errors import MissingTableError, TidemarkError, UnsupportedTableError, first_line
@@ -196,7 +196,7 @@ class Maintenance:
         """Does what is to be done to a table, step by step; each step leaves the table whole."""
         lake, name = self.lake, table.name
         if table.is_abandoned:
-            objects, size = remove_aside(lake, name)
+            objects, size = remove_table(lake, name)
             return MaintenanceOutcome(table=name, abandoned=objects, removed_bytes=size)
         try:
             opened = open_table(lake, name, to_write=True)
