@@ -18,10 +18,11 @@ from spark_jobs.control.desired.deployment import execute
 from spark_jobs.control.monitoring import monitor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import removing
+from spark_jobs.lake.checkpoints.claims import take_over
 from spark_jobs.lake.checkpoints.epochs import current_epoch, open_epoch
 from spark_jobs.lake.checkpoints.ownership import own, records
 from spark_jobs.lake.tables.opening import exists, table_folders
-from spark_jobs.lake.tables.watermarks import publish, published
+from spark_jobs.lake.tables.watermarks import publish, published, withdraw
 from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError
 from spark_jobs.operations.shadow import execute as shadows
 from spark_jobs.operations.shadow.compare import compare, look
@@ -271,6 +272,18 @@ class TestPromotionsThatAreRefused:
     def test_before_both_have_passed_a_watermark(self, running: Lake) -> None:
         with pytest.raises(ShadowError, match="the version that runs: none yet, the shadow: none yet"):
             plan_promotion(running, CHANGED)
+
+    def test_but_not_where_an_interrupted_swap_has_taken_the_watermark_back(self, running: Lake) -> None:
+        for definition in (SALES, BESIDE):
+            fill(running, definition.sink.table, [(0, "a", 1, 0.5)])
+            publish_at(running, definition, 2)
+        with patch("spark_jobs.operations.shadow.plan.plan_rebuild"):  # of the rest it says what it says
+            assert plan_promotion(running, CHANGED).swaps
+            withdraw(running, pipeline=SALES.name, table=SALES.sink.table, epoch=2)
+            with pytest.raises(ShadowError, match="the version that runs: none yet"):
+                plan_promotion(running, CHANGED)
+            take_over(running, current_epoch(running, SALES.name), [SALES.sink.table])
+            assert plan_promotion(running, CHANGED).swaps
 
     def test_of_a_definition_that_the_shadow_does_not_run(self, running: Lake) -> None:
         with pytest.raises(ShadowError, match="its shadow runs another version"):

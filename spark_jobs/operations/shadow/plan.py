@@ -10,9 +10,11 @@ from spark_jobs.control.desired import deployment, orders
 from spark_jobs.control.desired.deployment import Action, Plan
 from spark_jobs.control.desired.orders import Order
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.claims import refuse_ended
 from spark_jobs.lake.checkpoints.epochs import Epoch, begun_with, current_epoch
 from spark_jobs.lake.commands import command
-from spark_jobs.lake.errors import TidemarkError
+from spark_jobs.lake.errors import CheckpointError, TidemarkError
+from spark_jobs.lake.tables.opening import exists
 from spark_jobs.lake.tables.watermarks import passed
 from spark_jobs.operations.bootstrap.plan import refuse_unsuitable
 from spark_jobs.operations.rebuild.plan import plan_rebuild, unfinished
@@ -229,6 +231,17 @@ class PromotionPlan(OperationPlan):
     deploys: bool
 
 
+def _is_ended(lake: Lake, epoch: Epoch) -> bool:
+    """Whether an interrupted swap has ended an epoch, and taken its watermark back: both had passed one before."""
+    table = begun_with(epoch).sink.table
+    try:
+        if exists(lake, table):
+            refuse_ended(lake, epoch, table)
+    except CheckpointError:
+        return True
+    return False
+
+
 def plan_promotion(lake: Lake, definition: Definition) -> PromotionPlan:
     """What promoting the shadow of a pipeline does.
 
@@ -255,7 +268,7 @@ def plan_promotion(lake: Lake, definition: Definition) -> PromotionPlan:
     swaps = bool(needs_new_epoch(begun_with(beside.epoch), definition))
     carries_on = not swaps and unfinished(lake, definition) is not None
     if swaps:
-        if (found := Passed.of(lake, name)).both is None:
+        if (found := Passed.of(lake, name)).both is None and not _is_ended(lake, beside.epoch):
             raise ShadowError(
                 f"pipeline `{name}`: nothing of it and its shadow can be compared before both have passed a watermark "
                 f"({found.text}). Nothing was changed. Wait, then look: {command('shadow', name)}"
