@@ -109,8 +109,6 @@ def test_a_shadow_is_compared_dropped_begun_again_and_promoted(spark: SparkSessi
 
     found = look(lake, BEFORE.name)
     seen = found.comparison
-        __import__("spark_jobs.operations.shadow.text").operations.shadow.text.beside_text(found)
-    )
     assert seen is not None
     assert found.upto is not None
     assert found.changed == ("steps",)
