@@ -217,6 +217,7 @@ class TestChanges:
         assert one.to_json() != other.to_json()
         assert needs_new_epoch(one, other) == ()
 
+    SAFE_OF_INGESTS = ("rules", "contract", "parsing", "idle_after")
     SAFE = ("trigger_interval", "job", "alerts", "savepoints", "expectations", "personal", *DOCUMENTS)
 
     INGEST_CHANGES = (
@@ -266,7 +267,7 @@ class TestChanges:
 
     def test_every_field_is_tried(self):
         tried = {name for change in self.INGEST_CHANGES for name in change}
-        assert tried | {"kind", "rules", "contract", "parsing", "idle_after", *self.SAFE} == set(Ingest.model_fields)
+        assert tried | {"kind", *self.SAFE_OF_INGESTS, *self.SAFE} == set(Ingest.model_fields)
         tried = {name for change in self.PIPELINE_CHANGES for name in change}
         assert tried | {"kind", *self.SAFE} == set(Pipeline.model_fields)
 
@@ -303,3 +304,26 @@ class TestChanges:
             "sink": Compatibility.REBUILD,
         }
         assert all(change.why for change in found)
+
+    @pytest.mark.parametrize(
+        ("after", "why"),
+        [
+            (
+                a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),)),
+                "`tidemark rebuild` computes others",
+            ),
+            (a_pipeline(steps=(an_aggregate(), Where("units > 1"))), "rows that were written stay"),
+            (a_pipeline(steps=(an_aggregate(by=("shop",)),)), "the state holds what the steps as they were"),
+        ],
+    )
+    def test_other_steps_say_what_they_would_do(self, after, why):
+        (change,) = changes(a_pipeline(), after)
+        assert why in change.why
+
+    def test_a_table_more_in_a_union_says_what_spark_does(self):
+        tables = [Table(f"bronze.{name}", select=SELECT) for name in ("sales", "returns", "gifts")]
+        before, after = a_pipeline(source=Union(*tables[:2])), a_pipeline(source=Union(*tables))
+        (change,) = changes(before, after)
+        assert (change.compatibility, "no other number" in change.why) == (Compatibility.REBUILD, True)
+        (change,) = changes(before, a_pipeline(source=Union(*tables[1:])))
+        assert "no other number" not in change.why
