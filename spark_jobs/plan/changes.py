@@ -66,7 +66,8 @@ _REBUILD: Mapping[str, str] = {
 _LIMIT = (
     "events that were read were judged by the limit as it was, and the pipelines that read them were held against it"
 )
-_MEASURES = "the state is made of the measures as they were"
+_MEASURES = "the state has measures as they were"
+_ORDER = "the state keeps values by their place, so that those of columns in another order would change places"
 _BUILT_ANEW = "; `tidemark rebuild` computes others of all events"
 _RESULT_STEPS = "rows that were written stay as the steps were, so that the table would hold rows of both"
 _ROW_STEPS = "events that were read have become rows by the steps as they were, and would stay beside those of the new"
@@ -103,11 +104,12 @@ def needs_new_epoch(before: Definition, after: Definition) -> tuple[str, ...]:
 def _differences(before: Definition, after: Definition) -> Iterator[Change]:
     for field in type(after).model_fields:
         old, new = getattr(before, field), getattr(after, field)
-        if old == new and not _order_differs(before, after, field):
+        reordered = _order_differs(before, after, field)
+        if old == new and not reordered:
             continue
         if field == "columns" and _only_adds(before, after):
             yield Change(field, Compatibility.SAFE, "rows that were read have null in the new ones")
-        elif old != new and _without_limits(old) == _without_limits(new):
+        elif not reordered and _without_limits(old) == _without_limits(new):
             yield Change(field, Compatibility.SAFE, "how much a batch takes is no part of what it holds")
         elif field in _SAFE:
             yield Change(field, Compatibility.SAFE, _SAFE[field])
@@ -122,6 +124,8 @@ def _why_not(before: Definition, after: Definition, field: str) -> str:
     if isinstance(before, Ingest) and field == "max_future":
         return _LIMIT
     if isinstance(before, Pipeline) and isinstance(after, Pipeline):
+        if getattr(before, field) == getattr(after, field):
+            return _ORDER
         if field == "source" and _only_adds_tables(before, after):
             return _UNION + (_COUNTED_ANEW if _can_be_built_anew(after) else "")
         if field == "steps" and (why := _why_other_steps(before, after)) is not None:
@@ -179,7 +183,19 @@ def _order_differs(before: Definition, after: Definition, field: str) -> bool:
     if field == "columns" and isinstance(before, Ingest) and isinstance(after, Ingest):
         # The order of a CSV file's columns.
         return after.source.is_csv and list(before.columns) != list(after.columns)
-    if field == "steps" and isinstance(before, Pipeline) and isinstance(after, Pipeline):
+    if field in ("source", "steps") and isinstance(before, Pipeline) and isinstance(after, Pipeline):
         # The order of the values in Spark's state.
-        return [list(s.gives_in_order()) for s in before.steps] != [list(s.gives_in_order()) for s in after.steps]
+        return _in_state(before, field) != _in_state(after, field)
     return False
+
+
+def _in_state(pipeline: Pipeline, field: str) -> list[list[str]]:
+    """The columns of a field as Spark's state keeps them: measures, and where events are joined those of events."""
+    joins = any(tuple(step.tables()) for step in pipeline.steps)
+    if field == "source":
+        return [list(table.select or ()) for table in pipeline.source_tables] if joins else []
+    kept = [list(step.gives_in_order()) for step in pipeline.steps]
+    if joins:
+        kept += [list(step.adds()) for step in pipeline.row_steps]
+        kept += [list(table.select or ()) for step in pipeline.steps for table in step.tables()]
+    return kept

@@ -287,6 +287,17 @@ class TestChanges:
         after = a_pipeline(steps=(an_aggregate(measures=dict(reversed(measures.items()))),))
         assert needs_new_epoch(before, after) == ("steps",)
 
+    def test_the_order_of_columns_counts_where_events_are_joined(self):
+        def reading(definition, names, **limits):
+            select = {name: SELECT[name] for name in names}
+            return definition.model_copy(update={"source": Table("bronze.sales", select=select, **limits)})
+
+        join = a_join_with("bronze.payments")
+        assert needs_new_epoch(reading(join, SELECT), reading(join, reversed(SELECT))) == ("source",)
+        limited = reading(join, reversed(SELECT), max_files_per_trigger=7)
+        assert needs_new_epoch(reading(join, SELECT), limited) == ("source",)
+        assert needs_new_epoch(reading(a_pipeline(), SELECT), reading(a_pipeline(), reversed(SELECT))) == ()
+
     def test_a_field_that_has_got_a_default_since_changes_nothing(self):
         kept = json.loads(a_pipeline().to_json())
         # As a version of Tidemark wrote it that did not know these fields.
