@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spark_jobs.spec import Definition, Ingest, Pipeline
+from spark_jobs.plan.logical import build
+from spark_jobs.spec import Aggregate, Definition, Ingest, Pipeline, Union
 from spark_jobs.spec.base import Spec
 
 
@@ -62,6 +63,20 @@ _REBUILD: Mapping[str, str] = {
     "sink": "the checkpoint counts the batches of the table as it was",
 }
 
+_LIMIT = (
+    "events that were read were judged by the limit as it was, and the pipelines that read them were held against it"
+)
+_MEASURES = "the state has measures as they were"
+_ORDER = "the state keeps values by their place, so that those of columns in another order would change places"
+_BUILT_ANEW = "; `tidemark rebuild` computes others of all events"
+_RESULT_STEPS = "rows that were written stay as the steps were, so that the table would hold rows of both"
+_ROW_STEPS = "events that were read have become rows by the steps as they were, and would stay beside those of the new"
+_UNION = (
+    "the checkpoint has offsets of the tables as they were, and Spark starts with no other number of them; what the "
+    "new table holds would come behind the watermark, too"
+)
+_COUNTED_ANEW = "; `tidemark rebuild` counts it"
+
 
 def changes(before: Definition, after: Definition) -> tuple[Change, ...]:
     """What differs between two definitions of one pipeline, as values: a field that has got a default differs in none.
@@ -89,20 +104,62 @@ def needs_new_epoch(before: Definition, after: Definition) -> tuple[str, ...]:
 def _differences(before: Definition, after: Definition) -> Iterator[Change]:
     for field in type(after).model_fields:
         old, new = getattr(before, field), getattr(after, field)
-        if old == new and not _order_differs(before, after, field):
+        reordered = _order_differs(before, after, field)
+        if old == new and not reordered:
             continue
         if field == "columns" and _only_adds(before, after):
             yield Change(field, Compatibility.SAFE, "rows that were read have null in the new ones")
-        elif old != new and _without_limits(old) == _without_limits(new):
+        elif not reordered and _without_limits(old) == _without_limits(new):
             yield Change(field, Compatibility.SAFE, "how much a batch takes is no part of what it holds")
         elif field in _SAFE:
             yield Change(field, Compatibility.SAFE, _SAFE[field])
         elif field == "max_future" and isinstance(before, Pipeline) and field not in before.model_fields_set:
             yield Change(field, Compatibility.SAFE, "the version that began the checkpoint had no such limit")
         else:
-            yield Change(
-                field, Compatibility.REBUILD, _REBUILD.get(field, "what was read was computed with it as it was")
-            )
+            yield Change(field, Compatibility.REBUILD, _why_not(before, after, field))
+
+
+def _why_not(before: Definition, after: Definition, field: str) -> str:
+    """Why a checkpoint does not go on with another value of a field."""
+    if isinstance(before, Ingest) and field == "max_future":
+        return _LIMIT
+    if isinstance(before, Pipeline) and isinstance(after, Pipeline):
+        if getattr(before, field) == getattr(after, field):
+            return _ORDER
+        if field == "source" and _only_adds_tables(before, after):
+            return _UNION + (_COUNTED_ANEW if _can_be_built_anew(after) else "")
+        if field == "steps" and (why := _why_other_steps(before, after)) is not None:
+            return why
+    return _REBUILD.get(field, "what was read was computed with it as it was")
+
+
+def _only_adds_tables(before: Pipeline, after: Pipeline) -> bool:
+    """Whether tables come to those that are read as one stream."""
+    if not isinstance(after.source, Union):
+        return False
+    old, new = ([_without_limits(table) for table in each.source_tables] for each in (before, after))
+    return len(new) > len(old) and all(table in new for table in old)
+
+
+def _why_other_steps(before: Pipeline, after: Pipeline) -> str | None:
+    """What is told of steps where more is known than that they differ."""
+    if [_without_measures(step) for step in before.steps] == [_without_measures(step) for step in after.steps]:
+        return _MEASURES + (_BUILT_ANEW if _can_be_built_anew(after) else "")
+    if not before.stateful_steps and not after.stateful_steps:
+        return _ROW_STEPS
+    if before.stateful_steps == after.stateful_steps and before.row_steps == after.row_steps:
+        return _RESULT_STEPS
+    return None
+
+
+def _can_be_built_anew(pipeline: Pipeline) -> bool:
+    """Whether a batch computes the history of a pipeline."""
+    operator = build(pipeline).operator
+    return operator is not None and operator.recomputation.unit.why_no_cut is None
+
+
+def _without_measures(step: object) -> object:
+    return step.model_copy(update={"measures": {}}) if isinstance(step, Aggregate) else step
 
 
 def _only_adds(before: Definition, after: Definition) -> bool:
@@ -126,7 +183,19 @@ def _order_differs(before: Definition, after: Definition, field: str) -> bool:
     if field == "columns" and isinstance(before, Ingest) and isinstance(after, Ingest):
         # The order of a CSV file's columns.
         return after.source.is_csv and list(before.columns) != list(after.columns)
-    if field == "steps" and isinstance(before, Pipeline) and isinstance(after, Pipeline):
+    if field in ("source", "steps") and isinstance(before, Pipeline) and isinstance(after, Pipeline):
         # The order of the values in Spark's state.
-        return [list(s.gives_in_order()) for s in before.steps] != [list(s.gives_in_order()) for s in after.steps]
+        return _in_state(before, field) != _in_state(after, field)
     return False
+
+
+def _in_state(pipeline: Pipeline, field: str) -> list[list[str]]:
+    """The columns of a field as Spark's state keeps them: measures, and where events are joined those of events."""
+    joins = any(tuple(step.tables()) for step in pipeline.steps)
+    if field == "source":
+        return [list(table.select or ()) for table in pipeline.source_tables] if joins else []
+    kept = [list(step.gives_in_order()) for step in pipeline.steps]
+    if joins:
+        kept += [list(step.adds()) for step in pipeline.row_steps]
+        kept += [list(table.select or ()) for step in pipeline.steps for table in step.tables()]
+    return kept

@@ -217,6 +217,7 @@ class TestChanges:
         assert one.to_json() != other.to_json()
         assert needs_new_epoch(one, other) == ()
 
+    SAFE_OF_INGESTS = ("rules", "contract", "parsing", "idle_after")
     SAFE = ("trigger_interval", "job", "alerts", "savepoints", "expectations", "personal", *DOCUMENTS)
 
     INGEST_CHANGES = (
@@ -266,7 +267,7 @@ class TestChanges:
 
     def test_every_field_is_tried(self):
         tried = {name for change in self.INGEST_CHANGES for name in change}
-        assert tried | {"kind", "rules", "contract", "parsing", "idle_after", *self.SAFE} == set(Ingest.model_fields)
+        assert tried | {"kind", *self.SAFE_OF_INGESTS, *self.SAFE} == set(Ingest.model_fields)
         tried = {name for change in self.PIPELINE_CHANGES for name in change}
         assert tried | {"kind", *self.SAFE} == set(Pipeline.model_fields)
 
@@ -286,6 +287,17 @@ class TestChanges:
         after = a_pipeline(steps=(an_aggregate(measures=dict(reversed(measures.items()))),))
         assert needs_new_epoch(before, after) == ("steps",)
 
+    def test_the_order_of_columns_counts_where_events_are_joined(self):
+        def reading(definition, names, **limits):
+            select = {name: SELECT[name] for name in names}
+            return definition.model_copy(update={"source": Table("bronze.sales", select=select, **limits)})
+
+        join = a_join_with("bronze.payments")
+        assert needs_new_epoch(reading(join, SELECT), reading(join, reversed(SELECT))) == ("source",)
+        limited = reading(join, reversed(SELECT), max_files_per_trigger=7)
+        assert needs_new_epoch(reading(join, SELECT), limited) == ("source",)
+        assert needs_new_epoch(reading(a_pipeline(), SELECT), reading(a_pipeline(), reversed(SELECT))) == ()
+
     def test_a_field_that_has_got_a_default_since_changes_nothing(self):
         kept = json.loads(a_pipeline().to_json())
         # As a version of Tidemark wrote it that did not know these fields.
@@ -303,3 +315,26 @@ class TestChanges:
             "sink": Compatibility.REBUILD,
         }
         assert all(change.why for change in found)
+
+    @pytest.mark.parametrize(
+        ("after", "why"),
+        [
+            (
+                a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),)),
+                "`tidemark rebuild` computes others",
+            ),
+            (a_pipeline(steps=(an_aggregate(), Where("units > 1"))), "rows that were written stay"),
+            (a_pipeline(steps=(an_aggregate(by=("shop",)),)), "the state holds what the steps as they were"),
+        ],
+    )
+    def test_other_steps_say_what_they_would_do(self, after, why):
+        (change,) = changes(a_pipeline(), after)
+        assert why in change.why
+
+    def test_a_table_more_in_a_union_says_what_spark_does(self):
+        tables = [Table(f"bronze.{name}", select=SELECT) for name in ("sales", "returns", "gifts")]
+        before, after = a_pipeline(source=Union(*tables[:2])), a_pipeline(source=Union(*tables))
+        (change,) = changes(before, after)
+        assert (change.compatibility, "no other number" in change.why) == (Compatibility.REBUILD, True)
+        (change,) = changes(before, a_pipeline(source=Union(*tables[1:])))
+        assert "no other number" not in change.why
