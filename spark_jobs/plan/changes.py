@@ -68,14 +68,14 @@ _LIMIT = (
 )
 _MEASURES = "the state has measures as they were"
 _ORDER = "the state keeps values by their place, so that those of columns in another order would change places"
-_BUILT_ANEW = "; `tidemark rebuild` computes others of all events"
+_BUILT_ANEW = "; a rebuild computes others of all events"
 _RESULT_STEPS = "rows that were written stay as the steps were, so that the table would hold rows of both"
 _ROW_STEPS = "events that were read have become rows by the steps as they were, and would stay beside those of the new"
 _UNION = (
     "the checkpoint has offsets of the tables as they were, and Spark starts with no other number of them; what the "
     "new table holds would come behind the watermark, too"
 )
-_COUNTED_ANEW = "; `tidemark rebuild` counts it"
+_COUNTED_ANEW = "; a rebuild counts it"
 
 
 def changes(before: Definition, after: Definition) -> tuple[Change, ...]:

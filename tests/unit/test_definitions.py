@@ -321,7 +321,7 @@ class TestChanges:
         [
             (
                 a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),)),
-                "`tidemark rebuild` computes others",
+                "a rebuild computes others",
             ),
             (a_pipeline(steps=(an_aggregate(), Where("units > 1"))), "rows that were written stay"),
             (a_pipeline(steps=(an_aggregate(by=("shop",)),)), "the state holds what the steps as they were"),

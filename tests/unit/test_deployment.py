@@ -38,7 +38,7 @@ from tests.support.deploying import deploy
 SALES = a_pipeline()
 COUNTED_OTHERWISE = a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)"}),))
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-WHY = "the state has measures as they were; `tidemark rebuild` computes others of all events"
+WHY = "the state has measures as they were; a rebuild computes others of all events"
 STEPS = Change("steps", Compatibility.REBUILD, WHY)
 
 
@@ -177,7 +177,7 @@ job streams:
       trigger_interval  safe  how often batches start is no part of what they hold
       alerts            safe  they are looked at from outside
   needs a new epoch  shop_totals   its definition has changed (steps) since epoch 1 of its checkpoint began
-      steps  needs a new epoch  the state has measures as they were; `tidemark rebuild` computes others of all events
+      steps  needs a new epoch  the state has measures as they were; a rebuild computes others of all events
       Put the definition back, or begin a new epoch (or with --keep-tables: results so far stay):
         tidemark stop shop_totals
         tidemark reset shop_totals --empty-tables
