@@ -125,7 +125,8 @@ def command(lake: Lake, work: Work = ALL) -> list[str]:
     return [*program, "--lake", lake.uri, "--until-caught-up", "--close"]
 
 
-def _with_place(row: Mapping[str, Any]) -> dict[str, Any]:
+def with_place(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with its file's name and its place in it, which are the same in every lake."""
     source = row.get("_source") or {"name": "", "position": None}
     return {**row, "place": (source["name"].rsplit("/", 1)[-1], source["position"])}
 
@@ -180,7 +181,7 @@ def contents(lake: Lake, work: Work = ALL) -> dict[str, Any]:
     for definition in work.definitions:
         for table in tables_of(definition):
             # A row's file lies in its own lake; its place in the file is the same everywhere.
-            rows = [_with_place(row) for row in lakes.rows(lake, table)]
+            rows = [with_place(row) for row in lakes.rows(lake, table)]
             found[table] = lakes.comparable(rows, without=("_source",))
     return found
 
