@@ -116,7 +116,7 @@ def _partitions(node: Any) -> int:
     return int(node.stateInfo().get().numPartitions())
 
 
-_STATEFUL = ("StateStore", "StreamingDeduplicate", "StreamingSymmetricHashJoin")
+_STATEFUL = ("StateStore", "StreamingDeduplicate", "StreamingSymmetricHashJoin", "TransformWithState")
 
 _STORES = {"StreamingSymmetricHashJoin": 4}
 """State stores that a task of an operator opens, where they are several."""

@@ -20,7 +20,19 @@ from spark_jobs.spec.rules import Between, Matches, NotNull, OneOf, RowRule, Sat
 from spark_jobs.spec.savepoints import Savepoints
 from spark_jobs.spec.sinks import Sink
 from spark_jobs.spec.sources import Files, Kafka, Table, Union
-from spark_jobs.spec.steps import Aggregate, Deduplicate, Enrich, Join, Select, TopN, Where
+from spark_jobs.spec.steps import (
+    Aggregate,
+    AsOf,
+    Counting,
+    Deduplicate,
+    Enrich,
+    Join,
+    Running,
+    Select,
+    Sliding,
+    TopN,
+    Where,
+)
 from spark_jobs.spec.watermark import Late, Watermark
 from spark_jobs.spec.windows import GridWindow, Hopping, Session, Tumbling, Window
 
@@ -28,9 +40,11 @@ __all__ = [
     "METADATA_COLUMNS",
     "Aggregate",
     "Alerts",
+    "AsOf",
     "Between",
     "Conservation",
     "Contract",
+    "Counting",
     "CustomSql",
     "Deduplicate",
     "Definition",
@@ -53,12 +67,14 @@ __all__ = [
     "Pipeline",
     "Referential",
     "RowRule",
+    "Running",
     "Satisfies",
     "Savepoints",
     "Select",
     "Session",
     "Severity",
     "Sink",
+    "Sliding",
     "Table",
     "TableExpectation",
     "TopN",

@@ -21,7 +21,7 @@ from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.commit_records.history import ledger_rows
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.pipelines import registry
-from spark_jobs.spec import Definition, Join, Pipeline
+from spark_jobs.spec import AsOf, Definition, Join, Pipeline
 
 _SOURCE = pa.struct([("name", pa.string()), ("partition", pa.int32()), ("position", pa.int64())])
 METADATA = (
@@ -110,7 +110,7 @@ def one_file_a_batch(pipeline: Pipeline) -> Pipeline:
     union = {"tables": tuple(sources)}
     source = sources[0] if len(sources) == 1 else pipeline.source.model_copy(update=union)
     steps = tuple(
-        step.model_copy(update={"other": step.other.model_copy(update=one)}) if isinstance(step, Join) else step
+        step.model_copy(update={"other": step.other.model_copy(update=one)}) if isinstance(step, AsOf | Join) else step
         for step in pipeline.steps
     )
     return pipeline.model_copy(update={"source": source, "steps": steps})

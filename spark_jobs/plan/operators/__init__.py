@@ -4,15 +4,20 @@ from collections.abc import Callable
 
 from spark_jobs.plan.operators.aggregate import grouped
 from spark_jobs.plan.operators.deduplicate import deduplicated
-from spark_jobs.plan.operators.join import joined
+from spark_jobs.plan.operators.join import as_of, joined
+from spark_jobs.plan.operators.ordered import counting, running, sliding
 from spark_jobs.plan.operators.stateless import stateless
 from spark_jobs.plan.operators.values import AsStreamed, Operator, Side, setting_aside, step_of
 from spark_jobs.spec import Pipeline
 
 _KINDS: dict[str, Callable[[Pipeline], Operator]] = {
     "aggregate": grouped,
+    "as_of": as_of,
+    "counting": counting,
     "deduplicate": deduplicated,
     "join": joined,
+    "running": running,
+    "sliding": sliding,
 }
 """Kind of the first stateful step -> what builds its operator."""
 

@@ -5,23 +5,32 @@ from typing import Annotated
 from pydantic import Field
 
 from spark_jobs.spec.steps.aggregate import Aggregate
+from spark_jobs.spec.steps.as_of import AsOf
 from spark_jobs.spec.steps.base import RESULT_COLUMNS, Columns, StepSpec
 from spark_jobs.spec.steps.deduplicate import Deduplicate
 from spark_jobs.spec.steps.enrich import Enrich
 from spark_jobs.spec.steps.join import Join
+from spark_jobs.spec.steps.ordered import Counting, Running, Sliding
 from spark_jobs.spec.steps.rows import Select, Where
 from spark_jobs.spec.steps.top_n import TopN
 
-Step = Annotated[Where | Select | Enrich | Deduplicate | Aggregate | Join | TopN, Field(discriminator="kind")]
+Step = Annotated[
+    Where | Select | Enrich | Deduplicate | Aggregate | Join | AsOf | Sliding | Counting | Running | TopN,
+    Field(discriminator="kind"),
+]
 
 __all__ = [
     "RESULT_COLUMNS",
     "Aggregate",
+    "AsOf",
     "Columns",
+    "Counting",
     "Deduplicate",
     "Enrich",
     "Join",
+    "Running",
     "Select",
+    "Sliding",
     "Step",
     "StepSpec",
     "TopN",

@@ -5,6 +5,7 @@ from spark_jobs.transforms.operators.aggregate import GroupedTransform
 from spark_jobs.transforms.operators.base import Transform
 from spark_jobs.transforms.operators.deduplicate import DeduplicatedTransform
 from spark_jobs.transforms.operators.join import JoinedTransform
+from spark_jobs.transforms.operators.ordered import LatestTransform, OrderedTransform
 from spark_jobs.transforms.operators.stateless import StatelessTransform
 
 # Kind of an operator -> what computes it.
@@ -12,6 +13,8 @@ _TRANSFORMS: dict[str, type[Transform]] = {
     "aggregate": GroupedTransform,
     "deduplicate": DeduplicatedTransform,
     "join": JoinedTransform,
+    "latest": LatestTransform,
+    "ordered": OrderedTransform,
     "stateless": StatelessTransform,
 }
 
