@@ -47,7 +47,11 @@ class LogicalPlan:
     def can_be_backfilled(self) -> bool:
         """Whether a backfill of a range of event time, and a repair, are built for it."""
         operator = self.operator
-        return operator is not None and operator.recomputation.possible and bool(operator.recomputation.placed_by)
+        return (
+            operator is not None
+            and operator.recomputation.impossible is None
+            and bool(operator.recomputation.placed_by)
+        )
 
     @property
     def reads(self) -> tuple[Table, ...]:

@@ -162,12 +162,26 @@ class Target:
     ) -> BackfillRefusedError:
         return kind(f"pipeline `{self.name}`: {why}. Nothing was read or written. {remedy}")
 
+    def refuse_late_events(self) -> None:
+        """Looks whether late events can be counted after all.
+
+        Raises:
+            BackfillRefusedError: if the rows that the stream has still to write would not count them.
+        """
+        if (why := self.operator.recomputation.no_repair) is not None:
+            raise self._refuse(
+                f"late events cannot be counted after all: {why}",
+                f"They stay in {self.operator.output.late.name}. A longer `delay` or `grace` of its watermark waits "
+                f"for such events, after `{command('reset', self.name, '--empty-tables')}`.",
+            )
+
     def _operator(self) -> Operator:
         operator = self.logical.operator
-        if operator is None or not operator.recomputation.possible:
+        if operator is None or operator.recomputation.impossible is not None:
+            why = operator.recomputation.impossible if operator else "it has no results"
             raise self._refuse(
-                f"{operator.description if operator else 'it'}: which events have gone on to the groups is recorded "
-                "nowhere, so that a part of the results cannot be computed again",
+                f"{operator.description if operator else 'it'}: {why}, so that a part of the results cannot be "
+                "computed again",
                 f"All of them: `{command('reset', self.name, '--empty-tables')}`, then start the stream.",
             )
         if not operator.recomputation.placed_by:

@@ -12,6 +12,7 @@ from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import epoch_ledger
+from spark_jobs.lake.commit_records.revisions import Mode
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import describe_missing, missing_files
 from spark_jobs.lake.tables.opening import exists, open_table
@@ -148,13 +149,19 @@ def plan_recount(
         return found.model_copy(update={"left_out": why})
     begin, end = (asked.begin, asked.end) if asked else (None, datetime.now(UTC))
     try:
-        target, plan = plan_backfill(lake, definition, begin, end, force=True)
+        target, plan = plan_backfill(lake, definition, begin, end, mode=_mode(planned), force=True)
     except (RangeError, NotComparableError) as error:
         return found.model_copy(update={"left_out": str(error)})
     except BackfillRefusedError as error:
         return found.model_copy(update={"left_out": str(error), "refused": True})
     # What the stream has not read yet is in no result, and in no table of late events.
     return target, plan.model_copy(update={"reads": target.reads("as-streamed", None)})
+
+
+def _mode(planned: logical.LogicalPlan) -> Mode:
+    """Which rows the table is to have: the stream's own, where late events cannot be counted after all."""
+    operator = planned.operator
+    return "as-streamed" if operator is not None and operator.recomputation.no_repair else "corrected"
 
 
 def _drops_late(definition: Definition, planned: logical.LogicalPlan) -> bool:

@@ -78,11 +78,12 @@ def plan_repair(lake: Lake, definition: Definition, *, force: bool = False) -> t
     )
     if late is None:
         return target, plan.model_copy(update={"not_kept": _why_not_kept(target)})
-    ready = ready_of(target, late)
+    ready = late.unrepaired if target.operator.recomputation.no_repair else ready_of(target, late)
     versions = {"late_version": late.version, "quarantine_version": late.quarantine_version}
     plan = plan.model_copy(update={**versions, "late": ready.num_rows})
     if not plan.late:
         return target, plan
+    target.refuse_late_events()
     times = times_of(target, ready, late.version)
     before, after = (duration_ms(each) * 1000 for each in target.operator.recomputation.reach)
     if not target.operator.lateness.in_windows:

@@ -82,7 +82,7 @@ def _before_groups(pipeline: Pipeline) -> Operator:
         # Which events have gone on to groups is recorded nowhere.
         recomputation=replace(
             _recomputation(pipeline, step, inner.recomputation.repair_unit),
-            possible=False,
+            impossible="which events have gone on to the groups is recorded nowhere",
         ),
     )
 

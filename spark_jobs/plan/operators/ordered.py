@@ -37,12 +37,14 @@ class _Rows:
         description: in a line.
         reach: how far before a row events matter to it; None: that is not known, and no part can be computed again.
         repair_unit: what one late event can change, in words.
+        no_repair: why late events cannot be counted after all; None: they can.
     """
 
     step: Sliding | Counting | Running
     description: str
     reach: timedelta | None
     repair_unit: str
+    no_repair: str | None = None
 
 
 def sliding(pipeline: Pipeline) -> Operator:
@@ -56,7 +58,9 @@ def sliding(pipeline: Pipeline) -> Operator:
 def running(pipeline: Pipeline) -> Operator:
     """The operator of a `Running`."""
     step = step_of(pipeline, Running)
-    return _in_order(pipeline, _Rows(step, "running measures", EVER, "its row, and all of its key after it"))
+    unit = "its row, and all of its key after it"
+    why = "its state goes on without them, and so do all rows that are still to come"
+    return _in_order(pipeline, _Rows(step, "running measures", EVER, unit, no_repair=why))
 
 
 def counting(pipeline: Pipeline) -> Operator:
@@ -99,7 +103,8 @@ def _in_order(pipeline: Pipeline, rows: _Rows) -> Operator:
             repair_keys=by,
             reach=(reach, timedelta(0)),
             touches=reach,
-            possible=rows.reach is not None,
+            impossible=None if rows.reach is not None else "each group begins where the one before it has ended",
+            no_repair=rows.no_repair,
             reads_as_stream=True,
         ),
     )

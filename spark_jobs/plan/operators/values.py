@@ -198,7 +198,8 @@ class Recomputation:
         repair_keys: columns that an event has in common with the rows that it can change.
         reach: how far before and after a range events matter to the rows that belong to it.
         touches: how far from a late event's own time the rows lie that it can change, where it missed no windows.
-        possible: whether a backfill and a repair of it are built.
+        impossible: why no part of the results can be computed again; None: it can.
+        no_repair: why late events cannot be counted after all, in rows that stay right; None: they can.
         by_key: whether a late event changes only rows of its own key.
         follows_result: whether the batch that read an event decides about it, beside what the result has from earlier
             ones.
@@ -212,7 +213,8 @@ class Recomputation:
     repair_keys: tuple[str, ...]
     reach: tuple[timedelta, timedelta] = (timedelta(0), timedelta(0))
     touches: timedelta = timedelta(0)
-    possible: bool = True
+    impossible: str | None = None
+    no_repair: str | None = None
     by_key: bool = True
     follows_result: bool = False
     reads_as_stream: bool = False
@@ -220,7 +222,7 @@ class Recomputation:
     @property
     def as_streamed(self) -> AsStreamed:
         """How a batch gives the stream's rows: where the cut of the batches decides, they must be cut the same."""
-        if not self.possible or not self.placed_by:
+        if self.impossible is not None or not self.placed_by:
             return AsStreamed.REFUSED
         return AsStreamed.BOUNDARIES if self.follows_result or self.unit.merging else AsStreamed.SUBTRACT
 
