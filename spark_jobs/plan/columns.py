@@ -23,6 +23,9 @@ OTHER = "_other"
 EVENTS = "__events"
 """Of each group: how many events it stands for."""
 
+ROW = "__row"
+"""Of each row that a processor gives: its number among those of its key at one instant."""
+
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 
 FINAL_AFTER, REVISION, REVISED_AT = "final_after", "revision", "revised_at"

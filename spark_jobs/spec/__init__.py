@@ -16,6 +16,7 @@ from spark_jobs.spec.expectations import (
 )
 from spark_jobs.spec.parsing import Parsing
 from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline, definition_from_json, is_name
+from spark_jobs.spec.processors import Processor, Timers
 from spark_jobs.spec.rules import Between, Matches, NotNull, OneOf, RowRule, Satisfies, Severity
 from spark_jobs.spec.savepoints import Savepoints
 from spark_jobs.spec.sinks import Sink
@@ -27,6 +28,7 @@ from spark_jobs.spec.steps import (
     Deduplicate,
     Enrich,
     Join,
+    Process,
     Running,
     Select,
     Sliding,
@@ -65,6 +67,8 @@ __all__ = [
     "OverTime",
     "Parsing",
     "Pipeline",
+    "Process",
+    "Processor",
     "Referential",
     "RowRule",
     "Running",
@@ -77,6 +81,7 @@ __all__ = [
     "Sliding",
     "Table",
     "TableExpectation",
+    "Timers",
     "TopN",
     "Tumbling",
     "Union",

@@ -6,6 +6,7 @@ from spark_jobs.plan.operators.aggregate import grouped
 from spark_jobs.plan.operators.deduplicate import deduplicated
 from spark_jobs.plan.operators.join import as_of, joined
 from spark_jobs.plan.operators.ordered import counting, running, sliding
+from spark_jobs.plan.operators.process import processed
 from spark_jobs.plan.operators.stateless import stateless
 from spark_jobs.plan.operators.values import AsStreamed, Operator, Side, setting_aside, step_of
 from spark_jobs.spec import Pipeline
@@ -16,6 +17,7 @@ _KINDS: dict[str, Callable[[Pipeline], Operator]] = {
     "counting": counting,
     "deduplicate": deduplicated,
     "join": joined,
+    "process": processed,
     "running": running,
     "sliding": sliding,
 }

@@ -11,11 +11,12 @@ from spark_jobs.spec.steps.deduplicate import Deduplicate
 from spark_jobs.spec.steps.enrich import Enrich
 from spark_jobs.spec.steps.join import Join
 from spark_jobs.spec.steps.ordered import Counting, Running, Sliding
+from spark_jobs.spec.steps.process import Process
 from spark_jobs.spec.steps.rows import Select, Where
 from spark_jobs.spec.steps.top_n import TopN
 
 Step = Annotated[
-    Where | Select | Enrich | Deduplicate | Aggregate | Join | AsOf | Sliding | Counting | Running | TopN,
+    Where | Select | Enrich | Deduplicate | Aggregate | Join | AsOf | Sliding | Counting | Running | Process | TopN,
     Field(discriminator="kind"),
 ]
 
@@ -28,6 +29,7 @@ __all__ = [
     "Deduplicate",
     "Enrich",
     "Join",
+    "Process",
     "Running",
     "Select",
     "Sliding",

@@ -6,6 +6,7 @@ from spark_jobs.transforms.operators.base import Transform
 from spark_jobs.transforms.operators.deduplicate import DeduplicatedTransform
 from spark_jobs.transforms.operators.join import JoinedTransform
 from spark_jobs.transforms.operators.ordered import LatestTransform, OrderedTransform
+from spark_jobs.transforms.operators.process import ProcessTransform
 from spark_jobs.transforms.operators.stateless import StatelessTransform
 
 # Kind of an operator -> what computes it.
@@ -15,6 +16,7 @@ _TRANSFORMS: dict[str, type[Transform]] = {
     "join": JoinedTransform,
     "latest": LatestTransform,
     "ordered": OrderedTransform,
+    "process": ProcessTransform,
     "stateless": StatelessTransform,
 }
 

@@ -34,8 +34,8 @@ _TIME_US, _SEQ, _SIDE, _KEY, _EVENT, _THEIRS, _ON = "time_us", "seq", "side", "k
 _OTHER_SIDE, _OWN_SIDE = 0, 1
 
 
-def _placed(events: DataFrame, time: str, side: Side, number: int) -> list[Column]:
-    """Where an event stands among those of its key: time, number, side; the time carries the watermark."""
+def place_of(events: DataFrame, time: str, side: Side) -> tuple[Column, Column]:
+    """Where an event stands among those of its side: its time, which carries the watermark, and its number."""
     delay_ms = duration_ms(side.delay) if side.delay is not None else 0
     time_us = F.unix_micros(column(time)).alias(_TIME_US, metadata={WATERMARK: delay_ms})
     seq = F.col(INGEST_SEQ)
@@ -44,7 +44,11 @@ def _placed(events: DataFrame, time: str, side: Side, number: int) -> list[Colum
         tables = [table.name for table in side.tables]
         at = F.array_position(F.array(*map(F.lit, tables)), F.col(SOURCE_TABLE)) - 1
         seq = seq * len(tables) + at
-    return [time_us, seq.alias(_SEQ), F.lit(number).alias(_SIDE)]
+    return time_us, seq.alias(_SEQ)
+
+
+def _placed(events: DataFrame, time: str, side: Side, number: int) -> list[Column]:
+    return [*place_of(events, time, side), F.lit(number).alias(_SIDE)]
 
 
 def _key(events: DataFrame, names: Sequence[str], *, unique: Column | None = None) -> DataFrame:

@@ -1,0 +1,153 @@
+"""Processors in a stream and in batch, against plain Python over all events that were on time."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.lake import Lake
+from spark_jobs.recompute.target import BackfillRefusedError
+from spark_jobs.spec import Pipeline, Process, Processor, Sink, Table, Timers, Watermark
+from tests.support import clicks, lakes
+
+MINUTE = 60_000
+START = 1_700_000_040_000
+DELAY = 3
+READINGS = {"k": pa.string(), "v": pa.decimal128(10, 2), "t": lakes.TIMESTAMP}
+QUIET = timedelta(minutes=4)
+
+
+class Visits(Processor):
+    """Events of a key that are at most four minutes apart: how many, their sum, their values, when they began."""
+
+    output: ClassVar = {
+        "began": "TIMESTAMP",
+        "events": "BIGINT",
+        "total": "DECIMAL(12, 2)",
+        "seen": "ARRAY<DECIMAL(10, 2)>",
+    }
+    state: ClassVar = {"began": "TIMESTAMP", "seen": "ARRAY<DECIMAL(10, 2)>"}
+
+    def on_event(self, key: Mapping, event: Mapping, state: dict, timers: Timers) -> None:
+        state["began"] = state["began"] or event["t"]
+        state["seen"] = [*(state["seen"] or []), event["v"]]
+        timers.set("quiet", event["t"] + QUIET)
+
+    def on_timer(self, key: Mapping, name: str, at: datetime, state: dict, timers: Timers) -> Iterator[Mapping]:
+        seen = state["seen"]
+        yield {"began": state["began"], "events": len(seen), "total": sum(seen), "seen": seen}
+        state.update(began=None, seen=None)
+
+
+def pipeline(name: str, **options: Any) -> Pipeline:
+    return lakes.one_file_a_batch(
+        Pipeline(
+            name=name,
+            source=Table("bronze.readings"),
+            event_time="t",
+            watermark=Watermark(delay=f"{DELAY} minutes"),
+            steps=(Process(Visits, by=("k",), **options),),
+            sink=Sink(f"gold.{name}"),
+        )
+    )
+
+
+VISITS = pipeline("visits")
+ARRIVING = pipeline("arriving", order="arrival")
+
+Event = tuple[int, int, "str | None", int, Decimal]
+"""Batch, number, key, milliseconds, value."""
+
+
+def events_of(seed: int) -> list[list[Event]]:
+    chance, seq, batches = random.Random(seed), 0, []
+    for batch in range(7):
+        events = []
+        for _ in range(chance.randint(6, 12)):
+            minute = batch * 4 + chance.randint(*((-30, -12) if chance.random() < 0.2 else (-2, 3)))
+            events.append((batch, seq, chance.choice("ab€"), START + minute * MINUTE, Decimal(seq) / 4))
+            seq += 1
+        batches.append(events)
+    batches[3].append((3, seq, None, START + 12 * MINUTE, Decimal("0.25")))
+    return batches
+
+
+def by_the_rules(batches: Sequence[Sequence[Event]]) -> tuple[list[tuple[Any, ...]], int]:
+    """The visits of the events that are on time, and how many events are late."""
+    kept, late = defaultdict(list), 0
+    for batch, events in enumerate(batches):
+        known = [ms for before in batches[: max(0, batch - 1)] for _, _, _, ms, _ in before]
+        closed = max(known) - DELAY * MINUTE if known else None
+        for _, seq, key, ms, value in events:
+            if closed is not None and ms <= closed:
+                late += 1
+            else:
+                kept[key].append((ms, seq, value))
+    rows = []
+    for key, events in kept.items():
+        visit: list[tuple[int, int, Decimal]] = []
+        for event in [*sorted(events), None]:
+            # A timer at the instant of an event comes after it.
+            if visit and (event is None or event[0] > visit[-1][0] + QUIET // timedelta(milliseconds=1)):
+                values = [value for _, _, value in visit]
+                rows.append((key, lakes.at(visit[0][0]), len(values), sum(values), values))
+                visit = []
+            if event is not None:
+                visit.append(event)
+    return rows, late
+
+
+@pytest.fixture(scope="module")
+def streamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, list[list[Event]]]:
+    lake = Lake(str(tmp_path_factory.mktemp("processed"))).ensure_exists()
+    batches = events_of(3)
+    bronze = lakes.Bronze(lake, "bronze.readings", READINGS, "t")
+    for events in batches:
+        bronze.append([{"k": key, "v": value, "t": lakes.at(ms)} for _, _, key, ms, value in events])
+    for more in range(2):
+        bronze.heartbeat(START + (10_000 + more) * MINUTE)
+    lakes.run_all(spark, lake, [VISITS, ARRIVING], close=False)
+    return lake, batches
+
+
+def in_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=lambda row: (str(row[0]), row[1]))
+
+
+def found(lake: Lake, name: str) -> list[tuple[Any, ...]]:
+    columns = ("k", "began", "events", "total", "seen")
+    return in_order([tuple(row[column] for column in columns) for row in lakes.rows(lake, f"gold.{name}")])
+
+
+def test_a_processor_takes_events_and_timers_in_order_of_time(streamed: tuple[Lake, list[list[Event]]]) -> None:
+    lake, batches = streamed
+    expected, late = by_the_rules(batches)
+    assert late >= 3
+    assert found(lake, "visits") == in_order(expected)
+    assert len(lakes.rows(lake, "gold.visits__late")) == late
+    # Each event on time is in a visit, and each row says of how many it is.
+    assert sum(row["__events"] for row in lakes.rows(lake, "gold.visits")) == sum(map(len, batches)) - late
+    lakes.assert_balanced(lake, VISITS)
+    lakes.assert_balanced(lake, ARRIVING)
+
+
+def test_an_audit_runs_the_processor_again(streamed: tuple[Lake, list[list[Event]]], spark: SparkSession) -> None:
+    lake, _ = streamed
+    audit = clicks.audited(spark, lake, VISITS)
+    assert audit.sound, audit
+    assert audit.rows == len(lakes.rows(lake, "gold.visits"))
+
+
+def test_late_events_of_a_processor_stay_where_they_are(
+    streamed: tuple[Lake, list[list[Event]]], spark: SparkSession
+) -> None:
+    with pytest.raises(BackfillRefusedError, match="late events cannot be counted after all"):
+        clicks.run_repair(spark, streamed[0], VISITS)
