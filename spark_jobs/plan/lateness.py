@@ -134,9 +134,10 @@ class WindowEnd(LatenessRule):
 
     def missed(self, watermark_us: str) -> str:
         """Each window that has passed."""
-        ends, size_us = self.windows.missed_ends(self._first_end_us, TIME, watermark_us), self.windows.size_us
+        ends = self.windows.missed_ends(self._first_end_us, TIME, watermark_us)
+        start = self.windows.start_of("__end")
         return (
-            f"transform({ends}, __end -> named_struct('window_start', timestamp_micros(__end - {size_us}), "
+            f"transform({ends}, __end -> named_struct('window_start', timestamp_micros({start}), "
             f"'window_end', timestamp_micros(__end), 'late_by_ms', ({watermark_us} - __end) div 1000L))"
         )
 

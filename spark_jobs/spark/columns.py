@@ -16,3 +16,10 @@ def column(name: str) -> Column:
 def columns_of(names: Iterable[str]) -> list[Column]:
     """The columns of these names."""
     return [column(name) for name in names]
+
+
+EVENT_TIME_MARK = "spark.watermarkDelayMs"
+"""Metadata of a column that says to Spark that it is an event time, and how many milliseconds its watermark waits.
+
+A computed column with it closes groups. `tests/spark/test_calendar.py` holds it against Spark's own name.
+"""

@@ -36,7 +36,7 @@ from spark_jobs.spec.steps import (
     Where,
 )
 from spark_jobs.spec.watermark import Late, Watermark
-from spark_jobs.spec.windows import GridWindow, Hopping, Session, Tumbling, Window
+from spark_jobs.spec.windows import Calendar, GridWindow, Hopping, Session, Tumbling, Window
 
 __all__ = [
     "METADATA_COLUMNS",
@@ -44,6 +44,7 @@ __all__ = [
     "Alerts",
     "AsOf",
     "Between",
+    "Calendar",
     "Conservation",
     "Contract",
     "Counting",

@@ -3,11 +3,12 @@
 from datetime import timedelta
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from spark_jobs.spec.base import Spec
 from spark_jobs.spec.durations import Duration, PositiveDuration, format_duration
 from spark_jobs.spec.expressions import Scalar
+from spark_jobs.spec.zones import check_zone
 
 _MOST_WINDOWS = 10_000
 
@@ -99,7 +100,31 @@ class Session(Spec):
         super().__init__(gap=gap, **other)
 
 
-Window = Tumbling | Hopping | Session
+class Calendar(Spec):
+    """Days, weeks or months of a calendar in a time zone: every event belongs to exactly one.
+
+    A day starts at midnight there, so that it has 23 or 25 hours where clocks change; a week starts on Monday, a month
+    on its first day.
+
+    Attributes:
+        unit: "day", "week" or "month".
+        tz: name of the time zone in the IANA database, such as "Europe/Berlin".
+    """
+
+    kind: Literal["calendar"] = "calendar"
+    unit: Literal["day", "week", "month"]
+    tz: str
+
+    def __init__(self, unit: str, *, tz: str, **other: object) -> None:
+        super().__init__(unit=unit, tz=tz, **other)
+
+    @field_validator("tz")
+    @classmethod
+    def _zone_is_known(cls, tz: str) -> str:
+        return check_zone(tz)
+
+
+Window = Tumbling | Hopping | Session | Calendar
 GridWindow = Tumbling | Hopping
 
 

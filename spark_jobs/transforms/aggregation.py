@@ -7,11 +7,14 @@ from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import COUNTED_UPTO, EVENTS, GAP, JUDGED, SESSION
 from spark_jobs.plan.comparing import MAY_BE, Leeway
-from spark_jobs.spark.columns import column, columns_of
-from spark_jobs.spec import Aggregate, Session, TopN, Window
+from spark_jobs.plan.windowing import CalendarPeriods
+from spark_jobs.spark.columns import EVENT_TIME_MARK, column, columns_of
+from spark_jobs.spec import Aggregate, Calendar, Session, TopN, Window
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import split_order_by
 from spark_jobs.spec.names import in_spark
+
+_WINDOW = "__window"
 
 
 def aggregate(events: DataFrame, step: Aggregate, event_time: str | None, leeways: Sequence[Leeway] = ()) -> DataFrame:
@@ -33,21 +36,23 @@ def aggregate(events: DataFrame, step: Aggregate, event_time: str | None, leeway
     if step.window is not None:
         if event_time is None:
             raise ValueError("a window needs an event time")
-        given = F.col(SESSION) if SESSION in events.columns else window_column(column(event_time), step.window)
-        window = given.alias("__window")
+        in_session = SESSION in events.columns
+        window = F.col(SESSION).alias(_WINDOW) if in_session else window_column(event_time, step.window)
+        if JUDGED in events.columns or isinstance(step.window, Calendar):
+            # Of a window that is not Spark's own, Spark finds the mark of an event time only below the groups.
+            events, window = events.select("*", window), F.col(_WINDOW)
         if JUDGED in events.columns:
             # As the stream has counted them: not in windows that were closed when an event came.
-            counted = f"{JUDGED} IS NULL OR __window.end > {JUDGED}"
+            counted = f"{JUDGED} IS NULL OR {_WINDOW}.end > {JUDGED}"
             if COUNTED_UPTO in events.columns:
-                counted += f" OR __window.end <= {COUNTED_UPTO}"
-            events = events.select("*", window).where(counted)
-            window = F.col("__window")
+                counted += f" OR {_WINDOW}.end <= {COUNTED_UPTO}"
+            events = events.where(counted)
         keys.insert(0, window)
     measures = [F.expr(sql).alias(name) for name, sql in step.measures.items()]
     parts = [F.expr(sql).alias(name) for each in leeways for name, sql in each.parts.items()]
     grouped = events.groupBy(*keys).agg(*measures, *parts, _event_count().alias(EVENTS))
     bounds = (
-        [F.col("__window.start").alias("window_start"), F.col("__window.end").alias("window_end")]
+        [F.col(f"{_WINDOW}.start").alias("window_start"), F.col(f"{_WINDOW}.end").alias("window_end")]
         if step.window is not None
         else []
     )
@@ -81,14 +86,27 @@ def gap_us(window: Session) -> Column:
     return F.lit(duration_ms(window.gap) * 1000) if window.gap_sql is None else F.col(GAP)
 
 
-def window_column(time: Column, window: Window) -> Column:
-    """Spark's own window of the event, for `groupBy`."""
-    if isinstance(window, Session):
-        gap = f"{duration_ms(window.gap)} milliseconds"
-        return F.session_window(time, gap if window.gap_sql is None else F.expr(f"concat({GAP}, ' microseconds')"))
-    return F.window(
-        time,
-        f"{duration_ms(window.size)} milliseconds",
-        f"{duration_ms(window.every)} milliseconds",
-        f"{duration_ms(window.offset)} milliseconds",
-    )
+def window_column(event_time: str, window: Window) -> Column:
+    """The window of an event, as `__window`: a start and an end, by which Spark closes its groups.
+
+    Args:
+        event_time: the column that it goes by.
+        window: as it is defined.
+    """
+    time = column(event_time)
+    match window:
+        case Calendar():
+            periods = CalendarPeriods(window)
+            bounds = {"start": periods.start_us, "end": periods.last_end_us}
+            named = [F.timestamp_micros(F.expr(of(in_spark(event_time)))).alias(name) for name, of in bounds.items()]
+            # Of a structure with this mark Spark takes the second field for the end, as of its own windows.
+            return F.struct(*named).alias(_WINDOW, metadata={EVENT_TIME_MARK: 0})
+        case Session():
+            gap = f"{duration_ms(window.gap)} milliseconds"
+            given = gap if window.gap_sql is None else F.expr(f"concat({GAP}, ' microseconds')")
+            return F.session_window(time, given).alias(_WINDOW)
+        case _:
+            size, every, offset = (duration_ms(each) for each in (window.size, window.every, window.offset))
+            return F.window(time, f"{size} milliseconds", f"{every} milliseconds", f"{offset} milliseconds").alias(
+                _WINDOW
+            )

@@ -61,7 +61,7 @@ def test_the_arithmetic_gives_the_windows_that_spark_gives(instants: DataFrame, 
     start, end = F.unix_micros("w.start"), F.unix_micros("w.end")
     # With two or more windows Spark's `window()` is a generator: one row for each window of the event.
     columns = [F.expr(sql).alias(f"c{index}") for index, sql in enumerate(ours)]
-    exploded = instants.select("us", *columns, window_column(F.col("t"), window).alias("w"))
+    exploded = instants.select("us", *columns, window_column("t", window).alias("w"))
     found = exploded.groupBy("us", "c0", "c1", "c2", "c3").agg(F.max(start), F.min(end), F.max(end), F.count("w"))
     rows = found.collect()
     assert len(rows) == instants.count()
@@ -73,7 +73,7 @@ def test_a_session_of_one_event_ends_a_gap_after_it(instants: DataFrame) -> None
     sessions = Sessions(window)
     figures = [sessions.first_end_us("t"), sessions.last_end_us("t"), sessions.count("t")]
     measures = [F.max(F.expr(sql)).alias(f"c{index}") for index, sql in enumerate(figures)]
-    grouped = instants.groupBy("us", window_column(F.col("t"), window).alias("w")).agg(*measures)
+    grouped = instants.groupBy("us", window_column("t", window).alias("w")).agg(*measures)
     rows = grouped.select("us", F.unix_micros("w.end"), *grouped.columns[2:]).collect()
     assert len(rows) == instants.count()
     end = 300_001_000

@@ -18,6 +18,7 @@ from spark_jobs.plan.columns import TIME
 from spark_jobs.plan.lateness import WindowEnd
 from spark_jobs.plan.windowing import windowing_of
 from spark_jobs.spec import (
+    Calendar,
     Deduplicate,
     Hopping,
     Late,
@@ -115,6 +116,13 @@ class TestTheCut:
         assert cut(plan_bootstrap(lake, a_pipeline())) == at(11)
         filled.append([{"product_id": "a", "quantity": 1, "sold_at": at(12, 2)}])
         assert cut(plan_bootstrap(lake, a_pipeline())) == at(12)
+
+    def test_is_the_last_midnight_of_the_zone_that_the_watermark_has_passed(self, lake):
+        filled = bronze(lake, datetime(2026, 3, 29, 22, 1, 59, tzinfo=UTC))
+        days = a_pipeline(steps=(an_aggregate(window=Calendar("day", tz="Europe/Berlin")),))
+        assert cut(plan_bootstrap(lake, days)) == datetime(2026, 3, 28, 23, tzinfo=UTC)
+        filled.append([{"product_id": "a", "quantity": 1, "sold_at": datetime(2026, 3, 29, 22, 2, tzinfo=UTC)}])
+        assert cut(plan_bootstrap(lake, days)) == datetime(2026, 3, 29, 22, tzinfo=UTC)
 
     def test_waits_for_grace(self, lake):
         bronze(lake, at(12, 30))

@@ -14,6 +14,7 @@ from spark_jobs.spec import (
     Aggregate,
     Alerts,
     Between,
+    Calendar,
     Files,
     Ingest,
     Join,
@@ -92,6 +93,7 @@ class TestWhatIsAccepted:
 DOCUMENTS = ("description", "owner", "column_descriptions")
 
 WHOLE = [
+    a_pipeline(steps=(an_aggregate(window=Calendar("week", tz="Europe/Berlin")),)),
     an_ingest(),
     an_ingest(
         source=Files("s3a://bucket/a", format="csv", delimiter=";", header=False, max_bytes_per_trigger=9),

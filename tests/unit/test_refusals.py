@@ -6,6 +6,7 @@ from spark_jobs.spec import (
     Aggregate,
     Alerts,
     Between,
+    Calendar,
     Contract,
     CustomSql,
     DefinitionError,
@@ -835,6 +836,21 @@ def a_running_total_that_appends():
 @refused("steps: TopN ranks inside a window: give the Aggregate one")
 def a_ranking_of_running_totals():
     a_running_total(steps=(an_aggregate(window=None), TopN(3, order_by="units")))
+
+
+@refused("Calendar: tz: expected a time zone of the IANA database", "got 'berlin'; did you mean 'Europe/Berlin'?")
+def days_in_a_city_without_its_region():
+    Calendar("day", tz="berlin")
+
+
+@refused("Calendar: tz: expected a time zone of the IANA database", "got '+02:00'")
+def days_at_a_fixed_offset():
+    Calendar("day", tz="+02:00")
+
+
+@refused("Calendar: unit: input should be 'day', 'week' or 'month', got 'year'")
+def windows_of_a_year():
+    Calendar("year", tz="Europe/Berlin")
 
 
 @refused("sink: Spark cannot update session windows", 'mode="append"')

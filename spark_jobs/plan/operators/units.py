@@ -106,7 +106,7 @@ class Windows(Unit):
 
     @property
     def why_no_cut(self) -> str | None:
-        """Windows on a grid end where others do."""
+        """Windows that no event makes end where others do."""
         return self.windows.why_no_cut
 
     def closed(self, placed_by: Sequence[str], watermark_ms: int) -> str:

@@ -1,7 +1,8 @@
 """What a kind of window means: which windows an event belongs to, when they end, and what can be cut between them.
 
 Instants are whole milliseconds or microseconds since 1970, computed by arithmetic and not by Spark's `window()`, so
-that the late split costs one comparison an event; `tests/spark/test_grid.py` holds both against each other.
+that the late split costs one comparison an event; `tests/spark/test_grid.py` holds both against each other. Those of a
+calendar are computed by Spark's functions for time zones.
 
 They are SQL texts over the name of the event-time column: made again for each batch, a text costs one call to the JVM
 and the same expression put together from columns costs dozens.
@@ -41,10 +42,13 @@ class Windowing(ABC):
     def per_event(self) -> int | None:
         """How many windows each event belongs to; None: it depends on the event."""
 
-    @property
     @abstractmethod
-    def size_us(self) -> str:
-        """The length of the window that one event makes, in microseconds."""
+    def start_of(self, end_us: str) -> str:
+        """Start of the window of one event that ends there, in microseconds.
+
+        Args:
+            end_us: the end, in microseconds; SQL.
+        """
 
     @property
     @abstractmethod

@@ -49,10 +49,9 @@ class Grid(Windowing):
         window = self.window
         return window.size // window.every if window.size % window.every == timedelta(0) else None
 
-    @property
-    def size_us(self) -> str:
-        """The size of each window, in microseconds."""
-        return f"{self._size_us}L"
+    def start_of(self, end_us: str) -> str:
+        """A size before the end."""
+        return f"{end_us} - {self._size_us}L"
 
     @property
     def every_us(self) -> str:

@@ -24,7 +24,7 @@ class Sessions(Windowing):
 
     def first_end_us(self, time: str) -> str:
         """Of the session that the event would be by itself."""
-        return f"(unix_micros({time}) + {self.size_us})"
+        return f"(unix_micros({time}) + {self._gap_of_one})"
 
     def last_end_us(self, time: str) -> str:
         """The same: it has one."""
@@ -39,10 +39,9 @@ class Sessions(Windowing):
         """One: an event by itself makes one session."""
         return 1
 
-    @property
-    def size_us(self) -> str:
-        """The gap: so long is the session of one event."""
-        return f"{self._gap_us}L" if self.window.gap_sql is None else GAP
+    def start_of(self, end_us: str) -> str:
+        """A gap before the end: so long is the session of one event."""
+        return f"{end_us} - {self._gap_of_one}"
 
     @property
     def every_us(self) -> str:
@@ -95,6 +94,10 @@ class Sessions(Windowing):
     def name(self) -> str:
         """By the kind of the window."""
         return f"{self.window.kind} windows"
+
+    @property
+    def _gap_of_one(self) -> str:
+        return f"{self._gap_us}L" if self.window.gap_sql is None else GAP
 
     @property
     def _gap_us(self) -> int:

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.plan.columns import HEARTBEAT, IN_RESULT, PLACE
 from spark_jobs.plan.operators import Operator, step_of
-from spark_jobs.spark.columns import column
+from spark_jobs.spark.columns import EVENT_TIME_MARK, column
 from spark_jobs.spec import Deduplicate
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.transforms.events import WITHHELD, with_row_steps
@@ -12,9 +12,6 @@ from spark_jobs.transforms.operators.aggregate import GroupedTransform
 from spark_jobs.transforms.operators.base import Transform
 from spark_jobs.transforms.operators.stateless import StatelessTransform
 from spark_jobs.transforms.recorded_batches import first_of_each
-
-TTL = "spark.watermarkDelayMs"
-"""Where Spark finds, beside an event time, how long a key outlives it; else it takes the watermark's delay."""
 
 
 class DeduplicatedTransform(Transform):
@@ -41,7 +38,8 @@ class DeduplicatedTransform(Transform):
             return first_of_each(events, keys, time, duration_ms(self._step.within))
         if not events.isStreaming:
             return events.dropDuplicates(keys)
-        ttl = column(time).alias(time, metadata={TTL: duration_ms(self._step.within)})
+        # How long a key outlives its event; without it Spark takes the watermark's delay.
+        ttl = column(time).alias(time, metadata={EVENT_TIME_MARK: duration_ms(self._step.within)})
         return events.select(
             *(ttl if name == time else column(name) for name in events.columns)
         ).dropDuplicatesWithinWatermark(keys)
