@@ -31,13 +31,14 @@ class Shop(BaseModel):
 
     Attributes:
         seed: decides everything that is random.
-        streams: which streams to emit. A stream's events do not depend on which others are emitted. Not among them
-            by default: `customers`, `orders`, `order_payments`, `readings`.
+        streams: which streams to emit, by default `DEFAULT_STREAMS`. A stream's events do not depend on which others
+            are emitted.
         start: first instant of event time; None means 24 hours before now, rounded down to the hour.
         speed: seconds of event time per second of the clock, when paced.
-        rate: events per second of the clock for `sales` and for `clicks`, on average; `orders` run at a fifth and
-            `visits` at a tenth, and their payments follow from them. `products`, `customers` and `readings` have
-            intervals of their own. None means not paced: as fast as possible, only event time advances.
+        rate: events per second of the clock for `sales`, `clicks` and `request_logs`, on average; others run at a
+            share of it (docs/guides/simulator.md), and what belongs to orders and visits follows from them. What has
+            an interval of its own (`…_every`) does not depend on it. None means not paced: as fast as possible, only
+            event time advances.
         density: events per second of *event* time, where `rate` is None. With a rate it is `rate / speed`.
         disorder: what happens to the events on their way.
         products: size of the catalogue ("p-001" …).
@@ -45,9 +46,16 @@ class Shop(BaseModel):
         guests: people who sit down in the café ("g-0001" …).
         customers: people who order ("cu-0001" …).
         machines: that are read ("m-01" …).
+        symbols: of shares that are traded ("TID" …).
+        riders: people who want to be driven ("r-0001" …).
+        drivers: who drive them ("d-001" …).
+        accounts: between which money moves ("a-0001" …).
+        cards: that are paid with ("c-0001" …).
         product_change_every: event time between two changes of the catalogue, on average.
         customer_change_every: event time between two changes of the customers, on average.
         reading_every: event time between two readings of a machine.
+        status_change_every: event time between two changes of what a machine does, on average.
+        position_every: event time between two positions of a driver.
         unlisted: share of the products, and of the customers, that their stream leaves out at the start: half of
             them for ever, the others for 10 minutes to 6 hours. They are sold, and order, all the same.
         visit_updates: False: one complete row per visit. True: a row per step of the visit (seated, ordered,
@@ -68,9 +76,16 @@ class Shop(BaseModel):
     guests: int = Field(default=500, ge=1)
     customers: int = Field(default=300, ge=1)
     machines: int = Field(default=10, ge=1)
+    symbols: int = Field(default=8, ge=1)
+    riders: int = Field(default=400, ge=1)
+    drivers: int = Field(default=30, ge=1)
+    accounts: int = Field(default=200, ge=1)
+    cards: int = Field(default=400, ge=1)
     product_change_every: Duration = timedelta(minutes=10)
     customer_change_every: Duration = timedelta(minutes=10)
     reading_every: Duration = timedelta(seconds=5)
+    status_change_every: Duration = timedelta(minutes=20)
+    position_every: Duration = timedelta(seconds=20)
     unlisted: Share = 0.04
     visit_updates: bool = False
 

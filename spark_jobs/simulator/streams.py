@@ -8,7 +8,23 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 StreamName = Literal[
-    "sales", "products", "clicks", "visits", "payments", "customers", "orders", "order_payments", "readings"
+    "sales",
+    "products",
+    "clicks",
+    "visits",
+    "payments",
+    "customers",
+    "orders",
+    "order_payments",
+    "readings",
+    "statuses",
+    "ticks",
+    "shipments",
+    "ride_requests",
+    "driver_positions",
+    "transfers",
+    "card_payments",
+    "request_logs",
 ]
 ColumnKind = Literal["string", "int", "decimal", "double", "timestamp"]
 Value = str | int | Decimal | float | None
@@ -138,6 +154,68 @@ FORMATS: Mapping[StreamName, StreamFormat] = {
         key="machine_id",
         late_copies=LATE_COPIES,
     ),
+    "statuses": StreamFormat(
+        columns={"machine_id": "string", "status": "string", "changed_at": "timestamp"},
+        event_time="changed_at",
+        key="machine_id",
+        late_copies=LATE_COPIES,
+    ),
+    "ticks": StreamFormat(
+        columns={"symbol": "string", "price": "decimal", "volume": "int", "traded_at": "timestamp"},
+        event_time="traded_at",
+        key="symbol",
+    ),
+    "shipments": StreamFormat(
+        columns={"shipment_id": "string", "order_id": "string", "carrier": "string", "shipped_at": "timestamp"},
+        event_time="shipped_at",
+        key="order_id",
+        late_copies=LATE_COPIES,
+    ),
+    "ride_requests": StreamFormat(
+        columns={
+            "request_id": "string",
+            "rider_id": "string",
+            "latitude": "double",
+            "longitude": "double",
+            "requested_at": "timestamp",
+        },
+        event_time="requested_at",
+        key="rider_id",
+    ),
+    "driver_positions": StreamFormat(
+        columns={"driver_id": "string", "latitude": "double", "longitude": "double", "seen_at": "timestamp"},
+        event_time="seen_at",
+        key="driver_id",
+    ),
+    "transfers": StreamFormat(
+        columns={"transfer_id": "string", "account": "string", "amount": "decimal", "booked_at": "timestamp"},
+        event_time="booked_at",
+        key="account",
+        late_copies=LATE_COPIES,
+    ),
+    "card_payments": StreamFormat(
+        columns={
+            "payment_id": "string",
+            "card": "string",
+            "country": "string",
+            "amount": "decimal",
+            "paid_at": "timestamp",
+        },
+        event_time="paid_at",
+        key="card",
+        late_copies=LATE_COPIES,
+    ),
+    "request_logs": StreamFormat(
+        columns={
+            "request_id": "string",
+            "service": "string",
+            "status_code": "int",
+            "latency_ms": "int",
+            "requested_at": "timestamp",
+        },
+        event_time="requested_at",
+        key="service",
+    ),
 }
 STREAM_NAMES: tuple[StreamName, ...] = get_args(StreamName)
 DEFAULT_STREAMS: tuple[StreamName, ...] = ("sales", "products", "clicks", "visits", "payments")
@@ -147,8 +225,8 @@ DEFAULT_STREAMS: tuple[StreamName, ...] = ("sales", "products", "clicks", "visit
 class Event(NamedTuple):
     """Something that happened in the shop, before anything happens to it on its way.
 
-    `event_id` is unique within a run: the row's own id; where it has none (`products`, `customers`, `readings`, visits
-    told step by step) the entity and the version.
+    `event_id` is unique within a run: the row's own id; where it has none (`products`, `customers`, `readings`,
+    `statuses`, `ticks`, `driver_positions`, visits told step by step) the entity and the version.
     """
 
     stream: StreamName

@@ -3,15 +3,22 @@
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 
+from spark_jobs.simulator.card_payments import card_payment_events
 from spark_jobs.simulator.catalogue import product_events
 from spark_jobs.simulator.clicks import click_events
 from spark_jobs.simulator.customers import customer_events
 from spark_jobs.simulator.order_payments import order_payment_events
 from spark_jobs.simulator.orders import order_events
 from spark_jobs.simulator.readings import reading_events
+from spark_jobs.simulator.request_logs import request_log_events
+from spark_jobs.simulator.rides import position_events, request_events
 from spark_jobs.simulator.sales import sale_events
+from spark_jobs.simulator.shipments import shipment_events
 from spark_jobs.simulator.shop import Shop
+from spark_jobs.simulator.statuses import status_events
 from spark_jobs.simulator.streams import STREAM_NAMES, Event, StreamName
+from spark_jobs.simulator.ticks import tick_events
+from spark_jobs.simulator.transfers import transfer_events
 from spark_jobs.simulator.visits import payment_events, visit_events
 
 _GENERATORS: Mapping[StreamName, Callable[[Shop, int], Iterator[Event]]] = {
@@ -24,6 +31,14 @@ _GENERATORS: Mapping[StreamName, Callable[[Shop, int], Iterator[Event]]] = {
     "orders": order_events,
     "order_payments": order_payment_events,
     "readings": reading_events,
+    "statuses": status_events,
+    "ticks": tick_events,
+    "shipments": shipment_events,
+    "ride_requests": request_events,
+    "driver_positions": position_events,
+    "transfers": transfer_events,
+    "card_payments": card_payment_events,
+    "request_logs": request_log_events,
 }
 
 

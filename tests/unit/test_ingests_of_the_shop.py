@@ -12,7 +12,7 @@ import pytest
 from spark_jobs.pipelines import registry
 from spark_jobs.simulator import FORMATS, STREAM_NAMES, Disorder, Shop, StreamName, simulate_files
 from spark_jobs.simulator.streams import ColumnKind
-from spark_jobs.spec import Between, Files, Ingest, NotNull
+from spark_jobs.spec import Between, Files, Ingest, NotNull, OneOf
 
 TYPES: dict[ColumnKind, str] = {
     "string": "STRING",
@@ -24,6 +24,11 @@ TYPES: dict[ColumnKind, str] = {
 IDS = {"sales": "sale_id", "clicks": "click_id", "visits": "visit_id", "payments": "payment_id"} | {
     "orders": "order_id",
     "order_payments": "payment_id",
+    "shipments": "shipment_id",
+    "ride_requests": "request_id",
+    "transfers": "transfer_id",
+    "card_payments": "payment_id",
+    "request_logs": "request_id",
 }
 STARTS = datetime(2024, 5, 1, tzinfo=UTC)
 
@@ -37,7 +42,7 @@ def the_ingest(stream: StreamName) -> Ingest:
 def broken_rule(ingest: Ingest, row: dict[str, Any]) -> str | None:
     """The first rule that the row breaks; nulls break `NotNull` only."""
     for rule in ingest.all_rules:
-        assert isinstance(rule, NotNull | Between)
+        assert isinstance(rule, NotNull | Between | OneOf)
         value = row[rule.column]
         low = rule.min if isinstance(rule, Between) else None
         high = rule.max if isinstance(rule, Between) else None
@@ -45,6 +50,7 @@ def broken_rule(ingest: Ingest, row: dict[str, Any]) -> str | None:
             holds = not isinstance(rule, NotNull)
         else:
             holds = (low is None or value >= low) and (high is None or value <= high)
+            holds = holds and (not isinstance(rule, OneOf) or value in rule.values)
         if not holds:
             return rule.name
     return None
@@ -80,7 +86,9 @@ class TestEachStream:
 
 @pytest.mark.parametrize("stream", [stream for stream in STREAM_NAMES if stream != "readings"])
 def test_sound_rows_break_no_rule(tmp_path, stream):
-    assert reasons(tmp_path, stream, 800, product_change_every="1 second") == {None: 800}
+    assert reasons(tmp_path, stream, 800, product_change_every="1 second", status_change_every="1 minute") == {
+        None: 800
+    }
 
 
 def test_what_a_sensor_says_that_has_nothing_to_say_is_set_aside(tmp_path):

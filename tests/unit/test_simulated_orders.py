@@ -205,7 +205,7 @@ class TestCopies:
         assert apart["soon"] == pytest.approx(0.7 * copies, rel=0.1)
         assert min(apart["within the hour"], apart["beyond it"]) > copies // 10
 
-    @pytest.mark.parametrize("stream", ["products", "customers", "orders", "order_payments", "readings"])
+    @pytest.mark.parametrize("stream", [name for name, each in FORMATS.items() if each.late_copies])
     def test_occur_in_every_stream(self, tmp_path: Path, stream: StreamName):
         often = Disorder(duplicates=0.3, malformed=0, future=0)
         simulate_files(shop(streams=(stream,), disorder=often), out=str(tmp_path), rows=400)

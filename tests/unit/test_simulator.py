@@ -141,7 +141,7 @@ class TestDeterminism:
 
     def test_a_stream_does_not_depend_on_which_others_are_emitted(self, tmp_path):
         emit(tmp_path / "alone", shop(disorder=Disorder.none()), rows=300)
-        emit(tmp_path / "all", shop(streams=STREAM_NAMES, disorder=Disorder.none()), rows=1_000)
+        emit(tmp_path / "all", shop(streams=STREAM_NAMES, disorder=Disorder.none()), rows=1_800)
         with_others = lines(tmp_path / "all")
         assert len(with_others) >= 300
         assert lines(tmp_path / "alone")[:300] == with_others[:300]
@@ -164,8 +164,9 @@ class TestShares:
             assert abs(count - total * share) < 4.5 * math.sqrt(total * share * (1 - share)), (name, count)
 
     def test_none_means_none(self, tmp_path):
-        calm = shop(streams=STREAM_NAMES, density=0.25, reading_every="1 minute", disorder=Disorder.none())
-        progress = emit(tmp_path, calm, rows=2_000)
+        slow = {"reading_every": "1 minute", "position_every": "1 minute"}
+        calm = shop(streams=STREAM_NAMES, density=0.25, disorder=Disorder.none(), **slow)
+        progress = emit(tmp_path, calm, rows=5_000)
         assert (progress.disordered, progress.late, progress.duplicates, progress.malformed) == (0, 0, 0, 0)
         for stream in STREAM_NAMES:
             assert all(is_sound(line, stream) for line in lines(tmp_path, stream))
