@@ -28,6 +28,12 @@ ROW = "__row"
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 
+WINDOW = "__window"
+"""Of an event: the window that it is put into, a start and an end, where Spark does not compute it while it groups."""
+
+WINDOWS_IN_STATE = ("window", "session_window", WINDOW)
+"""What Spark's state calls the window of a group: the first two are Spark's own names."""
+
 FINAL_AFTER, REVISION, REVISED_AT = "final_after", "revision", "revised_at"
 """Of each result row: the published watermark from which on it is final, how often it was written, when it was last."""
 

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from spark_jobs.plan.columns import OTHER, WINDOW_END, WINDOW_START
+from spark_jobs.plan.columns import OTHER, WINDOW_END, WINDOW_START, WINDOWS_IN_STATE
 from spark_jobs.plan.state_columns import measures_in_state
 from spark_jobs.spark.state import state_frame
 from spark_jobs.spec import Pipeline
@@ -110,7 +110,7 @@ def _flat(half: _Struct, *, is_key: bool = False, upto: int | None = None) -> _N
     found: _Named = []
     for place, name in enumerate(half.names[:upto]):
         column = half.at(place)
-        if name in ("window", "session_window"):
+        if name in WINDOWS_IN_STATE:
             found += [
                 (WINDOW_START, column.getField("start"), is_key),
                 (WINDOW_END, column.getField("end"), is_key),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.plan.columns import COUNTED_UPTO, EVENTS, GAP, JUDGED, SESSION
+from spark_jobs.plan.columns import COUNTED_UPTO, EVENTS, GAP, JUDGED, SESSION, WINDOW
 from spark_jobs.plan.comparing import MAY_BE, Leeway
 from spark_jobs.plan.windowing import CalendarPeriods
 from spark_jobs.spark.columns import EVENT_TIME_MARK, column, columns_of
@@ -13,8 +13,6 @@ from spark_jobs.spec import Aggregate, Calendar, Session, TopN, Window
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import split_order_by
 from spark_jobs.spec.names import in_spark
-
-_WINDOW = "__window"
 
 
 def aggregate(events: DataFrame, step: Aggregate, event_time: str | None, leeways: Sequence[Leeway] = ()) -> DataFrame:
@@ -37,22 +35,22 @@ def aggregate(events: DataFrame, step: Aggregate, event_time: str | None, leeway
         if event_time is None:
             raise ValueError("a window needs an event time")
         in_session = SESSION in events.columns
-        window = F.col(SESSION).alias(_WINDOW) if in_session else window_column(event_time, step.window)
+        window = F.col(SESSION).alias(WINDOW) if in_session else window_column(event_time, step.window)
         if JUDGED in events.columns or isinstance(step.window, Calendar):
             # Of a window that is not Spark's own, Spark finds the mark of an event time only below the groups.
-            events, window = events.select("*", window), F.col(_WINDOW)
+            events, window = events.select("*", window), F.col(WINDOW)
         if JUDGED in events.columns:
             # As the stream has counted them: not in windows that were closed when an event came.
-            counted = f"{JUDGED} IS NULL OR {_WINDOW}.end > {JUDGED}"
+            counted = f"{JUDGED} IS NULL OR {WINDOW}.end > {JUDGED}"
             if COUNTED_UPTO in events.columns:
-                counted += f" OR {_WINDOW}.end <= {COUNTED_UPTO}"
+                counted += f" OR {WINDOW}.end <= {COUNTED_UPTO}"
             events = events.where(counted)
         keys.insert(0, window)
     measures = [F.expr(sql).alias(name) for name, sql in step.measures.items()]
     parts = [F.expr(sql).alias(name) for each in leeways for name, sql in each.parts.items()]
     grouped = events.groupBy(*keys).agg(*measures, *parts, _event_count().alias(EVENTS))
     bounds = (
-        [F.col(f"{_WINDOW}.start").alias("window_start"), F.col(f"{_WINDOW}.end").alias("window_end")]
+        [F.col(f"{WINDOW}.start").alias("window_start"), F.col(f"{WINDOW}.end").alias("window_end")]
         if step.window is not None
         else []
     )
@@ -100,13 +98,13 @@ def window_column(event_time: str, window: Window) -> Column:
             bounds = {"start": periods.start_us, "end": periods.last_end_us}
             named = [F.timestamp_micros(F.expr(of(in_spark(event_time)))).alias(name) for name, of in bounds.items()]
             # Of a structure with this mark Spark takes the second field for the end, as of its own windows.
-            return F.struct(*named).alias(_WINDOW, metadata={EVENT_TIME_MARK: 0})
+            return F.struct(*named).alias(WINDOW, metadata={EVENT_TIME_MARK: 0})
         case Session():
             gap = f"{duration_ms(window.gap)} milliseconds"
             given = gap if window.gap_sql is None else F.expr(f"concat({GAP}, ' microseconds')")
-            return F.session_window(time, given).alias(_WINDOW)
+            return F.session_window(time, given).alias(WINDOW)
         case _:
             size, every, offset = (duration_ms(each) for each in (window.size, window.every, window.offset))
             return F.window(time, f"{size} milliseconds", f"{every} milliseconds", f"{offset} milliseconds").alias(
-                _WINDOW
+                WINDOW
             )

@@ -15,9 +15,11 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import swapping
+from spark_jobs.lake.checkpoints.describing import checkpoint_of
 from spark_jobs.lake.checkpoints.epochs import current_epoch, history_cut
 from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.checkpoints.swapping import built_beside, remove_built
+from spark_jobs.lake.checkpoints.verifying import verify
 from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.commit_records.revisions import revisions
 from spark_jobs.lake.errors import CutNotReachedError
@@ -98,6 +100,7 @@ def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(
     assert sum(each["late"] + each["partly_late"] for each in terms) == 0, "in whatever order the history is read"
     assert_same(table(lake), expected(lake, definition))
     assert_sound(spark, lake, definition)
+    assert verify(checkpoint_of(lake, definition.name), definition) == []
 
     for batch in batches[4:6]:
         bronze.append(batch)

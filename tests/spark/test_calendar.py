@@ -16,8 +16,12 @@ from pyspark.sql import functions as F
 
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.describing import checkpoint_of
+from spark_jobs.lake.checkpoints.verifying import verify
 from spark_jobs.operations.bootstrap import execute as bootstrap
 from spark_jobs.operations.bootstrap.plan import plan_bootstrap
+from spark_jobs.operations.state.execute import read_state
+from spark_jobs.operations.state.plan import plan_state
 from spark_jobs.plan.windowing import CalendarPeriods
 from spark_jobs.spark.columns import EVENT_TIME_MARK
 from spark_jobs.spec import Aggregate, Calendar, Pipeline, Sink, Table, Watermark
@@ -199,6 +203,11 @@ def test_days_of_23_and_25_hours_are_counted_as_the_clock_says(spark: SparkSessi
         (row["t"], [(each["window_start"], each["window_end"]) for each in row["missed_windows"]]) for row in kept
     ]
     assert sorted(missed) == sorted((event["t"], [day_of(event["t"])]) for event in late)
+    assert verify(checkpoint_of(lake, "days"), definition) == []
+    (state,) = read_state(spark, lake, plan_state(lake, "days", keys=(), open_windows=True, at=None, limit=100))
+    waiting = rows_of(on_time, datetime(9999, 1, 1, tzinfo=UTC))
+    assert state.columns == ("window_start", "window_end", "k", "n", "v", "__events")
+    assert sorted((row[:5] for row in state.rows), key=repr) == [row for row in waiting if row[1] > closed]
     # What a batch computes over a range, an audit and a repair are of the same days.
     streamed = lakes.rows(lake, "gold.days")
     run_backfill(

@@ -31,13 +31,14 @@ from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.plan import logical
+from spark_jobs.plan.columns import WINDOWS_IN_STATE
 from spark_jobs.plan.state_columns import keys_in_state
 from spark_jobs.spec import Definition, Ingest, Pipeline
 
 _LOOKS = 5
 _LOGS: tuple[Literal["offsets"], Literal["commits"]] = ("offsets", "commits")
 _OTHERS = "it is of another query or epoch"
-_OF_WINDOWS = frozenset({"window", "session_window", "sessionStartTime"})
+_OF_WINDOWS = frozenset({*WINDOWS_IN_STATE, "sessionStartTime"})
 
 
 @dataclass(frozen=True)
