@@ -20,7 +20,7 @@ from spark_jobs.lake.accounting.ledger import WARNING, LedgerEntry
 from spark_jobs.lake.checkpoints.claims import refuse_ended
 from spark_jobs.lake.checkpoints.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.checkpoints.epochs import Epoch, open_epoch, refuse_changed_definition
-from spark_jobs.lake.checkpoints.moving import refuse_moved
+from spark_jobs.lake.checkpoints.moving import name_state_here, refuse_moved
 from spark_jobs.lake.checkpoints.ownership import own, refuse_lost, refuse_others
 from spark_jobs.lake.checkpoints.reset import refuse_tables_of_others
 from spark_jobs.lake.checkpoints.restoring import finish_for
@@ -153,6 +153,7 @@ class Query(ABC, Generic[D]):
         refuse_lost(self.lake, self.definition)
         refuse_ended(self.lake, self.epoch, self.definition.sink.table)
         refuse_moved(self.lake, self.definition, self.epoch)
+        name_state_here(self.lake, self.epoch)
         refuse_torn_commits(self.lake, self.definition, self._epoch)
         refuse_lost_batches(self.lake, self.definition, self._epoch)
         if self.fix_starts():

@@ -93,6 +93,10 @@ class Measures:
         """The columns that they give."""
         return _schema_of(self.java.schema())
 
+    def now(self, total: Column) -> Column:
+        """The struct of what they give, of what a state has of `Running`."""
+        return ClassicColumn(self.java.now(total._jc))
+
     def over(self, rows: DataFrame, window: WindowSpec) -> DataFrame:
         """The rows with the measures over a window, by Spark's own window functions.
 

@@ -28,6 +28,9 @@ GIVEN = StructType(
 )
 """What a processor gives: the key and the row as JSON."""
 
+JSON_OPTIONS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "ignoreNullFields": "false"}
+"""How Spark writes and reads the values of events, keys, states and rows."""
+
 _ARRIVED = ("at_us", "seq", "time_us", "key", "event", "bucket")
 
 

@@ -1,6 +1,6 @@
 """Rows of a state store with the names that a definition gives them, read with Spark's own reader."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -8,14 +8,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.plan.columns import OTHER, WINDOW_END, WINDOW_START, WINDOWS_IN_STATE
+from spark_jobs.plan.operators import step_of
+from spark_jobs.plan.operators.ordered import ORDERED
+from spark_jobs.plan.operators.process import PROCESSED
 from spark_jobs.plan.state_columns import measures_in_state
+from spark_jobs.spark.ordered import Measures, Packing
+from spark_jobs.spark.processors import JSON_OPTIONS
 from spark_jobs.spark.state import state_frame
-from spark_jobs.spec import Pipeline
+from spark_jobs.spec import Pipeline, Process
 from spark_jobs.spec.names import in_spark
 
 EXPIRES_AT = "expires_at"
 """Of a key that is remembered: when it is forgotten, by the watermark."""
 _SIDES = ("left", "right")
+WAITING, KEPT = "waiting", "kept"
+"""Of a keyed operator: events that wait for the watermark, and what is kept of each key."""
 _EXPIRY = "expiresAtMicros"
 _COMPARED = ("__on", f"{OTHER}__on")
 """By which a join compares: it repeats columns beside it."""
@@ -28,7 +35,8 @@ class StoreFrame:
     Attributes:
         operator: its number.
         name: Spark's name of the operator.
-        side: of a join: `left` or `right`; empty: of none.
+        side: of a join: `left` or `right`; of a keyed operator: what waits for the watermark, or is kept of keys;
+            empty: of none.
         frame: one row for each key, or each remembered event.
         keys: columns that tell rows apart, by which they are sorted.
     """
@@ -41,7 +49,14 @@ class StoreFrame:
 
 
 def store_frame(
-    spark: SparkSession, folder: str, pipeline: Pipeline, *, operator: int, name: str, side: str = ""
+    spark: SparkSession,
+    folder: str,
+    pipeline: Pipeline,
+    *,
+    operator: int,
+    name: str,
+    side: str = "",
+    kept: Sequence[DataFrame] = (),
 ) -> StoreFrame:
     """The rows of an operator's state.
 
@@ -51,8 +66,12 @@ def store_frame(
         pipeline: whose state it is.
         operator: its number.
         name: Spark's name of it.
-        side: of a join; empty: it has none.
+        side: of a join, or what of a keyed operator's state; empty: it has none.
+        kept: the events of each side as a keyed operator keeps them packed.
     """
+    if name in _KEYED:
+        frame, by = _KEYED[name](spark, folder, pipeline, operator, side, kept)
+        return StoreFrame(operator, name, side, frame, by)
     options = {"operatorId": str(operator), **({"joinSide": side} if side else {})}
     state = state_frame(spark, folder, **options)
     key, value = _positions(state, "key"), _positions(state, "value")
@@ -64,6 +83,8 @@ def store_frame(
 
 def sides_of(name: str) -> Sequence[str]:
     """The sides of an operator's state: of a join two, else one without a name."""
+    if name in _KEYED:
+        return (WAITING, KEPT)
     return _SIDES if name == "symmetricHashJoin" else ("",)
 
 
@@ -134,6 +155,68 @@ def _measures(pipeline: Pipeline, value: _Struct, begin: int) -> _Named:
         first, *rest = (value.at(begin + place) for place in measure.places)
         found.append((measure.name, F.try_divide(first, rest[0]) if rest else first, False))
     return found
+
+
+def _ordered(
+    spark: SparkSession, folder: str, pipeline: Pipeline, operator: int, side: str, kept: Sequence[DataFrame]
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """Events that wait for the watermark, or are kept of a key; and what is kept of measures."""
+    step = pipeline.stateful_steps[0]
+    by: tuple[str, ...] = getattr(step, "on", ()) or getattr(step, "by", ())
+    options = {"operatorId": str(operator), "stateVarName": side}
+    state = state_frame(spark, folder, **options)
+    if side == WAITING:
+        events = state.select(F.explode("value.events").alias("event"))
+    else:
+        value = F.col("user_map_value")
+        events = state.select(
+            F.explode_outer(value.getField("events")).alias("event"), value.getField("total").alias("total")
+        )
+    # Of two sides the events of the other one have the number 0.
+    sides = [(kept[0], 1)] if len(kept) == 1 else [(kept[0], 1), (kept[1], 0)]
+    values: dict[str, Column] = {}
+    for frame, number in sides:
+        event = Packing(frame, frame.columns).unpacked(F.col("event.event"))
+        for name in frame.columns:
+            value = F.when(F.col("event.side") == number, event.getField(name))
+            values[name] = F.coalesce(values[name], value) if name in values else value
+    measures: Mapping[str, str] = getattr(step, "measures", {})
+    if side == KEPT and measures and (taken := Measures(kept[0], measures)).not_running is None:
+        now = taken.now(F.col("total"))
+        values |= {name: now.getField(name) for name in measures}
+    return events.select(*(value.alias(name) for name, value in values.items())), by
+
+
+def _processed(
+    spark: SparkSession, folder: str, pipeline: Pipeline, operator: int, side: str, kept: Sequence[DataFrame]
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """Events that wait for the watermark, as JSON; or the fields of each key and its timers."""
+    step = step_of(pipeline, Process)
+    types = {field.name: field.dataType.simpleString() for field in kept[0].schema}
+    keys = ", ".join(f"`{name}` {types[name]}" for name in step.by)
+
+    def columns_of_key(text: Column) -> list[Column]:
+        key = F.from_json(text, keys, JSON_OPTIONS)
+        return [key.getField(name).alias(name) for name in step.by]
+
+    if side == WAITING:
+        state = state_frame(spark, folder, operatorId=str(operator), stateVarName="bucket")
+        waiting = F.split(F.split("value.text", "\n\n").getItem(0), "\n")
+        lines = state.select(F.split(F.explode(waiting), "\t").alias("line")).where(F.size("line") > 1)
+        at = F.timestamp_micros(F.col("line").getItem(2).cast("bigint")).alias(str(pipeline.event_time))
+        line = F.col("line")
+        return lines.select(*columns_of_key(line.getItem(3)), at, line.getItem(4).alias("event")), step.by
+    state = state_frame(spark, folder, operatorId=str(operator), stateVarName="keys")
+    fields = ", ".join(f"`{name}`: {sql_type}" for name, sql_type in step.state.items())
+    form = f"version INT, state STRUCT<{fields}>, timers MAP<STRING, BIGINT>, events BIGINT"
+    value = F.from_json("user_map_value.state", form, JSON_OPTIONS)
+    timers = F.transform_values(value.getField("timers"), lambda _, at: F.timestamp_micros(at)).alias("timers")
+    of_processor = [value.getField("state").getField(name).alias(name) for name in step.state]
+    return state.select(*columns_of_key(F.col("user_map_key.key")), *of_processor, timers), step.by
+
+
+_KEYED = {ORDERED: _ordered, PROCESSED: _processed}
+"""Spark's name of a keyed operator -> what reads its state."""
 
 
 def only(frame: StoreFrame, keys: Sequence[tuple[str, str]], watermark_ms: int | None) -> DataFrame:

@@ -23,6 +23,7 @@ from spark_jobs.spec.errors import DefinitionError
 
 _FAR = datetime(2100, 1, 1, tzinfo=UTC)
 """When events arrive, unless a test says: no time of theirs is ahead of it."""
+_MOST_ROWS = 10_000
 _SESSIONS: list[Any] = []
 """The one session of all tests of a process."""
 
@@ -118,6 +119,18 @@ class PipelineTest:
         for _, entry in entries:
             sums.update(entry.terms)
         return dict(sums)
+
+    @property
+    def state(self) -> dict[str, list[dict[str, Any]]]:
+        """What the newest batch has left in state: side, or what of a keyed step's state -> rows."""
+        from spark_jobs.operations.state.execute import read_state
+        from spark_jobs.operations.state.plan import plan_state
+
+        asked = plan_state(self.lake, self.pipeline.name, keys=(), open_windows=False, at=None, limit=_MOST_ROWS)
+        return {
+            each.side: [dict(zip(each.columns, row, strict=True)) for row in each.rows]
+            for each in read_state(self._spark, self.lake, asked)
+        }
 
     def assert_balanced(self) -> None:
         """Fails unless each equation of the ledger holds.

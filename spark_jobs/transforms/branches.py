@@ -141,6 +141,17 @@ class Branches:
         """
         return self._results([each for _, each in self._sides_of(sources)])
 
+    def kept(self, sources: Sequence[DataFrame]) -> tuple[DataFrame, ...]:
+        """The events of each side as the state keeps them packed; none where it packs none.
+
+        Args:
+            sources: as in `results`.
+        """
+        frames: dict[str, list[DataFrame]] = {side.name: [] for side in self._plan.sides}
+        for _, (side, source) in self._sides_of(sources):
+            frames[side.name].append(source)
+        return self.transform.kept(*(self._going_on(union(frames[side.name]), side) for side in self._plan.sides))
+
     def _results(self, sources: Iterable[tuple[Side, DataFrame]]) -> DataFrame:
         frames: dict[str, list[DataFrame]] = {side.name: [] for side in self._plan.sides}
         for side, source in sources:

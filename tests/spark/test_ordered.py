@@ -14,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
+from spark_jobs.operations.state.execute import read_state
+from spark_jobs.operations.state.plan import plan_state
 from spark_jobs.recompute.target import BackfillRefusedError
 from spark_jobs.spec import AsOf, Counting, Join, Pipeline, Running, Sink, Sliding, Table, Watermark, Where
 from spark_jobs.spec.steps import Step
@@ -218,6 +220,25 @@ def test_rows_are_those_of_events_in_order(name: str, streamed: tuple[Lake, Any,
     assert in_order(found(lake, name)) == in_order(expected)
     assert len(lakes.rows(lake, f"gold.{name}__late")) == late
     lakes.assert_balanced(lake, PIPELINES[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("latest", {"k", "v", "status"}), ("sliding", {"k", "v", "t"}), ("running", {"n", "total"})],
+)
+def test_state_is_shown_as_rows_with_names(
+    name: str, columns: set[str], streamed: tuple[Lake, Any, Any], spark: SparkSession
+) -> None:
+    asked = plan_state(streamed[0], name, keys=(), open_windows=False, at=3, limit=100)
+    waiting, kept = read_state(spark, streamed[0], asked)
+    assert (waiting.side, kept.side) == ("waiting", "kept")
+    assert {"k", "v", "t"} <= set(waiting.columns)
+    assert columns <= set(kept.columns)
+    passed = lakes.ledger(streamed[0], PIPELINES[name])[3][1].watermark_ms
+    times = [row[waiting.columns.index("t")] for row in waiting.rows]
+    assert times
+    assert all(time is None or lakes.ms(time) > passed for time in times)
+    assert kept.rows
 
 
 @pytest.fixture(scope="module")

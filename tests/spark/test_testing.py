@@ -34,9 +34,15 @@ def test_a_pipeline_is_tested_batch_by_batch(spark: SparkSession, monkeypatch: p
     test = PipelineTest(BALANCES, COLUMNS)
     test.events(transfer(3, -50), transfer(1, 250)).run()
     assert test.rows == []
+    assert {(row["account"], row["amount"]) for row in test.state["waiting"]} == {
+        ("a", Decimal(-50)),
+        ("a", Decimal(250)),
+    }
+    assert test.state["kept"] == []
     test.watermark(AT + timedelta(minutes=2)).events(transfer(2, 7), transfer(4, 200)).run()
     assert [row["balance"] for row in test.rows] == [Decimal(250)]
     assert [event["amount"] for event in test.late] == [Decimal(7)]
+    assert [row["balance"] for row in test.state["kept"]] == [Decimal(250)]
     test.watermark(AT + timedelta(minutes=9)).run()
     assert sorted(row["balance"] for row in test.rows) == [Decimal(200), Decimal(250), Decimal(400)]
     assert {name: test.ledger[name] for name in ("read", "on_time", "late", "rows")} == {

@@ -30,6 +30,10 @@ from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.location import Lake
 
 _STATE_FILE = re.compile(r"(?P<version>\d+)_(?P<id>[0-9a-f-]+)\.(?P<kind>changelog|zip)")
+_NAMES_ADDRESSES = re.compile(r"state/\d+/_metadata/v2/\d+")
+_SCHEMA_FILE = re.compile(rb'"[^"]*?/(state/\d+/_stateSchema/[^"]*)"')
+_OF_SEVERAL = "v3"
+"""How the schemas begin of a store that has several kinds of rows."""
 PARTITIONS = "spark.sql.shuffle.partitions"
 """Spark's setting of a batch for how many partitions its state has."""
 
@@ -200,8 +204,9 @@ class Checkpoint:
         Raises:
             DamagedFileError: if what describes it is missing or not whole.
         """
-        head, *lines = self._lines(metadata_of(number))
-        _refuse_other_form(head, "v1")
+        path = self.metadata_of(number)
+        head, *lines = self._lines(path)
+        _refuse_other_form(head, "v2" if "/v2/" in path else "v1")
         about = _as_object(lines[0] if lines else "")
         try:
             stores = about["stateStoreInfo"]
@@ -214,8 +219,23 @@ class Checkpoint:
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFileError("is cut off, or is no description of a stateful operator") from error
 
-    def schema(self, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The schemas of a store's keys and values, as Spark writes types.
+    def metadata_of(self, number: int) -> str:
+        """Where an operator is described: of a keyed one, by the batch that described it last."""
+        folder = f"state/{number}/_metadata/"
+        numbered = [path.removeprefix(f"{folder}v2/") for path in self.files if path.startswith(f"{folder}v2/")]
+        newest = max((int(name) for name in numbered if name.isdigit()), default=None)
+        return f"{folder}metadata" if newest is None else f"{folder}v2/{newest}"
+
+    def schemas_of(self, number: int, store: str) -> tuple[str, ...]:
+        """Where the schemas of an operator's store are: beside its first partition; of a keyed one in their folder."""
+        folder = f"state/{number}/_stateSchema/{store}/"
+        found = tuple(sorted(path for path in self.files if path.startswith(folder)))
+        if found or "/v2/" in self.metadata_of(number):
+            return found or (folder.rstrip("/"),)
+        return (f"{folder_of(number, 0, store)}/_metadata/schema",)
+
+    def schema(self, path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The schemas of a store's keys and values, as Spark writes types; None: it has several kinds of rows.
 
         Raises:
             DamagedFileError: if the file is missing or not whole.
@@ -224,6 +244,10 @@ class Checkpoint:
             raise DamagedFileError("is missing")
         try:
             head, at = java_text(content, 0)
+            if head == _OF_SEVERAL:
+                if content.count(b"{") != content.count(b"}"):
+                    raise DamagedFileError("is cut off")
+                return None
             _refuse_other_form(head, "v2")
             key, at = _in_chunks(content, at)
             value, at = _in_chunks(content, at)
@@ -288,7 +312,8 @@ class Checkpoint:
         """
         found = ["metadata", f"offsets/{batch}", f"commits/{batch}"]
         for operator, partition, store, chain in self.chains(batch):
-            found += [metadata_of(operator.number), schema_of(operator.number, store), *chain.files]
+            number = operator.number
+            found += [self.metadata_of(number), *self.schemas_of(number, store), *chain.files]
             if chain.faults:
                 path, what = next(iter(chain.faults.items()))
                 raise DamagedFileError(f"{path} {what} (partition {partition})")
@@ -341,19 +366,27 @@ class Checkpoint:
             raise DamagedFileError("is no text") from error
 
 
-def metadata_of(operator: int) -> str:
-    """Where an operator is described."""
-    return f"state/{operator}/_metadata/metadata"
-
-
 def folder_of(operator: int, partition: int, store: str) -> str:
     """Where a store lies."""
     return f"state/{operator}/{partition}" + ("" if store == "default" else f"/{store}")
 
 
-def schema_of(operator: int, store: str) -> str:
-    """Where the schema of an operator's store is: beside its first partition."""
-    return f"{folder_of(operator, 0, store)}/_metadata/schema"
+def named_here(path: str, content: bytes, address: str) -> bytes:
+    """A file of a checkpoint as it must be where the checkpoint lies.
+
+    What describes a keyed operator names the files of its schemas by their whole addresses.
+
+    Args:
+        path: of the file, inside the checkpoint.
+        content: of it.
+        address: of the checkpoint, as Spark takes it.
+    """
+    if not _NAMES_ADDRESSES.fullmatch(path):
+        return content
+    here = (f"file:{address}" if address.startswith("/") else address.replace("file://", "file:")).encode()
+    return re.sub(
+        rb'"[^"]*?/(state/\d+/_stateSchema/[^"]*)"', lambda found: b'"' + here + b"/" + found[1] + b'"', content
+    )
 
 
 def file_of(folder: str, version: Version, kind: str) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from spark_jobs.lake.checkpoints.changelogs import DamagedFileError
-from spark_jobs.lake.checkpoints.contents import Checkpoint
+from spark_jobs.lake.checkpoints.contents import Checkpoint, named_here
 from spark_jobs.lake.checkpoints.describing import batch_of
 from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.commands import command
@@ -57,4 +57,4 @@ def _copy(checkpoint: Checkpoint, paths: tuple[str, ...], folder: Path) -> None:
             raise DamagedFileError(f"{path} is missing")
         to = folder / path
         to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_bytes(content)
+        to.write_bytes(named_here(path, content, str(folder)))

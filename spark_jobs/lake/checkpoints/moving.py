@@ -1,8 +1,9 @@
 """A lake at another address than the one at which its streams have run.
 
-Tables, offsets and state know no address: they may be moved or copied byte for byte. The one thing in a checkpoint that
-does is the log of Spark's file source, which knows a file by its whole path. At another address every file would be a
-new one, and all of the input would be read again. So a start looks first, and `adopt` makes the log fit.
+Tables, offsets and state know no address: they may be moved or copied byte for byte. Two things in a checkpoint do. The
+log of Spark's file source knows a file by its whole path. At another address every file would be a new one, and all of
+the input would be read again. So a start looks first, and `adopt` makes the log fit. And what describes a keyed
+operator names the files of its schemas; a start makes that fit by itself, as nothing is lost by it.
 """
 
 import json
@@ -10,6 +11,9 @@ import os
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+import obstore
+
+from spark_jobs.lake.checkpoints.contents import named_here
 from spark_jobs.lake.checkpoints.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.spark_log import file_log, file_logs, newest_batch, tables_read
@@ -25,6 +29,20 @@ from spark_jobs.spec import Definition, Ingest, definition_from_json
 _WILD = frozenset("*?[{")
 # What Java leaves as it is in the path of a URI, beside letters and digits.
 _PLAIN = frozenset("/-_.!~'()*,;:$&+=@")
+
+
+def name_state_here(lake: Lake, epoch: Epoch) -> None:
+    """Has what describes a keyed operator name the files of its schemas where they are now.
+
+    Args:
+        lake: where.
+        epoch: whose checkpoint it is; no driver runs it.
+    """
+    for item in lake.store.list(f"{epoch.folder}/state/0/_metadata/v2/").collect():
+        path = item["path"].removeprefix(f"{epoch.folder}/")
+        content = bytes(obstore.get(lake.store, item["path"]).bytes())
+        if (fitting := named_here(path, content, lake.path(epoch.folder))) != content:
+            replace_object(lake, item["path"], fitting)
 
 
 class AdoptionRefusedError(CheckpointError):

@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.lake.checkpoints.claims import Claim, take_over
+from spark_jobs.lake.checkpoints.contents import named_here
 from spark_jobs.lake.checkpoints.epochs import (
     Epoch,
     Jump,
@@ -287,7 +288,7 @@ class _Restoring(_PutBack):
             content = bytes(obstore.get(lake.store, f"{point.folder}/{path}").bytes())
             if path == f"offsets/{point.batch}":
                 content = self._with_places(content, ids, moved)
-            create_object(lake, f"{folder}/{path}", content)
+            create_object(lake, f"{folder}/{path}", named_here(path, content, lake.path(folder)))
 
     def _with_places(self, content: bytes, ids: Mapping[str, str], moved: Mapping[str, Moved]) -> bytes:
         head, about, *offsets = content.decode().splitlines()

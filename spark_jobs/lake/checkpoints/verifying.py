@@ -19,8 +19,6 @@ from spark_jobs.lake.checkpoints.contents import (
     Planned,
     StateOperator,
     folder_of,
-    metadata_of,
-    schema_of,
 )
 from spark_jobs.lake.checkpoints.continuity import refuse_lost_batches, refuse_torn_commits
 from spark_jobs.lake.checkpoints.moving import refuse_moved
@@ -230,13 +228,14 @@ class _Verifier:
             try:
                 operator = self._checkpoint.operator(number)
             except DamagedFileError as error:
-                yield self._fault(metadata_of(number), str(error))
+                yield self._fault(self._checkpoint.metadata_of(number), str(error))
                 continue
             if why := self._foreign_operator(operator, number, partitions):
-                yield self._fault(metadata_of(number), f"{why}: {_OTHERS}")
+                yield self._fault(self._checkpoint.metadata_of(number), f"{why}: {_OTHERS}")
                 continue
             for store in operator.stores:
-                yield from self._of_schema(operator, schema_of(number, store))
+                for path in self._checkpoint.schemas_of(number, store):
+                    yield from self._of_schema(operator, path)
             for partition, ids in enumerate(partitions):
                 for store, id_ in zip(operator.stores, ids, strict=True):
                     folder = folder_of(number, partition, store)
@@ -255,13 +254,13 @@ class _Verifier:
 
     def _of_schema(self, operator: StateOperator, path: str) -> Iterator[Fault]:
         try:
-            key, _ = self._checkpoint.schema(path)
+            found = self._checkpoint.schema(path)
         except DamagedFileError as error:
             yield self._fault(path, str(error))
             return
         keys = keys_in_state(self._definition, operator.name) if isinstance(self._definition, Pipeline) else None
-        if keys is not None:
-            for other in sorted({str(field["name"]) for field in key["fields"]} - {*keys, *_OF_WINDOWS}):
+        if keys is not None and found is not None:
+            for other in sorted({str(field["name"]) for field in found[0]["fields"]} - {*keys, *_OF_WINDOWS}):
                 yield self._fault(path, f"has the key column {other}, which the pipeline does not have: {_OTHERS}")
 
     def _of_chains(self, batch: int, chains: dict[tuple[int, int, str], Chain]) -> Iterator[Fault]:

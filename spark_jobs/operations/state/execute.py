@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.engine.reading import BronzeReader
 from spark_jobs.lake.checkpoints.copying import copy_batch
 from spark_jobs.lake.location import Lake
 from spark_jobs.operations.state.plan import StateRequest
+from spark_jobs.plan import logical
 from spark_jobs.plan.columns import WINDOW_END
 from spark_jobs.plan.personal import personal_with
 from spark_jobs.spark.state_rows import StoreFrame, only, sides_of, store_frame
 from spark_jobs.spec import DefinitionError
 from spark_jobs.spec.personal import MASK, is_personal
+from spark_jobs.transforms.branches import Branches
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,25 @@ def read_state(spark: SparkSession, lake: Lake, asked: StateRequest) -> list[Sta
     with tempfile.TemporaryDirectory(prefix="tidemark-state-") as folder:
         checkpoint, batch = copy_batch(lake, asked.epoch, Path(folder), at=asked.at)
         watermark_ms = checkpoint.committed(batch).watermark_ms
+        kept = _kept(spark, lake, asked)
         frames = [
-            store_frame(spark, f"file://{folder}", asked.pipeline, operator=number, name=name, side=side)
+            store_frame(spark, f"file://{folder}", asked.pipeline, operator=number, name=name, side=side, kept=kept)
             for number in checkpoint.operator_numbers()
             for name in (checkpoint.operator(number).name,)
             for side in sides_of(name)
         ]
         return [_rows(frame, asked, batch, watermark_ms) for frame in _that_have(frames, asked)]
+
+
+def _kept(spark: SparkSession, lake: Lake, asked: StateRequest) -> tuple[DataFrame, ...]:
+    """The events of each side with the columns of those that the state keeps packed."""
+    plan = logical.build(asked.pipeline)
+    if plan.operator is None or not plan.operator.state.packs_events:
+        return ()
+    reader = BronzeReader(spark, lake, asked.pipeline, plan)
+    reader.look()
+    lookups = {step.table: spark.read.format("delta").load(lake.table_path(step.table)) for step in plan.lookups}
+    return Branches(plan, lookups).kept([reader.events(table) for table in plan.reads])
 
 
 def _that_have(frames: list[StoreFrame], asked: StateRequest) -> Iterator[StoreFrame]:

@@ -130,7 +130,7 @@ def _latest(
         sides=sides,
         lateness=lateness,
         horizon=max(side.delay or nothing for side in sides) + timedelta(milliseconds=1),
-        state=State(operators=(ORDERED,), event_keys=step.on, keeps_events=True),
+        state=State(operators=(ORDERED,), event_keys=step.on, keeps_events=True, packs_events=True),
         output=output,
         accounting=accounting,
         recomputation=Recomputation(

@@ -88,7 +88,7 @@ def _in_order(pipeline: Pipeline, rows: _Rows) -> Operator:
         sides=(side,),
         lateness=lateness,
         horizon=(side.delay or timedelta(0)) + timedelta(milliseconds=1),
-        state=State(operators=(ORDERED,), event_keys=by, keeps_events=True),
+        state=State(operators=(ORDERED,), event_keys=by, keeps_events=True, packs_events=True),
         output=output,
         accounting=replace(
             accounting,

@@ -33,6 +33,14 @@ class Transform(ABC):
             sides: the events of each side that go on, with the columns of every `Select` before the step.
         """
 
+    def kept(self, *sides: DataFrame) -> tuple[DataFrame, ...]:
+        """The events of each side with the columns that the state keeps of them, packed; none where it packs none.
+
+        Args:
+            sides: as in `results`.
+        """
+        return ()
+
     def written(self, results: DataFrame) -> DataFrame:
         """The columns of result rows that are written.
 

@@ -82,7 +82,7 @@ class OrderedTransform(Transform):
         """One row for each event, or for each so many."""
         (events,) = sides
         pipeline = self.operator.pipeline
-        events = events.drop(PLACE, HEARTBEAT)
+        (events,) = self.kept(events)
         step = self._step
         measures = Measures(events, step.measures)
         if isinstance(step, Running) and (function := measures.not_running) is not None:
@@ -93,6 +93,10 @@ class OrderedTransform(Transform):
         found = self._streamed(events, measures) if events.isStreaming else self._in_batch(events, measures)
         found = self._given(found)
         return with_row_steps(found, pipeline.result_steps, removed=WITHHELD)
+
+    def kept(self, *sides: DataFrame) -> tuple[DataFrame, ...]:
+        """The events, but for what only the stream needs of them."""
+        return tuple(events.drop(PLACE, HEARTBEAT) for events in sides)
 
     @property
     def _step(self) -> Sliding | Counting | Running:
@@ -162,7 +166,7 @@ class LatestTransform(Transform):
 
     def results(self, *sides: DataFrame) -> DataFrame:
         """One row for each event that has such a one, and for each without where the step gives these, too."""
-        left, right = (events.drop(PLACE, HEARTBEAT) for events in sides)
+        left, right = self.kept(*sides)
         step = self._step
         names = {name: f"{OTHER}{name}" for name in (*EVENT_COLUMNS, SOURCE_TABLE) if name in right.columns}
         left = _key(left, step.on, unique=F.col(INGEST_SEQ) * 2 + _OWN_SIDE)
@@ -184,6 +188,10 @@ class LatestTransform(Transform):
         columns += [F.col("other").getField(n).alias(named) for n, named in names.items() if n != SOURCE_TABLE]
         columns += [F.col("own").getField(n).alias(n) for n in own if n == SOURCE_TABLE]
         return with_row_steps(pairs.select(*columns), self.operator.pipeline.result_steps, removed=WITHHELD)
+
+    def kept(self, *sides: DataFrame) -> tuple[DataFrame, ...]:
+        """The events, but for what only the stream needs of them."""
+        return tuple(events.drop(PLACE, HEARTBEAT) for events in sides)
 
     @property
     def _step(self) -> AsOf | Join:

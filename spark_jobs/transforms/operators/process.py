@@ -6,17 +6,19 @@ from pyspark.sql import functions as F
 from spark_jobs.plan.columns import EVENTS, FATE, HEARTBEAT, INGEST_TIME, PLACE, ROW
 from spark_jobs.plan.operators import step_of
 from spark_jobs.spark.columns import column, columns_of
-from spark_jobs.spark.processors import processed, processed_in_batch
+from spark_jobs.spark.processors import JSON_OPTIONS, processed, processed_in_batch
 from spark_jobs.spec import Process
 from spark_jobs.transforms.events import WITHHELD, with_row_steps
 from spark_jobs.transforms.operators.base import Transform
 from spark_jobs.transforms.operators.ordered import place_of
 
-_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "ignoreNullFields": "false"}
-
 
 class ProcessTransform(Transform):
     """`Process`."""
+
+    def kept(self, *sides: DataFrame) -> tuple[DataFrame, ...]:
+        """The events, but for what only the stream needs of them."""
+        return tuple(events.drop(PLACE, HEARTBEAT) for events in sides)
 
     def results(self, *sides: DataFrame) -> DataFrame:
         """One row for each that the processor gives."""
@@ -33,17 +35,17 @@ class ProcessTransform(Transform):
             at_us,
             seq.alias("seq"),
             F.unix_micros(column(time)).alias("time_us"),
-            F.to_json(F.struct(*columns_of(step.by)), _JSON).alias("key"),
-            F.to_json(F.struct(*columns_of(events.columns)), _JSON).alias("event"),
+            F.to_json(F.struct(*columns_of(step.by)), JSON_OPTIONS).alias("key"),
+            F.to_json(F.struct(*columns_of(events.columns)), JSON_OPTIONS).alias("event"),
         )
         run = processed if events.isStreaming else processed_in_batch
         given = run(arrived, step, columns)
         keys = ", ".join(f"`{name}` {columns[name]}" for name in step.by)
         output = ", ".join(f"`{name}` {sql_type}" for name, sql_type in step.output.items())
         parts = given.select(
-            F.from_json("key", keys, _JSON).alias("key"),
+            F.from_json("key", keys, JSON_OPTIONS).alias("key"),
             F.timestamp_micros("at_us").alias(time),
-            F.from_json("row", output, _JSON).alias("row"),
+            F.from_json("row", output, JSON_OPTIONS).alias("row"),
             F.col("number").alias(ROW),
             F.col("events").alias(EVENTS),
         )

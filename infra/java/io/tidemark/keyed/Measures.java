@@ -17,18 +17,22 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.If;
 import org.apache.spark.sql.catalyst.expressions.JoinedRow;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.MutableProjection;
 import org.apache.spark.sql.catalyst.expressions.MutableProjection$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate;
+import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
 import org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions$;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.classic.ExpressionUtils;
 import org.apache.spark.sql.execution.window.AggregateProcessor;
 import org.apache.spark.sql.execution.window.AggregateProcessor$;
+import org.apache.spark.sql.types.AbstractDataType;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.ObjectType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import scala.Option;
@@ -111,6 +115,34 @@ public final class Measures implements Serializable {
       found.add(ExpressionUtils.column(replaced(each, prefix)));
     }
     return found;
+  }
+
+  /**
+   * A column with what the aggregates give, of what `total` gave.
+   *
+   * @param kept the column
+   */
+  public Column now(Column kept) {
+    Expression[] arguments = {ExpressionUtils.expression(kept)};
+    return ExpressionUtils.column(
+        new Invoke(
+            Literal.fromObject(this, new ObjectType(Measures.class)),
+            "evaluated",
+            schema,
+            ArraySeq.unsafeWrapArray(arguments),
+            ArraySeq.unsafeWrapArray(new AbstractDataType[0]),
+            true,
+            true,
+            true));
+  }
+
+  /** What the aggregates give, of what `total` gave. Public for the code that Spark generates. */
+  public InternalRow evaluated(byte[] kept) {
+    if (found == null) {
+      open();
+    }
+    resume(kept);
+    return Packed.row(now(), schema.length());
   }
 
   private static Expression replaced(Expression result, String prefix) {
