@@ -24,7 +24,7 @@ from spark_jobs.operations.state.execute import read_state
 from spark_jobs.operations.state.plan import plan_state
 from spark_jobs.plan.windowing import CalendarPeriods
 from spark_jobs.spark.columns import EVENT_TIME_MARK
-from spark_jobs.spec import Aggregate, Calendar, Pipeline, Sink, Table, Watermark
+from spark_jobs.spec import Aggregate, Calendar, Deduplicate, Pipeline, Sink, Table, Watermark
 from spark_jobs.spec.zones import zones
 from spark_jobs.transforms.aggregation import window_column
 from tests.support import lakes
@@ -218,6 +218,22 @@ def test_days_of_23_and_25_hours_are_counted_as_the_clock_says(spark: SparkSessi
     everything = [event for batch in made for event in batch]
     assert table(lake) == rows_of(everything, closed)
     assert audited(spark, lake, definition).sound
+
+
+# The same of windows on a grid: tests/spark/test_deduplicate.py::test_before_windows_each_key_is_counted_once
+@pytest.mark.long
+def test_days_of_first_events_are_final_once_the_day_is_over(spark: SparkSession, lake: Lake) -> None:
+    days = pipeline().steps[0]
+    definition = pipeline(steps=(Deduplicate("v", within="6 hours"), days))
+    bronze = lakes.Bronze(lake, "bronze.visits", COLUMNS, "t")
+    evening = datetime(2026, 3, 29, 21, 30, tzinfo=UTC)  # half an hour before midnight in Berlin
+    for batch in ([(1, 0), (2, 10), (1, 20)], [(3, 40), (2, 50)], [(4, 300)], [(5, 400)], [(1, 25)]):
+        bronze.append([{"k": "a", "v": v, "t": evening + timedelta(minutes=minutes)} for v, minutes in batch])
+    lakes.run(spark, lake, definition)
+    # What is late is an event behind the watermark: the last one. Those of the next day are not over yet.
+    assert [(row[1], row[2], row[3], row[4]) for row in table(lake)] == [(day_of(evening)[1], "a", 2, 3)]
+    assert [row["v"] for row in lakes.rows(lake, "gold.days__late")] == [1]
+    lakes.assert_balanced(lake, definition)
 
 
 def test_a_history_of_days_in_batch_goes_on_as_a_stream_at_midnight(spark: SparkSession, lake: Lake) -> None:
