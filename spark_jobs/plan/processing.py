@@ -333,8 +333,9 @@ class ProcessRunner:
     def _timers(self, state: KeyState) -> Timers:
         return Timers({name: instant_of(us) for name, us in state.timers.items() if name != _TTL})
 
-    @staticmethod
-    def _set(state: KeyState, timers: Timers) -> None:
+    def _set(self, state: KeyState, timers: Timers) -> None:
+        for name in self._step.state:
+            state.fields.setdefault(name)  # one that was taken out is null
         ttl = {_TTL: state.timers[_TTL]} if _TTL in state.timers else {}
         state.timers = {**{name: us_of(at) for name, at in timers.items()}, **ttl}
 

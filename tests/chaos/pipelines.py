@@ -1,9 +1,26 @@
 """What the killed drivers run: pipelines of each kind, with pinned batches (one file a batch), at full speed."""
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import ClassVar
 
 from spark_jobs.pipelines import registry
-from spark_jobs.spec import Aggregate, Deduplicate, Definition, Enrich, Join, Pipeline, Sink, Table, Tumbling, Watermark
+from spark_jobs.spec import (
+    Aggregate,
+    Deduplicate,
+    Definition,
+    Enrich,
+    Join,
+    Pipeline,
+    Process,
+    Processor,
+    Sink,
+    Sliding,
+    Table,
+    Timers,
+    Tumbling,
+    Watermark,
+)
 
 LOOKUP = "silver.categories"
 """Where categories of products are looked up; the tests fill it."""
@@ -26,6 +43,20 @@ def _of_sales(name: str, *steps: object) -> Definition:
             sink=Sink(f"gold.{name}"),
         )
     )
+
+
+class Pauses(Processor):
+    """How many units of a product were sold without a pause of ten minutes: each timer gives a row."""
+
+    output: ClassVar = {"units": "BIGINT"}
+    state: ClassVar = {"units": "BIGINT"}
+
+    def on_event(self, key: Mapping, event: Mapping, state: dict, timers: Timers) -> None:
+        state["units"] = (state["units"] or 0) + event["quantity"]
+        timers.set("pause", event["sold_at"] + timedelta(minutes=10))
+
+    def on_timer(self, key: Mapping, name: str, at: datetime, state: dict, timers: Timers) -> list[Mapping]:
+        return [{"units": state.pop("units")}]
 
 
 ingest_sales = _one_file_a_batch(registry()["ingest_sales"])
@@ -51,3 +82,5 @@ sales_by_category = _of_sales(
     Enrich(LOOKUP, on=("product_id",), columns={"category": "category"}, missing="quarantine"),
     Aggregate(window=Tumbling("1 hour"), by=("category",), measures={"units": "sum(quantity)"}),
 )
+sales_before = _of_sales("sales_before", Sliding("1 hour", by=("product_id",), measures={"units": "sum(quantity)"}))
+sale_pauses = _of_sales("sale_pauses", Process(Pauses, by=("product_id",)))

@@ -26,6 +26,7 @@ from spark_jobs.operations.restore.plan import RestorePlan, RestoreRefusedError,
 from spark_jobs.operations.savepoint.execute import take_savepoint
 from spark_jobs.spec import (
     Aggregate,
+    AsOf,
     Deduplicate,
     Definition,
     Files,
@@ -33,14 +34,17 @@ from spark_jobs.spec import (
     Ingest,
     Join,
     Pipeline,
+    Process,
     Session,
     Sink,
+    Sliding,
     Table,
     TopN,
     Tumbling,
     Watermark,
 )
 from tests.support import lakes
+from tests.support.changing import Pauses
 from tests.support.clicks import MINUTE, START, audited, closed_ms, copy_of, events, feed, run_repair
 
 _MEASURES = {"n": "count(*)", "total": "sum(v)"}
@@ -66,6 +70,9 @@ KINDS = {
     "visits": reading("visits", Aggregate(window=Session("5 minutes"), by=("k",), measures=_MEASURES)),
     "firsts": reading("firsts", Deduplicate(keys=("k", "v"), within="20 minutes")),
     "paid": reading("paid", Join(Table("bronze.paid"), on=("k",), event_time="u", within="10 minutes", how="left")),
+    "held": reading("held", AsOf(Table("bronze.paid"), on=("k",), event_time="u", keep="20 minutes")),
+    "before": reading("before", Sliding("15 minutes", by=("k",), measures=_MEASURES)),
+    "pauses": reading("pauses", Process(Pauses, by=("k",))),
     "top": reading(
         "top",
         Aggregate(window=Tumbling("10 minutes"), by=("k",), measures=_MEASURES),

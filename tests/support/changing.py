@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from deltalake import write_deltalake
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import exists
-from spark_jobs.spec import Definition, Pipeline
+from spark_jobs.spec import Definition, Pipeline, Processor, Timers
 from tests.support import lakes
 
 MINUTE = 60_000
@@ -53,6 +54,20 @@ LATER: tuple[Sequence[Row], ...] = (
 PAID = (((4, "a", 1), (16, "b", 2)),), (((19, "a", 3), (34, "a", 4), (200, "z", 5)),)
 """First and later payments: minute, key, value."""
 TAPPED = (((2, "b", 1), (13, "d", 2), (27, "a", 3)),), (((32, "d", 4), (200, "z", 5)),)
+
+
+class Pauses(Processor):
+    """How many events of a key came without a pause of five minutes."""
+
+    output: ClassVar = {"events": "BIGINT"}
+    state: ClassVar = {"events": "BIGINT"}
+
+    def on_event(self, key: Mapping, event: Mapping, state: dict, timers: Timers) -> None:
+        state["events"] = (state["events"] or 0) + 1
+        timers.set("pause", event["t"] + timedelta(minutes=5))
+
+    def on_timer(self, key: Mapping, name: str, at: datetime, state: dict, timers: Timers) -> list[Mapping]:
+        return [{"events": state.pop("events")}]
 
 
 class Seen(StrEnum):

@@ -39,7 +39,7 @@ class Debounce(Processor):
 
     def on_timer(self, key: Mapping, name: str, at: datetime, state: dict, timers: Timers) -> Iterator[Mapping]:
         yield dict(state)
-        state.update(page=None, clicks=None)
+        state.clear()
 
 
 class Silent(Processor):

@@ -384,9 +384,7 @@ def named_here(path: str, content: bytes, address: str) -> bytes:
     if not _NAMES_ADDRESSES.fullmatch(path):
         return content
     here = (f"file:{address}" if address.startswith("/") else address.replace("file://", "file:")).encode()
-    return re.sub(
-        rb'"[^"]*?/(state/\d+/_stateSchema/[^"]*)"', lambda found: b'"' + here + b"/" + found[1] + b'"', content
-    )
+    return _SCHEMA_FILE.sub(lambda found: b'"' + here + b"/" + found[1] + b'"', content)
 
 
 def file_of(folder: str, version: Version, kind: str) -> str:
