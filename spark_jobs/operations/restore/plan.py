@@ -45,6 +45,9 @@ from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.spec import Definition, Ingest, Pipeline, definition_from_json
 
+_CHANGES_NOTHING = ("reject", "drop", "prune")
+"""Decisions that left the pipeline's rows and state as they were."""
+
 
 class RestoreRefusedError(TidemarkError):
     """A pipeline cannot go back so."""
@@ -432,5 +435,5 @@ def _decisions(lake: Lake, definition: Definition, point: Savepoint) -> Iterator
     except (TidemarkError, CheckpointError):
         return
     for each in found:
-        if each["decided_at"] > since:
+        if each["decided_at"] > since and each["action"] not in _CHANGES_NOTHING:
             yield f"{each['decided_at']:%Y-%m-%d %H:%M} {each['action']} of {each['subject']}, by {each['decided_by']}"
