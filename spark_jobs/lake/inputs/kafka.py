@@ -164,7 +164,7 @@ def offsets_held(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int
         said = error.args[0].str() if hasattr(error.args[0], "str") else str(error)
         raise KafkaUnreachableError(
             f"Kafka at {bootstrap_servers}: does not tell which messages topic {topic} has ({said}). Nothing was read "
-            "or written. Run the same command again when it answers."
+            "or written. Run the same command again when it answers, or where it can be reached (TIDEMARK_KAFKA)."
         ) from error
     finally:
         consumer.close()
