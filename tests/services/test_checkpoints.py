@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.copying import copy_batch
 from spark_jobs.lake.checkpoints.describing import checkpoint_of, describe, summaries
-from spark_jobs.lake.checkpoints.epochs import begin_epoch, begun_with, current_epoch
+from spark_jobs.lake.checkpoints.epochs import begun_with
 from spark_jobs.lake.checkpoints.verifying import Fault, verify
-from spark_jobs.operations.prune.execute import carry_out
-from spark_jobs.operations.prune.plan import plan_prune
-from spark_jobs.spec import Sink
 from tests import archive
-from tests.support.builders import a_pipeline
-from tests.support.minio import Minio
 
 
 def faults(lake: Lake, name: str) -> list[Fault]:
@@ -42,17 +36,3 @@ def test_a_checkpoint_in_a_bucket_is_whole_and_its_damage_is_found(bucket: str, 
     assert (tmp_path / "here" / changelog).is_file()
     lake.store.delete([f"{checkpoint.epoch.folder}/{changelog}"])
     assert [(fault.path, fault.what) for fault in faults(lake, "closed")] == [(changelog, "is missing")]
-
-
-def test_what_marks_folders_in_a_bucket_is_no_file_and_is_pruned_with_them(minio_server: Minio, bucket: str) -> None:
-    lake, client = Lake(f"s3a://{bucket}/lake"), minio_server.client()
-    epoch = begin_epoch(lake, a_pipeline(name="gone", sink=Sink("gold.gone")), 1)
-    # As Hadoop leaves them: of folders with files, and of one that has none.
-    for folder in ("", "offsets/", "state/0/0/"):
-        client.put_object(Bucket=bucket, Key=f"lake/{epoch.folder}/{folder}", Body=b"")
-    for path in ("offsets/0", "commits/0"):
-        lake.store.put(f"{epoch.folder}/{path}", b"")
-    assert sorted(checkpoint_of(lake, "gone").files) == ["commits/0", "offsets/0"]
-    carry_out(lake, plan_prune(lake, now=datetime.now(UTC) + timedelta(days=3)), print)
-    assert current_epoch(lake, "gone") is None
-    assert minio_server.keys(bucket) == []

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from obstore.exceptions import NotFoundError
+from obstore.store import ObjectStore
 
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.settings import S3Settings
@@ -28,17 +29,23 @@ def objects_below(lake: Lake, folder: str) -> "list[ObjectMeta]":
         lake: where.
         folder: relative to the lake.
     """
-    found = lake.store.list(f"{folder}/").collect()
-    if not lake.on_s3:
-        return list(found)
+    found = list(lake.store.list(f"{folder}/").collect())
+    # Most marks have objects below them: only of the others the store is asked.
     folders = {parent for item in found for parent in accumulate(item["path"].split("/")[:-1], "{}/{}".format)}
-    return [item for item in found if item["size"] or not (item["path"] in folders or _is_a_mark(lake, item["path"]))]
+    return [item for item in found if item["size"] or not (item["path"] in folders or is_a_mark(lake.store, item))]
 
 
-def _is_a_mark(lake: Lake, path: str) -> bool:
-    """Whether what is listed as an empty object is not there under that name."""
+def is_a_mark(store: ObjectStore, item: "ObjectMeta") -> bool:
+    """Whether what was listed only marks a folder: it is empty, and not there under that name.
+
+    Args:
+        store: that has listed it.
+        item: as listed.
+    """
+    if item["size"]:
+        return False
     try:
-        lake.store.head(path)
+        store.head(item["path"])
     except (NotFoundError, FileNotFoundError):
         return True
     return False
