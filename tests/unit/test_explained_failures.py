@@ -89,7 +89,7 @@ def test_a_source_that_cannot_be_reached_is_not_told_as_the_lake(lake: Lake) -> 
         # As deltalake 1.6 words them.
         (
             "Generic DeltaTable error: Parquet error: Failed to fetch metadata for file a.parquet: Object Store error: "
-            "The operation lacked the necessary privileges to complete for path a.parquet: Error performing GET http://h "
+            "The operation lacked the necessary privileges to complete for path a.parquet: Error performing GET h "
             "in 1ms - Server returned non-2xx status code: 403 Forbidden: RequestTimeTooSkewed: The difference between",
             "the clock of this machine is too far from that of the store",
         ),
