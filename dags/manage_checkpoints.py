@@ -139,7 +139,7 @@ def manage_checkpoints() -> None:
 
     found = look()
     asked = approval(
-        subject="{{ params.action }}{{ ' of' if 'shadow' in params.action }} {{ params.pipeline }}?",
+        subject="{{ params.action }}{{ ' of' if 'shadow' in params.action else '' }} {{ params.pipeline }}?",
         body="{% set found = ti.xcom_pull(task_ids='look') %}```\n{{ found['text'] }}\n```\n{{ params.comment }}",
     )
     found >> asked >> CheckpointCommand(task_id="carry_out", pipeline="{{ params.pipeline }}", pool=POOL)

@@ -15,6 +15,7 @@ import manage_checkpoints as form
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from click.testing import Result
+from jinja2 import Environment, StrictUndefined
 from tidemark_dags.batch import POOL, Audit, Backfill, CheckpointCommand, is_repairable, ran
 from typer.testing import CliRunner
 
@@ -90,6 +91,7 @@ dags = {
         "start": dag.start_date.isoformat() if dag.start_date else None,
         "paused": dag.is_paused_upon_creation,
         "pools": {task.task_id: task.pool for task in dag.tasks},
+        "asks": [task.subject for task in dag.tasks if hasattr(task, "subject")],
         "pipelines": [task.pipeline for task in dag.tasks if hasattr(task, "pipeline")],
     }
     for dag in bag.dags.values()
@@ -324,6 +326,12 @@ def test_what_destroys_in_checkpoints_waits_for_a_person(described: Any) -> None
     look_only = ["show", "savepoint", "compare shadow"]
     asks = ["restore", "rescale", "prune", "promote shadow", "drop shadow"]
     assert sorted(dag["params"]["action"]["enum"]) == sorted(look_only + asks)
+    (asked,) = dag["asks"]
+    # As Airflow does it: what is not defined is an error.
+    template = Environment(undefined=StrictUndefined).from_string(asked)
+    told = {action: template.render(params={"action": action, "pipeline": "top_products"}) for action in asks}
+    assert told["restore"] == "restore top_products?"
+    assert told["promote shadow"] == "promote shadow of top_products?"
     assert set(described["dags"]["reset_pipeline"]["pools"]) == {"look", "approval", "carry_out"}
     for name in ("manage_checkpoints", "reset_pipeline"):
         assert described["dags"][name]["params"]["pipeline"]["examples"] == list(registry())
