@@ -80,7 +80,7 @@ cases: setup ## FILE=cases.json: run window cases of other engines
 	@$(PY) -m tests.cases "$(FILE)"
 
 chaos: setup-tests ## N=200 SEED=1 LAKE=folder|minio: kill drivers, compare with a calm run; FAULTS=200: other faults
-	@$(PY) -m $(if $(FAULTS),tests.chaos.faults --rounds $(FAULTS),tests.chaos.kills --kills $(or $(N),200) --lake $(or $(LAKE),folder)) --seed $(or $(SEED),1)
+	@$(PY) -m $(if $(FAULTS),tests.chaos.faults --rounds $(FAULTS),tests.chaos.kills --kills $(or $(N),200)) --lake $(or $(LAKE),$(if $(FAULTS),minio,folder)) --seed $(or $(SEED),1)
 
 long: setup-tests ## the variants of tests that take minutes
 	@$(PY) -m pytest tests -m long

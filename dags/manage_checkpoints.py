@@ -1,4 +1,4 @@
-"""Manage checkpoints: look inside, save, go back, divide the state anew, remove what nothing needs."""
+"""Manage checkpoints: look inside, save, go back, divide the state anew, remove what nothing needs; and shadows."""
 
 from typing import Any
 
@@ -19,27 +19,45 @@ What a pipeline starts from again: its checkpoint, and savepoints of it.
   - `restore`: goes back, with the tables and with the pipelines that read them. Name a savepoint, or a batch.
   - `rescale`: gives the state another number of partitions.
   - `prune`: removes what nothing needs any more: savepoints past their retention, what interruptions have left.
+  - `compare shadow`: the version that [Deploy streams](/dags/deploy_streams) has ordered beside the one that runs, row
+    by row.
+  - `promote shadow`: puts its version in the place of the one that runs, as `tidemark rebuild` does; then the shadow
+    goes. The pipeline need not be stopped before.
+  - `drop shadow`: stops it, and removes its tables, its checkpoint and its savepoints.
 - *Savepoint*: its name. *Batch*: to go back to one that the checkpoint still has. *Partitions*: for `rescale`.
 - *Comment*: why; kept with the savepoint, or in `ops.decisions`.
 - *Dry run*: only say what would be done.
 
 **What happens**
 - `look`: its log has what was asked for, or the plan: what is taken back in which table, how many rows, what is read
-  again, which pipelines go along. `show`, `savepoint` and a dry run end here. Red: it cannot be done, and why.
+  again, which pipelines go along; of a shadow, how its rows differ. `show`, `savepoint`, `compare shadow` and a dry run
+  end here. Red: it cannot be done, and why.
 - `approval` waits for a person: open this run, *Required Actions*, **Approve** or **Reject**. After 12 hours without an
   answer it is red, and nothing is done.
 - `carry_out` does what was approved, in the name of **whoever has answered**; it is red, and does nothing, if things
-  have changed since. Pipelines must not run: [Stop streams](/dags/stop_streams) before, [Deploy
-  streams](/dags/deploy_streams) after. After a rejection it is skipped.
+  have changed since. For `restore` and `rescale` pipelines must not run: [Stop streams](/dags/stop_streams) before,
+  [Deploy streams](/dags/deploy_streams) after. After a rejection it is skipped; what was answered is in
+  `ops.decisions`.
 
 On a terminal: `tidemark checkpoints show`, `tidemark savepoint`, `tidemark restore`, `tidemark rescale`, `tidemark
-checkpoints prune`.
+checkpoints prune`, `tidemark shadow`.
 """
+
+ACTIONS = [
+    "show",
+    "savepoint",
+    "restore",
+    "rescale",
+    "prune",
+    "compare shadow",
+    "promote shadow",
+    "drop shadow",
+]
 
 
 @dag(
     dag_display_name="Manage checkpoints",
-    description="Look inside checkpoints, save, go back, rescale, prune.",
+    description="Look inside checkpoints, save, go back, rescale, prune; compare, promote and drop shadows.",
     doc_md=DOC + left_out(),
     schedule=None,
     catchup=False,
@@ -51,7 +69,7 @@ checkpoints prune`.
         "action": Param(
             "show",
             type="string",
-            enum=["show", "savepoint", "restore", "rescale", "prune"],
+            enum=ACTIONS,
             title="Action",
             description="What destroys waits for a person.",
         ),
@@ -104,6 +122,13 @@ def manage_checkpoints() -> None:
                     found = _restore_plan(params)
                 case "prune":
                     found = _prune_plan(name)
+                case "compare shadow":
+                    log(_shadow_beside(name))
+                    return {}
+                case "promote shadow":
+                    found = _promotion_plan(name)
+                case "drop shadow":
+                    found = _drop_plan(name)
                 case _:
                     found = _rescale_plan(params)
         log(found["text"])
@@ -114,7 +139,7 @@ def manage_checkpoints() -> None:
 
     found = look()
     asked = approval(
-        subject="{{ params.action }} {{ params.pipeline }}?",
+        subject="{{ params.action }}{{ ' of' if 'shadow' in params.action else '' }} {{ params.pipeline }}?",
         body="{% set found = ti.xcom_pull(task_ids='look') %}```\n{{ found['text'] }}\n```\n{{ params.comment }}",
     )
     found >> asked >> CheckpointCommand(task_id="carry_out", pipeline="{{ params.pipeline }}", pool=POOL)
@@ -161,6 +186,32 @@ def _prune_plan(name: str) -> dict[str, Any]:
     plan = plan_prune(this_lake(), [name])
     text = prune_text(plan) or str(plan.nothing_to_do)
     return {"text": text, "plan": plan.model_dump(mode="json") if plan.remains else None}
+
+
+def _shadow_beside(name: str) -> str:
+    from spark_jobs.operations.shadow.compare import look
+    from spark_jobs.operations.shadow.text import beside_text
+
+    return beside_text(look(this_lake(), name))
+
+
+def _promotion_plan(name: str) -> dict[str, Any]:
+    from spark_jobs.operations.shadow.plan import plan_promotion
+    from spark_jobs.operations.shadow.text import promotion_text
+
+    lake = this_lake()
+    plan = plan_promotion(lake, pipeline_of(lake, name))
+    # Of an interrupted promotion the table has the new rows already: there is nothing to compare.
+    beside = [_shadow_beside(name)] if plan.swaps else []
+    return {"text": "\n".join([*beside, promotion_text(plan)]), "plan": plan.model_dump(mode="json")}
+
+
+def _drop_plan(name: str) -> dict[str, Any]:
+    from spark_jobs.operations.shadow.plan import plan_drop
+    from spark_jobs.operations.shadow.text import drop_text
+
+    plan = plan_drop(this_lake(), name)
+    return {"text": drop_text(plan), "plan": plan.model_dump(mode="json")}
 
 
 def _rescale_plan(params: dict[str, Any]) -> dict[str, Any]:

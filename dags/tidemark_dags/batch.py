@@ -21,6 +21,7 @@ from tidemark_dags.tasks import definition_of, fail, log, reporting_errors, this
 if TYPE_CHECKING:
     from spark_jobs.control.supervision.launchers import StartedTask
     from spark_jobs.lake import Lake
+    from spark_jobs.lake.tables.decisions import Action
     from spark_jobs.operations.reports import BatchReport
 
 POOL = "tidemark_batch"
@@ -259,7 +260,10 @@ class Replay(BatchCommand):
 
 
 class CheckpointCommand(BatchCommand):
-    """`tidemark restore`, `rescale` or `checkpoints prune` of one pipeline, as a person has approved it."""
+    """`tidemark restore`, `rescale`, `shadow` or `checkpoints prune` of one pipeline, as a person has approved it.
+
+    What they have answered is a row of `ops.decisions`; commands that are told who it was leave it themselves.
+    """
 
     template_fields = ("pipeline",)
     reports = False
@@ -268,24 +272,45 @@ class CheckpointCommand(BatchCommand):
         """The command, without `tidemark`, with the plan that the person has seen; skips what was rejected."""
         params, task = context["params"], context["ti"]
         found, by = task.xcom_pull(task_ids="look"), self._approved_by(context)
-        if params["action"] == "rescale":
+        action = params["action"]
+        if action == "rescale":
+            self._note(context, action, by)
             return ["rescale", self.pipeline, f"--partitions={params['partitions']}"]
-        plan = _folder(_settings()) / f"{params['action']}-{self.pipeline}.plan.json"
+        plan = _folder(_settings()) / f"{action.replace(' ', '-')}-{self.pipeline}.plan.json"
         plan.write_text(json.dumps(found["plan"]))
-        if params["action"] == "prune":
+        if action == "prune":
+            self._note(context, action, by)
             return ["checkpoints", "prune", f"--plan={plan}"]
-        return ["restore", self.pipeline, f"--plan={plan}", f"--by={by}"]
+        if action == "restore":
+            return ["restore", self.pipeline, f"--plan={plan}", f"--by={by}"]
+        what = "--promote" if action == "promote shadow" else "--drop"
+        return ["shadow", self.pipeline, what, f"--plan={plan}", f"--by={by}", f"--comment={params['comment']}"]
 
-    @staticmethod
-    def _approved_by(context: Any) -> str:
+    def _approved_by(self, context: Any) -> str:
         from tidemark_dags.approvals import answer_of
 
         answer = answer_of(context["ti"].xcom_pull(task_ids="approval"))
         if not answer.approved:
+            self._note(context, "reject", answer.by)
             told = f"Rejected by {answer.by}: nothing was done."
             log(told)
             raise AirflowSkipException(told)
         return answer.by
+
+    def _note(self, context: Any, action: "Action", by: str) -> None:
+        from spark_jobs.lake.tables import decisions
+
+        params = context["params"]
+        with reporting_errors():
+            decisions.note(
+                this_lake(),
+                pipeline=self.pipeline,
+                action=action,
+                decided_by=by,
+                subject=f"{params['action']} of {self.pipeline}",
+                comment=params["comment"],
+                decision_id=str(uuid.uuid4()),
+            )
 
 
 class Reset(BatchCommand):

@@ -99,6 +99,8 @@ def permissions(topics: Iterable[str]) -> list[AclBinding]:
     own = [(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL) for topic in topics]
     return [
         *(_allow("streams", place, AclOperation.READ) for place in (any_topic, *groups)),
+        # Whether a topic is compacted, before an ingest that reads it goes back.
+        _allow("streams", any_topic, AclOperation.DESCRIBE_CONFIGS),
         *(_allow("simulator", place, AclOperation.WRITE) for place in own),
     ]
 

@@ -37,7 +37,19 @@ _FENCED = (
 _BEGUN_BY_ANOTHER = ("STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY", "STREAMING_CHECKPOINT_MISSING_METADATA_FILE")
 
 _FULL = ("No space left on device", "Disk quota exceeded")
-_UNREACHABLE = ("Connection refused", "UnknownHostException", "InvalidAccessKeyId", "AccessDenied", "ExpiredToken")
+_SKEWED = "RequestTimeTooSkewed"
+# The last three are what `deltalake` says, which has one class of errors for all that it meets.
+_UNREACHABLE = (
+    "Connection refused",
+    "UnknownHostException",
+    "InvalidAccessKeyId",
+    "AccessDenied",
+    "ExpiredToken",
+    _SKEWED,
+    "Generic S3 error",
+    "lacked the necessary privileges",
+    "lacked valid authentication credentials",
+)
 
 _WHOLE = "Every batch that was committed is whole; the one that it was in runs again at the next start."
 
@@ -129,6 +141,8 @@ def explained(
     without = (words or Words()).of(error)
     cause = without or root_cause(error)
     reason = "no space is left on its disk, or on that of Spark's temporary files" if _has(text, _FULL) else None
+    if reason is None and _SKEWED in text:
+        reason = "the clock of this machine is too far from that of the store, which refuses what it is asked"
     reason = reason or trouble(lake)
     unreachable = _has(text, _UNREACHABLE) or isinstance(error, BaseError)
     if reason is None and unreachable and lake.on_s3:

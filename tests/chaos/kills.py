@@ -131,12 +131,14 @@ def with_place(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "place": (source["name"].rsplit("/", 1)[-1], source["position"])}
 
 
-def run_calm(lake: Lake, environment: Mapping[str, str]) -> dict[str, Any]:
+def run_calm(lake: Lake, environment: Mapping[str, str], work: Work = ALL) -> dict[str, Any]:
     """A run that nobody disturbs, and its tables."""
-    done = subprocess.run(command(lake), env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(lake, work), env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"the calm run failed with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
-    return contents(lake)
+    return contents(lake, work)
 
 
 def batches_of_ingests(lake: Lake, work: Work = ALL) -> dict[str, list[int]]:
@@ -162,7 +164,11 @@ def arrive_by(
 
 
 def run_calm_by(
-    batches: Mapping[str, Sequence[int]], landing: Path, lake: Lake, environment: Mapping[str, str]
+    batches: Mapping[str, Sequence[int]],
+    landing: Path,
+    lake: Lake,
+    environment: Mapping[str, str],
+    work: Work = ALL,
 ) -> dict[str, Any]:
     """A run that nobody disturbs, whose ingests read as many files in each batch as they are told."""
     together = {**os.environ, **environment}
@@ -172,7 +178,7 @@ def run_calm_by(
         subprocess.run(program, env=together, capture_output=True, check=True)
 
     arrive_by(batches, landing, lake, run_ingest)
-    return run_calm(lake, environment)
+    return run_calm(lake, environment, work)
 
 
 def contents(lake: Lake, work: Work = ALL) -> dict[str, Any]:
@@ -291,14 +297,17 @@ def _refuse_failure(driver: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _driver(program: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    driver = subprocess.Popen(
-        program,
-        env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def _driver(
+    program: Sequence[str], environment: Mapping[str, str], log: str = os.devnull
+) -> Iterator[subprocess.Popen[bytes]]:
+    with Path(log).open("ab") as output:
+        driver = subprocess.Popen(
+            program,
+            env={**os.environ, **environment},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         yield driver
     finally:

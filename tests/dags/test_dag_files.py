@@ -11,17 +11,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import manage_checkpoints as form
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from tidemark_dags.batch import POOL, Audit, Backfill, is_repairable, ran
+from click.testing import Result
+from jinja2 import Environment, StrictUndefined
+from tidemark_dags.batch import POOL, Audit, Backfill, CheckpointCommand, is_repairable, ran
+from typer.testing import CliRunner
 
 from infra.airflow import setup_home
+from spark_jobs.cli import app
 from spark_jobs.console.laptop import airflow
+from spark_jobs.control.desired.orders import all_desired
+from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import begin_epoch, current_epoch, open_epoch
 from spark_jobs.lake.checkpoints.halts import Choice
+from spark_jobs.lake.commit_records.basis import OutdatedPlanError
+from spark_jobs.lake.tables.decisions import decisions_of
 from spark_jobs.pipelines import registry
 from spark_jobs.spec import Ingest, Sink
+from spark_jobs.spec.shadows import shadow
 from tests.support.builders import a_batch, a_lake, a_pipeline, a_stamp, write
+from tests.support.deploying import beside, deploy
 from tests.support.process import REPOSITORY
 
 KEEPING_LATE = [
@@ -81,6 +92,7 @@ dags = {
         "start": dag.start_date.isoformat() if dag.start_date else None,
         "paused": dag.is_paused_upon_creation,
         "pools": {task.task_id: task.pool for task in dag.tasks},
+        "asks": [task.subject for task in dag.tasks if hasattr(task, "subject")],
         "pipelines": [task.pipeline for task in dag.tasks if hasattr(task, "pipeline")],
     }
     for dag in bag.dags.values()
@@ -312,7 +324,15 @@ def test_what_destroys_in_checkpoints_waits_for_a_person(described: Any) -> None
     dag = described["dags"]["manage_checkpoints"]
     assert set(dag["pools"]) == {"look", "approval", "carry_out"}
     assert dag["pools"]["carry_out"] == "tidemark_batch"
-    assert dag["params"]["action"]["enum"] == ["show", "savepoint", "restore", "rescale", "prune"]
+    look_only = ["show", "savepoint", "compare shadow"]
+    asks = ["restore", "rescale", "prune", "promote shadow", "drop shadow"]
+    assert sorted(dag["params"]["action"]["enum"]) == sorted(look_only + asks)
+    (asked,) = dag["asks"]
+    # As Airflow does it: what is not defined is an error.
+    template = Environment(undefined=StrictUndefined).from_string(asked)
+    told = {action: template.render(params={"action": action, "pipeline": "top_products"}) for action in asks}
+    assert told["restore"] == "restore top_products?"
+    assert told["promote shadow"] == "promote shadow of top_products?"
     assert set(described["dags"]["reset_pipeline"]["pools"]) == {"look", "approval", "carry_out"}
     for name in ("manage_checkpoints", "reset_pipeline"):
         assert described["dags"][name]["params"]["pipeline"]["examples"] == list(registry())
@@ -322,3 +342,64 @@ def test_every_verb_about_alerts_has_a_form(described: Any) -> None:
     dag = described["dags"]["manage_alerts"]
     assert dag["params"]["action"]["enum"] == ["mute", "unmute", "acknowledge"]
     assert described["dags"]["deploy_streams"]["params"]["mode"]["enum"] == ["guarded", "direct", "shadow"]
+
+
+class Answered:
+    """A run of *Manage checkpoints* up to its last task: what was found, and what a person has answered."""
+
+    def __init__(self, found: dict[str, Any], answer: str) -> None:
+        person = {"id": "7", "name": "ada"}
+        self._results = {"look": found, "approval": {"chosen_options": [answer], "responded_by_user": person}}
+
+    def xcom_pull(self, task_ids: str) -> dict[str, Any]:
+        return self._results[task_ids]
+
+
+@pytest.fixture
+def shadowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A lake where a pipeline runs as it was, and beside it as its file is now."""
+    lake, now = a_lake(tmp_path / "lake"), registry()["top_products"]
+    deploy(lake, [now.model_copy(update={"trigger_interval": timedelta(seconds=77)})])
+    open_epoch(lake, now)
+    beside(lake, now)
+    open_epoch(lake, shadow(now))
+    monkeypatch.setenv("TIDEMARK_LAKE", lake.uri)
+    monkeypatch.setenv("TIDEMARK_LOGS", str(tmp_path / "logs"))
+    return lake
+
+
+def carried_out(action: str, found: dict[str, Any], answer: str) -> Result:
+    """The command that the form leads to, as the task runs it; no driver is there to wait for."""
+    task = CheckpointCommand(task_id="carry_out", pipeline="top_products")
+    context = {"params": {"action": action, "comment": "a test"}, "ti": Answered(found, answer)}
+    return CliRunner().invoke(app, [*task.arguments(context), "--wait", "0 seconds"])
+
+
+def test_a_shadow_is_promoted_or_dropped_as_a_named_person_has_approved(shadowed: Lake) -> None:
+    now = registry()["top_products"]
+    assert "top_products__shadow is a shadow of top_products; what is changed: " in form._shadow_beside("top_products")
+    found = form._promotion_plan("top_products")
+    assert "top_products__shadow takes the place of top_products" in found["text"]
+    with pytest.raises(AirflowSkipException, match="Rejected by ada"):
+        carried_out("promote shadow", found, "Reject")
+    assert current_epoch(shadowed, shadow(now).name) is not None
+
+    done = carried_out("promote shadow", found, "Approve")
+    assert done.exit_code == 0, done.output
+    running = all_desired(shadowed)["streams"].running
+    assert [*running] == ["top_products"]
+    assert running["top_products"].defines(now)
+    rows = [(row["action"], row["decided_by"], row["comment"]) for row in decisions_of(shadowed, "top_products")]
+    assert rows == [("promote", "ada", "a test"), ("reject", "ada", "a test")]
+
+
+def test_a_shadow_that_was_approved_to_go_is_not_the_one_that_came_since(shadowed: Lake) -> None:
+    now = registry()["top_products"]
+    found = form._drop_plan("top_products")
+    assert carried_out("drop shadow", found, "Approve").exit_code == 0
+    assert current_epoch(shadowed, shadow(now).name) is None
+    beside(shadowed, now)
+    again = carried_out("drop shadow", found, "Approve")
+    assert (again.exit_code, isinstance(again.exception, OutdatedPlanError)) == (1, True)
+    assert shadow(now).name in all_desired(shadowed)["streams"].running
+    assert [row["action"] for row in decisions_of(shadowed, "top_products")] == ["drop"]

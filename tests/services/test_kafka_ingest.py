@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from spark_jobs.cli import app
 from spark_jobs.control.desired.contracts import differences
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.sources.kafka import TopicReplacedError
@@ -21,6 +23,10 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.checkpoints.reset import reset
+from spark_jobs.lake.inputs import kafka
+from spark_jobs.operations.restore.execute import carry_out
+from spark_jobs.operations.restore.plan import RestorePlan, plan_restore
+from spark_jobs.operations.restore.sources import RestoreRefusedError
 from spark_jobs.pipelines import registry
 from spark_jobs.simulator import Disorder, Shop, TruthRow, read_truth, simulate_kafka
 from spark_jobs.spec import Ingest, Kafka
@@ -290,3 +296,62 @@ def test_a_topic_that_was_made_again_under_its_name_is_not_read_on(
     caught_up(spark, lake, definition)
     kept = sorted(row["sale_id"] for row in lakes.rows(lake, "bronze.sales"))
     assert kept == [f"by-hand-{number}" for number in range(1, 6)]
+
+
+def test_an_ingest_goes_back_only_where_kafka_has_what_it_reads_again(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, topic = Lake(str(tmp_path / "lake")).ensure_exists(), "shop.kept"
+    monkeypatch.setenv("TIDEMARK_KAFKA", broker.bootstrap_servers)
+    definition = an_ingest(broker).model_copy(update={"source": Kafka(topic)})
+    broker.create_topic(topic, partitions=2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for batch in range(3):
+        for number in range(2):
+            producer.produce(topic, value=a_sale(10 * batch + number), partition=0)
+        if batch == 2:
+            producer.produce(topic, value=a_sale(99), partition=1)
+        assert producer.flush(30) == 0
+        caught_up(spark, lake, definition)
+    before = sorted(row["sale_id"] for row in lakes.rows(lake, "bronze.sales"))
+    shown = CliRunner().invoke(app, ["checkpoints", "show", definition.name, "--lake", lake.uri])
+    assert "Kafka, next message: shop.kept[0] 6, shop.kept[1] 1" in " ".join(shown.output.split())
+
+    def plan(batch: int) -> RestorePlan:
+        return plan_restore(lake, definition, to=None, to_batch=batch, by="tests")
+
+    silent = r"not known\. Kafka at 127\.0\.0\.1:.*topic shop\.kept.*again when it"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(kafka, "_ANSWER_WITHIN_S", 1.0)
+        elsewhere.setenv("TIDEMARK_KAFKA", f"127.0.0.1:{free_port()}")
+        with pytest.raises(RestoreRefusedError, match=silent):
+            plan(0)
+    assert plan(2).read_again == ("ingest_sales had read no more of topic shop.kept",)
+    approved = plan(0)
+    (told,) = approved.read_again
+    assert told == "ingest_sales reads offsets shop.kept[0] 2 to 5, shop.kept[1] 0 to 0 again; Kafka still has them"
+
+    # The topic forgets: by its retention, or as here because somebody says so.
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0)].result(30)
+    gone = (
+        r"since batch 0 of epoch 1 .*: topic shop\.kept, partition 0: offset 2 is needed, the earliest held is 4\. "
+        r"Nothing was changed\. The farthest back that it can go is: tidemark restore ingest_sales --to-batch 1"
+    )
+    with pytest.raises(RestoreRefusedError, match=gone):
+        plan(0)
+    with pytest.raises(RestoreRefusedError, match=gone):
+        carry_out(lake, approved, print)
+    assert sorted(row["sale_id"] for row in lakes.rows(lake, "bronze.sales")) == before
+
+    carry_out(lake, plan(1), print)
+    assert len(lakes.rows(lake, "bronze.sales")) == 4
+    caught_up(spark, lake, definition)
+    assert sorted(row["sale_id"] for row in lakes.rows(lake, "bronze.sales")) == before
+    assert_books_balance(lake, definition, 7)
+
+    compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    asked = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[compact])
+    admin.incremental_alter_configs([asked])[asked].result(30)
+    with pytest.raises(RestoreRefusedError, match=r"shop\.kept is compacted"):
+        plan(1)

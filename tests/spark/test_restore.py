@@ -80,7 +80,7 @@ KINDS = {
         mode="update",
     ),
 }
-_HIDDEN = ("_epoch", "settled_at", "settled_version", "_source")
+HIDDEN = ("_epoch", "settled_at", "settled_version", "_source")
 
 
 def pay(lake: Lake, batches: Iterable[int]) -> None:
@@ -97,7 +97,7 @@ def restored(lake: Lake, definition: Definition, **options: Any) -> tuple[Restor
 
 
 def contents(lake: Lake, tables: Iterable[str]) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: lakes.comparable(lakes.rows(lake, name), without=_HIDDEN) for name in tables}
+    return {name: lakes.comparable(lakes.rows(lake, name), without=HIDDEN) for name in tables}
 
 
 def tables_of(definition: Pipeline) -> list[str]:

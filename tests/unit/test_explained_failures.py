@@ -1,8 +1,10 @@
 """What a person reads when a pipeline stops: the cause, not Spark's stack traces."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from deltalake.exceptions import DeltaError
 
 from spark_jobs.engine.failures import StoppedError, explained, root_cause
 from spark_jobs.lake import Lake
@@ -79,6 +81,28 @@ def test_a_source_that_cannot_be_reached_is_not_told_as_the_lake(lake: Lake) -> 
     assert "what it reads cannot be reached (UnknownHostException: broker1" in str(found)
     on_s3 = told(RuntimeError("Caused by: java.net.ConnectException: Connection refused"), Lake("s3a://bucket/lake"))
     assert isinstance(on_s3, LakeUnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        # As deltalake 1.6 words them.
+        (
+            "Generic DeltaTable error: Parquet error: Failed to fetch metadata for file a.parquet: Object Store error: "
+            "The operation lacked the necessary privileges to complete for path a.parquet: Error performing GET h "
+            "in 1ms - Server returned non-2xx status code: 403 Forbidden: RequestTimeTooSkewed: The difference between",
+            "the clock of this machine is too far from that of the store",
+        ),
+        ("Generic S3 error: Error performing PUT http://h in 20s, after 9 retries", "cannot be reached"),
+    ],
+)
+def test_what_deltalake_meets_in_a_store_is_told_as_the_store(said: str, reason: str) -> None:
+    with patch("spark_jobs.engine.failures.trouble", return_value=None):
+        found = told(DeltaError(said), Lake("s3a://bucket/lake"))
+        lost = told(DeltaError("Object at location a.parquet not found"), Lake("s3a://bucket/lake"))
+    assert isinstance(found, LakeUnavailableError)
+    assert (found.exit_code, reason in str(found)) == (75, True)
+    assert isinstance(lost, StoppedError)
 
 
 def test_a_driver_that_meets_another_in_the_log_of_files_says_so(lake: Lake) -> None:

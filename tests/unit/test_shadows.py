@@ -14,13 +14,15 @@ from typer.testing import CliRunner
 
 from spark_jobs.cli import app
 from spark_jobs.control.desired import orders
-from spark_jobs.control.desired.deployment import execute
 from spark_jobs.control.monitoring import monitor
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import removing
 from spark_jobs.lake.checkpoints.claims import take_over
 from spark_jobs.lake.checkpoints.epochs import current_epoch, open_epoch
 from spark_jobs.lake.checkpoints.ownership import own, records
+from spark_jobs.lake.checkpoints.reset import reset
+from spark_jobs.lake.commit_records.basis import OutdatedPlanError
+from spark_jobs.lake.tables.decisions import decisions_of
 from spark_jobs.lake.tables.opening import exists, table_folders
 from spark_jobs.lake.tables.watermarks import publish, published, withdraw
 from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError
@@ -34,7 +36,7 @@ from spark_jobs.plan.tables import all_beside, result_of
 from spark_jobs.spec import Definition, DefinitionError, Pipeline, Select, Sink, Table, definition_from_json
 from spark_jobs.spec.shadows import shadow, shadow_of
 from tests.support.builders import a_pipeline, an_aggregate, an_ingest_of_sales
-from tests.support.deploying import deploy
+from tests.support.deploying import beside, deploy
 from tests.support.lakes import a_file
 
 SALES = a_pipeline()
@@ -42,12 +44,6 @@ CHANGED = a_pipeline(steps=(an_aggregate(measures={"units": "max(quantity)", "sh
 BESIDE = shadow(CHANGED)
 HOUR = timedelta(hours=1)
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def beside(lake: Lake, *definitions: Definition) -> None:
-    """Orders shadows of definitions."""
-    planned, _ = plan_shadows(lake, definitions)
-    execute(lake, planned, by="a test")
 
 
 @pytest.fixture
@@ -235,8 +231,12 @@ class TestDropped:
         drop(running)
         assert [name for name in table_folders(running) if exists(running, name)] == [
             SALES.sink.table,
+            "ops.decisions",
             "ops.watermarks",
         ]
+        (decided,) = decisions_of(running, SALES.name)
+        told = decided["action"], decided["decided_by"], decided["subject"]
+        assert told == ("drop", "a test", f"{BESIDE.name}, generation 1")
         assert list(published(running)) == [SALES.name]
         assert current_epoch(running, BESIDE.name) is None
         assert records(running, BESIDE.sink.table).newest() == (0, None)
@@ -305,3 +305,29 @@ class TestPromotionsThatAreRefused:
         with pytest.raises(BootstrapRefusedError, match="cannot be computed in batch"):
             plan_promotion(lake, total)
         assert sorted(orders.all_desired(lake)["streams"].running) == [SALES.name, BESIDE.name]
+
+
+class TestPlansThatOthersHaveOvertaken:
+    def test_a_drop_that_was_approved_of_one_shadow_leaves_the_next_alone(self, running: Lake) -> None:
+        approved = plan_drop(running, SALES.name)
+        drop(running)
+        beside(running, CHANGED)
+        begin(running, BESIDE)
+        with pytest.raises(OutdatedPlanError, match=r"deployed again.*generation 2 .*, 1 then.*Nothing was changed"):
+            shadows.drop(running, approved, by="a test", timeout=timedelta(0), say=lambda _: None)
+        assert current_epoch(running, BESIDE.name) is not None
+        assert len(decisions_of(running, SALES.name)) == 1
+
+    def test_a_promotion_is_of_the_definition_and_the_epochs_that_were_seen(self, running: Lake) -> None:
+        for each in (SALES, BESIDE):
+            publish_at(running, each, 2)
+        with patch("spark_jobs.operations.shadow.plan.plan_rebuild"):
+            approved = plan_promotion(running, CHANGED)
+        approved.refuse_outdated(running, CHANGED)
+        with pytest.raises(OutdatedPlanError, match="its definition has changed since"):
+            approved.refuse_outdated(running, SALES)
+        orders.stop(running, [SALES.name], by="a test")
+        approved.refuse_outdated(running, CHANGED)
+        reset(running, SALES, empty_tables=False)
+        with pytest.raises(OutdatedPlanError, match=r"epoch 2 of it has begun since.*tidemark shadow hourly_sales"):
+            approved.refuse_outdated(running, CHANGED)

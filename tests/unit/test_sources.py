@@ -7,6 +7,7 @@ import pytest
 from spark_jobs.control.desired.contracts import SAMPLES
 from spark_jobs.engine.sources import SOURCES
 from spark_jobs.job.lag import LAGS
+from spark_jobs.operations.restore.sources import READ_AGAIN
 from spark_jobs.spec import Files, Ingest, Kafka, Pipeline
 
 FIELDS_OF_FILES = {"kind", "path", "format", "header", "delimiter", "max_files_per_trigger", "max_bytes_per_trigger"}
@@ -18,7 +19,7 @@ def kinds(definition):
 
 
 def test_each_kind_of_source_has_a_part_wherever_kinds_are_told_apart():
-    assert SOURCES.keys() == SAMPLES.keys() == kinds(Ingest)
+    assert SOURCES.keys() == SAMPLES.keys() == READ_AGAIN.keys() == kinds(Ingest)
     assert LAGS.keys() == kinds(Ingest) | kinds(Pipeline)
 
 

@@ -6,6 +6,7 @@ from typing import cast
 from spark_jobs.job.lag.base import Lag, SourceLag
 from spark_jobs.lake.checkpoints.spark_log import file_entries, file_number
 from spark_jobs.lake.inputs.folders import source_store
+from spark_jobs.lake.store.folders import is_a_mark
 from spark_jobs.spec import Files, Ingest
 
 
@@ -31,6 +32,7 @@ class FilesLag(SourceLag[Ingest]):
             for item in items
             if not item["path"].rsplit("/", 1)[-1].startswith(("_", "."))
             and item["last_modified"].timestamp() * 1000 >= newest_ms + 1
+            and not is_a_mark(store, item)
         ]
         return Lag(len(waiting), min(waiting, default=None))
 

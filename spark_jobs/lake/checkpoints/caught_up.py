@@ -32,6 +32,7 @@ from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.inputs.folders import folder_store
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.store.folders import is_a_mark
 from spark_jobs.lake.tables.opening import UNREADABLE, exists, open_table
 from spark_jobs.plan import logical
 from spark_jobs.spec import Definition, Ingest, Pipeline
@@ -114,7 +115,7 @@ def _files_of(lake: Lake, source: str) -> Iterator[str] | None:
     if store is None:
         return None
     if "://" in root and not root.startswith("file:"):
-        paths = (item["path"] for items in store.list() for item in items)
+        paths = (item["path"] for items in store.list() for item in items if not is_a_mark(store, item))
         return (f"{root}/{path}" for path in paths if not _is_passed_over(path))
     folder = Path("/" + root.removeprefix("file:").lstrip("/"))
     walked = list(os.walk(folder))

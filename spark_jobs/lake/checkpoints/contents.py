@@ -28,6 +28,7 @@ from spark_jobs.lake.checkpoints.changelogs import (
 )
 from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.store.folders import objects_below
 
 _STATE_FILE = re.compile(r"(?P<version>\d+)_(?P<id>[0-9a-f-]+)\.(?P<kind>changelog|zip)")
 _NAMES_ADDRESSES = re.compile(r"state/\d+/_metadata/v2/\d+")
@@ -132,7 +133,7 @@ class Checkpoint:
     @cached_property
     def files(self) -> dict[str, File]:
         """Path inside the checkpoint -> the file, of all that were there at the first look."""
-        found = self.lake.store.list(f"{self.folder}/").collect()
+        found = objects_below(self.lake, self.folder)
         prefix = f"{self.folder}/"
         files = ((item["path"].removeprefix(prefix), item) for item in found)
         # Hadoop's checksums are files that begin with a dot.

@@ -19,6 +19,7 @@ from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import CheckpointError, TidemarkError, first_line
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
+from spark_jobs.lake.store.folders import remove_folder
 from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.spec import Definition, definition_from_json
@@ -383,9 +384,7 @@ def running_definitions(lake: Lake) -> dict[str, tuple[Epoch, Definition]]:
 
 def delete_checkpoint(lake: Lake, epoch: Epoch) -> None:
     """Removes Spark's checkpoint of an epoch that is over."""
-    paths = [item["path"] for item in lake.store.list(f"{epoch.folder}/").collect()]
-    for start in range(0, len(paths), 1000):
-        lake.store.delete(paths[start : start + 1000])
+    remove_folder(lake, epoch.folder)
 
 
 def _refuse_other_definition(lake: Lake, epoch: Epoch, definition: Definition) -> None:

@@ -8,10 +8,11 @@ from spark_jobs.lake.checkpoints.claims import take_over
 from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch
 from spark_jobs.lake.checkpoints.halts import FOLDER as HALTS
 from spark_jobs.lake.checkpoints.ownership import FOLDER as OWNERS
-from spark_jobs.lake.checkpoints.savepoints import drop, remove_folder, savepoints
+from spark_jobs.lake.checkpoints.savepoints import drop, savepoints
 from spark_jobs.lake.checkpoints.swapping import remove_table
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.store.folders import remove_folder
 from spark_jobs.lake.tables.opening import UNREADABLE, open_table
 from spark_jobs.lake.tables.watermarks import forget
 from spark_jobs.plan.tables import all_beside
@@ -52,7 +53,7 @@ def remove_pipeline(lake: Lake, name: str, results: Iterable[str]) -> tuple[str,
 
 
 def _remove(lake: Lake, folder: str) -> None:
-    """Removes a folder; in a file system also those that are empty below it: Spark begins in no folder that has any."""
+    """Removes a folder; also those that are empty below it: Spark begins in no folder that has any."""
     remove_folder(lake, folder)
     if not lake.on_s3:
         shutil.rmtree(Path(lake.uri, folder), ignore_errors=True)

@@ -32,7 +32,7 @@ from spark_jobs.lake.checkpoints.epochs import (
     epoch_at,
 )
 from spark_jobs.lake.checkpoints.reset import EMPTIED
-from spark_jobs.lake.checkpoints.savepoints import Savepoint, remove_folder
+from spark_jobs.lake.checkpoints.savepoints import Savepoint
 from spark_jobs.lake.checkpoints.spark_log import Place, place
 from spark_jobs.lake.commit_records.basis import Basis
 from spark_jobs.lake.commit_records.durability import force_commit
@@ -41,6 +41,7 @@ from spark_jobs.lake.commit_records.stamps import Stamp
 from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
+from spark_jobs.lake.store.folders import remove_folder
 from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.lake.tables.appends import append, append_files

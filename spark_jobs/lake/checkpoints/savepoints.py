@@ -34,6 +34,7 @@ from spark_jobs.lake.commit_records.history import (
 from spark_jobs.lake.errors import CheckpointError, MissingTableError, TidemarkError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
+from spark_jobs.lake.store.folders import remove_folder
 from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.tables.files import missing_files
 from spark_jobs.lake.tables.opening import exists, open_table, row_count
@@ -389,14 +390,6 @@ def drop(lake: Lake, savepoint: Savepoint) -> None:
     """Removes a savepoint: first what says that it is there, so that nobody begins with what is about to go."""
     lake.store.delete([_path(savepoint.pipeline, savepoint.name)])
     remove_folder(lake, f"{_FOLDER}/{savepoint.pipeline}/{savepoint.name}")
-
-
-def remove_folder(lake: Lake, folder: str) -> int:
-    """Removes all objects below a folder of a lake; how many."""
-    paths = [each["path"] for each in lake.store.list(f"{folder}/").collect()]
-    for start in range(0, len(paths), 1000):
-        lake.store.delete(paths[start : start + 1000])
-    return len(paths)
 
 
 def pins(lake: Lake) -> Iterator[tuple[str, int, Savepoint]]:

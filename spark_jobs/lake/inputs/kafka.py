@@ -15,6 +15,10 @@ class KafkaSettingsError(TidemarkError):
     """The `TIDEMARK_KAFKA_…` variables do not fit together, or a broker refuses what they say."""
 
 
+class KafkaUnreachableError(TidemarkError):
+    """No broker answers what it is asked."""
+
+
 def kafka_settings() -> KafkaSettings:
     """How to reach Kafka, from the environment.
 
@@ -93,7 +97,7 @@ def check_credentials(bootstrap_servers: str) -> None:
 
 
 class Topics:
-    """Asks a broker for the ids of topics.
+    """Asks a broker about topics.
 
     Args:
         bootstrap_servers: `host:port`, several with commas.
@@ -116,6 +120,54 @@ class Topics:
         except KafkaException:
             return None
         return str(found.topic_id) if found.topic_id is not None else None
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether a topic keeps only the newest message of each key; False where the broker does not tell."""
+        from confluent_kafka import KafkaException  # heavy: only where Kafka is used
+        from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+
+        try:
+            asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+            client = AdminClient({**client_options(self._servers), "log_level": 0})
+            (answer,) = client.describe_configs([asked], request_timeout=_ANSWER_WITHIN_S).values()
+            return "compact" in str(answer.result()["cleanup.policy"].value)
+        except (KafkaException, KeyError):
+            return False
+
+
+def offsets_held(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
+    """Partition of a topic -> its first message, and the one that comes next; none where there is no such topic.
+
+    Args:
+        bootstrap_servers: `host:port`, several with commas.
+        topic: its name.
+
+    Raises:
+        KafkaSettingsError: if the environment does not say how to reach Kafka, or the broker refuses what it says.
+        KafkaUnreachableError: if no broker answers.
+    """
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition  # heavy: only where Kafka is used
+
+    check_credentials(bootstrap_servers)
+    consumer = Consumer({**client_options(bootstrap_servers), "group.id": "tidemark-offsets", "log_level": 0})
+    try:
+        found = consumer.list_topics(topic, timeout=_ANSWER_WITHIN_S).topics[topic]
+        if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return {}
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_ANSWER_WITHIN_S)
+            for number in found.partitions
+        }
+    except KafkaException as error:
+        said = error.args[0].str() if hasattr(error.args[0], "str") else str(error)
+        raise KafkaUnreachableError(
+            f"Kafka at {bootstrap_servers}: does not tell which messages topic {topic} has ({said}). Nothing was read "
+            "or written. Run the same command again when it answers, or where it can be reached (TIDEMARK_KAFKA)."
+        ) from error
+    finally:
+        consumer.close()
 
 
 def newest_messages(bootstrap_servers: str, topic: str, at_most: int, *, within_s: float = 5.0) -> list[bytes]:

@@ -26,7 +26,19 @@ SCHEMA = pa.schema(
     ]
 )
 
-Action = Literal["replay", "resume", "skip", "quarantine", "reject", "restore", "reset"]
+Action = Literal[
+    "replay",
+    "resume",
+    "skip",
+    "quarantine",
+    "reject",
+    "restore",
+    "reset",
+    "promote",
+    "drop",
+    "rescale",
+    "prune",
+]
 
 
 def note(
@@ -37,8 +49,8 @@ def note(
     Args:
         pipeline: that it is about.
         action: what was decided: `replay` of quarantined rows; `resume`, `skip` or `quarantine` of the batch at which
-            a pipeline is halted; `restore`: the pipeline goes back to a batch; `reset`: it begins again;
-            `reject`: nothing is done.
+            a pipeline is halted; `restore`: the pipeline goes back to a batch; `reset`: it begins again; `promote` or
+            `drop` of its shadow; `rescale` of its state; `prune` of what nothing needs; `reject`: nothing is done.
         decided_by: the person, as Airflow or the operating system knows them.
         subject: what it is about, in words: "batch 17 of epoch 2", "1,000 rows with reason malformed".
         decision_id: by which what is done refers to it.

@@ -1,16 +1,16 @@
 """Removes what a plan names."""
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.store.folders import common_folder, remove_marks, remove_objects
 from spark_jobs.operations.prune.plan import PrunePlan
 from spark_jobs.operations.prune.text import done_text
 from spark_jobs.operations.shape import Say
-
-_AT_ONCE = 1_000
 
 
 def carry_out(lake: Lake, plan: PrunePlan, say: Say) -> None:
     """Removes it, what says that a savepoint is there before its files."""
     for each in plan.remains:
-        for start in range(0, len(each.paths), _AT_ONCE):
-            lake.store.delete(list(each.paths[start : start + _AT_ONCE]))
+        remove_objects(lake, each.paths)
+        if each.reason != "state that no batch names":
+            remove_marks(lake, common_folder(each.paths))
     say(done_text(plan))

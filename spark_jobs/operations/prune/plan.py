@@ -17,6 +17,7 @@ from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.checkpoints.restoring import open_restore
 from spark_jobs.lake.checkpoints.savepoints import Savepoint, savepoints
 from spark_jobs.lake.commands import command
+from spark_jobs.lake.store.folders import objects_below
 from spark_jobs.lake.tables.opening import exists
 from spark_jobs.operations.savepoint.execute import KEPT
 from spark_jobs.operations.shape import OperationPlan
@@ -111,14 +112,14 @@ class _Look:
         expired = list(self._expired(kept))
         yield from (
             self._found(
-                each.pipeline, each.name, "savepoint past its retention", f"_savepoints/{each.pipeline}/{each.name}/"
+                each.pipeline, each.name, "savepoint past its retention", f"_savepoints/{each.pipeline}/{each.name}"
             )
             for each in expired
         )
         yield from self._unfinished({each.folder for each in kept})
         forgotten = [name for name in self._gone if not self._has_tables(self._epochs[name])]
         for name in forgotten:
-            yield self._found(name, "all epochs", "checkpoint of a pipeline that is gone", f"_checkpoints/{name}/")
+            yield self._found(name, "all epochs", "checkpoint of a pipeline that is gone", f"_checkpoints/{name}")
         yield from self._over(forgotten)
         for name, epoch in self._epochs.items():
             if name not in forgotten and epoch.folder not in self._needed:
@@ -146,7 +147,7 @@ class _Look:
     def _unfinished(self, named: set[str]) -> Iterator[Remains]:
         """Copies of files that no savepoint names: whoever took it has died."""
         copies: dict[tuple[str, str, str], list[tuple[str, int, datetime]]] = defaultdict(list)
-        for item in self._lake.store.list("_savepoints/").collect():
+        for item in objects_below(self._lake, "_savepoints"):
             parts = item["path"].split("/")
             if len(parts) > 4:
                 copies[parts[1], parts[2], parts[3]].append((item["path"], item["size"], item["last_modified"]))
@@ -158,7 +159,7 @@ class _Look:
     def _over(self, forgotten: Sequence[str]) -> Iterator[Remains]:
         """Checkpoints of epochs before the current one, which an interruption has left."""
         left: dict[tuple[str, int], list[tuple[str, int, datetime]]] = defaultdict(list)
-        for item in self._lake.store.list("_checkpoints/").collect():
+        for item in objects_below(self._lake, "_checkpoints"):
             if match := _EPOCH.match(item["path"]):
                 left[item["path"].split("/")[1], int(match[1])].append(
                     (item["path"], item["size"], item["last_modified"])
@@ -215,8 +216,8 @@ class _Look:
         except (DefinitionError, ValueError):
             return True  # nobody can say: it stays
 
-    def _found(self, pipeline: str, what: str, reason: Reason, prefix: str) -> Remains:
-        items = self._lake.store.list(prefix).collect()
+    def _found(self, pipeline: str, what: str, reason: Reason, folder: str) -> Remains:
+        items = objects_below(self._lake, folder)
         return self._of(pipeline, what, reason, [(i["path"], i["size"], i["last_modified"]) for i in items])
 
     @staticmethod

@@ -9,6 +9,7 @@ from spark_jobs.lake.checkpoints.restoring import Member
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.tables import decisions
 from spark_jobs.operations.restore.plan import RestorePlan
+from spark_jobs.operations.restore.sources import read_again
 from spark_jobs.operations.restore.text import done_text
 from spark_jobs.operations.savepoint.execute import KEPT, take_savepoint, thin_out
 from spark_jobs.operations.shape import Say
@@ -21,6 +22,7 @@ def carry_out(lake: Lake, plan: RestorePlan, say: Say) -> None:
 
     Raises:
         OutdatedPlanError: if things are not as they were planned.
+        RestoreRefusedError: if a source has by now lost what is to be read again.
         DeployError: if a driver runs one of the pipelines by now.
         CheckpointError: if another restore has begun meanwhile.
     """
@@ -29,6 +31,7 @@ def carry_out(lake: Lake, plan: RestorePlan, say: Say) -> None:
     if not plan.resumed:
         for member in record.members:
             member.basis.refuse_outdated(lake)
+        read_again(lake, record.members)
         for member in record.members:
             _save(lake, member, record.by, say)
         first = record.members[0]

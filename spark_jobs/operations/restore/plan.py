@@ -26,7 +26,6 @@ from spark_jobs.lake.checkpoints.savepoints import (
     savepoint_named,
     savepoints,
 )
-from spark_jobs.lake.checkpoints.source_logs import taken_after
 from spark_jobs.lake.checkpoints.spark_log import Place, in_snapshot, place
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.basis import Basis
@@ -35,19 +34,17 @@ from spark_jobs.lake.commit_records.replay_commits import decode_replay
 from spark_jobs.lake.commit_records.revisions import decode_revision
 from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import CheckpointError, MissingTableError, TidemarkError
-from spark_jobs.lake.inputs.folders import files_gone
-from spark_jobs.lake.maintenance.retention import first_version
 from spark_jobs.lake.tables.decisions import decisions_of
 from spark_jobs.lake.tables.files import missing_files
 from spark_jobs.lake.tables.opening import exists, open_table, row_count
 from spark_jobs.lake.tables.planned import plan_on
+from spark_jobs.operations.restore.sources import RestoreRefusedError, read_again
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.plan.changes import needs_new_epoch
 from spark_jobs.spec import Definition, Ingest, Pipeline, definition_from_json
 
-
-class RestoreRefusedError(TidemarkError):
-    """A pipeline cannot go back so."""
+_CHANGES_NOTHING = ("reject", "drop", "prune")
+"""Decisions that left the pipeline's rows and state as they were."""
 
 
 class TakenBack(BaseModel):
@@ -145,7 +142,6 @@ def plan_restore(
     else:
         _refuse_later_batches(lake, definition, point)
     refuse_deployed(lake, [member.pipeline for member in members])
-    read_again = tuple(line for member in members for line in _read_again(lake, member))
     return RestorePlan(
         pipeline=definition.name,
         record=RestoreRecord(
@@ -156,7 +152,7 @@ def plan_restore(
             at=datetime.now(UTC),
         ),
         taken_back=tuple(_taken_back(lake, members)) if with_tables else (),
-        read_again=read_again,
+        read_again=read_again(lake, members),
         decisions=tuple(_decisions(lake, definition, point)),
     )
 
@@ -387,43 +383,6 @@ def _repaired(lake: Lake, table: str, version: int) -> int:
     return int(found[0]) if found else 0
 
 
-def _read_again(lake: Lake, member: Member) -> Iterator[str]:
-    """What is read again, and whether the sources still have it.
-
-    Raises:
-        RestoreRefusedError: if one has not.
-    """
-    name, point = member.pipeline, member.point
-    for table, saved in point.sources.items():
-        if not exists(lake, table) or first_version(lake, table) > saved.version:
-            raise RestoreRefusedError(
-                f"pipeline `{name}`: {table} has no version {saved.version} any more, from which it would read on. "
-                f"Nothing was changed. Go back to a later batch: {command('savepoints', 'list', name)}"
-            )
-        newest = latest_version(lake, table)
-        if table not in member.sources:
-            yield (
-                f"{name} reads versions {saved.version} to {newest} of {table} again"
-                if saved.version <= newest
-                else f"{name} had read all of {table}"
-            )
-    definition = member.parsed
-    if not isinstance(definition, Ingest):
-        return
-    epoch = current_epoch(lake, name)
-    files = taken_after(Checkpoint(lake, epoch), point.batch) if epoch is not None else []
-    if lost := files_gone(files):
-        raise RestoreRefusedError(
-            f"ingest `{name}`: it has read {len(files):,} files since {point.called}, and {len(lost):,} of them are "
-            f"not there any more, such as {lost[0]}: their events would be lost. Nothing was changed. Put them back, "
-            f"or go back to a later batch: {command('savepoints', 'list', name)}"
-        )
-    if files:
-        yield f"{name} reads {len(files):,} files again"
-    else:
-        yield from (f"{name} reads again after {offset}" for offset in point.offsets)
-
-
 def _decisions(lake: Lake, definition: Definition, point: Savepoint) -> Iterator[str]:
     """What people have decided about the pipeline after the batch."""
     since = datetime.fromtimestamp(point.ledger.started_ms / 1000, UTC)
@@ -432,5 +391,5 @@ def _decisions(lake: Lake, definition: Definition, point: Savepoint) -> Iterator
     except (TidemarkError, CheckpointError):
         return
     for each in found:
-        if each["decided_at"] > since:
+        if each["decided_at"] > since and each["action"] not in _CHANGES_NOTHING:
             yield f"{each['decided_at']:%Y-%m-%d %H:%M} {each['action']} of {each['subject']}, by {each['decided_by']}"

@@ -1,8 +1,10 @@
 """Drops a shadow, or puts its version in the place of the one that runs."""
 
 import threading
+import uuid
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from typing import Literal
 
 from pyspark.sql import SparkSession
 
@@ -13,6 +15,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.removing import remove_pipeline
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import CheckpointError
+from spark_jobs.lake.tables import decisions
 from spark_jobs.operations.bootstrap.execute import Watch
 from spark_jobs.operations.deploy.execute import Deployment
 from spark_jobs.operations.rebuild.execute import carry_on, carry_out
@@ -25,14 +28,40 @@ Streams = Callable[[Callable[[SparkSession, Say, Watch], Driver | None]], int]
 """Executes in a session something that runs streams to their end, and gives its exit code."""
 
 
-def drop(lake: Lake, plan: DropPlan, *, by: str, timeout: timedelta, say: Say) -> None:
+def drop(lake: Lake, plan: DropPlan, *, by: str, timeout: timedelta, say: Say, comment: str = "") -> None:
     """Stops a shadow and removes all that it has written; done again, it finishes what was interrupted.
 
-    Its order stays as a stopped one, so that the next shadow has a generation that no driver has seen.
+    Args:
+        lake: where.
+        plan: by `plan_drop`.
+        by: who drops it, in words; kept in `ops.decisions`.
+        timeout: so long it may take to stop.
+        say: is told what was done.
+        comment: why.
 
     Raises:
+        OutdatedPlanError: if another shadow has its name by now.
         DeployError: if a driver goes on with it; then nothing was removed.
     """
+    plan.seen.refuse_other(lake)
+    _note(lake, plan, "drop", by, comment)
+    _drop(lake, plan, by=by, timeout=timeout, say=say)
+
+
+def _note(lake: Lake, plan: DropPlan, action: Literal["drop", "promote"], by: str, comment: str) -> None:
+    decisions.note(
+        lake,
+        pipeline=plan.pipeline,
+        action=action,
+        decided_by=by,
+        subject=f"{plan.shadow}, generation {plan.seen.generation}",
+        comment=comment,
+        decision_id=str(uuid.uuid4()),
+    )
+
+
+def _drop(lake: Lake, plan: DropPlan, *, by: str, timeout: timedelta, say: Say) -> None:
+    """The order stays as a stopped one, so that the next shadow has a generation that no driver has seen."""
     _stop(lake, [plan.shadow], by=by, timeout=timeout)
     tables = remove_pipeline(lake, plan.shadow, plan.results)
     say(f"{plan.shadow}: dropped, with {', '.join(tables) or 'no table'}. {plan.pipeline} is as it was.")
@@ -48,6 +77,7 @@ def promote(
     timeout: timedelta,
     stop: threading.Event,
     say: Say,
+    comment: str = "",
 ) -> tuple[int, Deployment]:
     """Puts the version of a shadow in the place of the one that runs, and drops the shadow.
 
@@ -58,18 +88,22 @@ def promote(
         definition: of the pipeline, as it is now.
         plan: by `plan_promotion`.
         streams: executes what needs Spark.
-        by: who promotes, in words.
+        by: who promotes, in words; kept in `ops.decisions`.
         timeout: so long the two may take to stop.
         stop: ends early.
         say: is told what is done.
+        comment: why.
 
     Returns:
         The exit code, other than 0 where it is to be carried on; and what was ordered of the pipeline.
 
     Raises:
+        OutdatedPlanError: if one of the two, or the definition, is another one than was planned.
         DeployError: if a driver goes on with one of the two; then nothing was removed or replaced.
     """
+    plan.refuse_outdated(lake, definition)
     name, nothing = plan.pipeline, Deployment(outcomes=())
+    _note(lake, plan.drop, "promote", by, comment)
     _stop(lake, [plan.drop.shadow], by=by, timeout=timeout)
     if plan.swaps or plan.carries_on:
         _stop(lake, [name], by=by + TO_PROMOTE, timeout=timeout)
@@ -80,7 +114,7 @@ def promote(
     if plan.deploys:
         nothing = Deployment(outcomes=deployment.execute(lake, deployment.plan(lake, [definition]), by=by))
         say(f"{name}: ordered to run as its shadow did.")
-    drop(lake, plan.drop, by=by, timeout=timeout, say=lambda _: None)
+    _drop(lake, plan.drop, by=by, timeout=timeout, say=lambda _: None)
     say(f"{name}: its shadow is promoted, and dropped.")
     return 0, nothing
 

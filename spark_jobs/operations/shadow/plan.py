@@ -13,6 +13,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.claims import refuse_ended
 from spark_jobs.lake.checkpoints.epochs import Epoch, begun_with, current_epoch
 from spark_jobs.lake.commands import command
+from spark_jobs.lake.commit_records.basis import OutdatedPlanError
 from spark_jobs.lake.errors import CheckpointError, TidemarkError
 from spark_jobs.lake.tables.opening import exists
 from spark_jobs.lake.tables.watermarks import passed
@@ -87,6 +88,59 @@ def standing(lake: Lake, name: str) -> Known:
             f"its definition as it is now: {command('deploy', name, '--mode', 'shadow')}"
         )
     return found
+
+
+class Seen(BaseModel):
+    """A pipeline as a plan has found it.
+
+    Attributes:
+        pipeline: its name.
+        generation: of its order, which grows with each that means another start; 0: it was never deployed.
+        definition: as JSON.
+        epoch: of its checkpoint; None: it has not run.
+        begun_at: when that epoch began.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    generation: int
+    definition: str
+    epoch: int | None
+    begun_at: datetime | None
+
+    @classmethod
+    def of(cls, found: Known) -> "Seen":
+        """By what a lake knows of it."""
+        return cls(
+            pipeline=found.name,
+            generation=found.order.generation if found.order is not None else 0,
+            definition=found.definition.to_json(),
+            epoch=found.epoch.number if found.epoch is not None else None,
+            begun_at=found.epoch.begun_at if found.epoch is not None else None,
+        )
+
+    def refuse_other(self, lake: Lake) -> None:
+        """Looks whether the pipeline is what the plan has found; whether it runs does not matter.
+
+        Raises:
+            OutdatedPlanError: if it is not.
+        """
+        found = known(lake, self.pipeline)
+        now = Seen.of(found) if found is not None else None
+        if now == self:
+            return
+        if now is None or now.epoch is None:
+            what = "it is not there any more"
+        elif (now.generation, now.definition) != (self.generation, self.definition):
+            what = f"it was deployed again since (generation {now.generation} of its order, {self.generation} then)"
+        else:
+            what = f"epoch {now.epoch} of it has begun since"
+        name = shadow_of(self.pipeline) or self.pipeline
+        raise OutdatedPlanError(
+            f"pipeline `{self.pipeline}`: what was planned does not hold any more: {what}. Nothing was changed. Look "
+            f"again, and decide anew: {command('shadow', name)}"
+        )
 
 
 def plan_shadows(lake: Lake, definitions: Iterable[Definition]) -> tuple[Plan, tuple[str, ...]]:
@@ -164,11 +218,13 @@ class DropPlan(OperationPlan):
         shadow: its name.
         results: its tables, each with those beside it.
         runs: whether it is to run so far.
+        seen: the shadow that it is about: another one may have its name by the time that this is carried out.
     """
 
     shadow: str
     results: tuple[str, ...]
     runs: bool
+    seen: Seen
 
 
 def plan_drop(lake: Lake, name: str) -> DropPlan:
@@ -181,7 +237,9 @@ def plan_drop(lake: Lake, name: str) -> DropPlan:
     results = {found.definition.sink.table}
     if found.epoch is not None:
         results.add(begun_with(found.epoch).sink.table)
-    return DropPlan(pipeline=name, shadow=found.name, results=tuple(sorted(results)), runs=found.runs)
+    return DropPlan(
+        pipeline=name, shadow=found.name, results=tuple(sorted(results)), runs=found.runs, seen=Seen.of(found)
+    )
 
 
 class Passed(BaseModel):
@@ -223,12 +281,35 @@ class PromotionPlan(OperationPlan):
         swaps: whether the results of the new definition take the place of those before.
         carries_on: whether they have, and the history of the new epoch is still to be computed.
         deploys: whether the pipeline is deployed then.
+        definition: of the pipeline, as JSON, which takes the place of the one before.
+        seen: the pipeline.
     """
 
     drop: DropPlan
     swaps: bool
     carries_on: bool
     deploys: bool
+    definition: str
+    seen: Seen
+
+    def refuse_outdated(self, lake: Lake, definition: Definition) -> None:
+        """Looks whether all is as it was planned.
+
+        Args:
+            lake: where.
+            definition: that is about to take the place of the one before.
+
+        Raises:
+            OutdatedPlanError: if it is not.
+        """
+        self.drop.seen.refuse_other(lake)
+        self.seen.refuse_other(lake)
+        if definition.to_json() != self.definition:
+            raise OutdatedPlanError(
+                f"pipeline `{self.pipeline}`: what was planned does not hold any more: its definition has changed "
+                f"since. Nothing was changed. Put back the one that was tried, and decide anew: "
+                f"{command('shadow', self.pipeline)}"
+            )
 
 
 def _is_ended(lake: Lake, epoch: Epoch) -> bool:
@@ -280,4 +361,6 @@ def plan_promotion(lake: Lake, definition: Definition) -> PromotionPlan:
         swaps=swaps,
         carries_on=carries_on,
         deploys=beside.runs or (beside.order is not None and beside.order.ordered_by.endswith(TO_PROMOTE)),
+        definition=definition.to_json(),
+        seen=Seen.of(beside),
     )
