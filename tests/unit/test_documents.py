@@ -105,8 +105,10 @@ def test_examples_of_definitions_are_found() -> None:
 
 
 @pytest.mark.parametrize("text", DEFINITIONS)
-def test_every_example_of_a_definition_is_valid(text: str) -> None:
-    exec(compile(text, "<example>", "exec"), {"__name__": "example"})
+def test_every_example_of_a_definition_is_valid(text: str, tmp_path: Path) -> None:
+    # In a file: a processor's source is read from it.
+    (path := tmp_path / "example.py").write_text(text, encoding="utf-8")
+    exec(compile(text, str(path), "exec"), {"__name__": "example"})
 
 
 def test_the_example_that_reads_the_ledger_from_the_history_runs(

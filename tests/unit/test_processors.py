@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -238,3 +241,12 @@ def test_values_are_kept_as_they_are(sql_type: str, value: Any) -> None:
 def test_values_of_other_types_are_refused(sql_type: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         codec(sql_type)[1](value)
+
+
+def test_the_example_of_the_guide_and_its_test_run_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs/guides/processors.md").read_text(encoding="utf-8")
+    pipeline_file, test_file = re.findall(r"```python\n(# .*?)```", page, re.DOTALL)
+    (tmp_path / "debounced_clicks.py").write_text(pipeline_file, encoding="utf-8")
+    (tmp_path / "its_test.py").write_text(test_file.replace("spark_jobs.pipelines.", ""), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("its_test").test_the_last_of_a_burst_is_kept()
