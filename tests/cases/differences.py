@@ -67,8 +67,8 @@ DIFFERENCES: Mapping[str, tuple[frozenset[str], frozenset[str], str]] = {
         frozenset({"beam", "flink", "kafka", "pathway", "quix", "spark"}),
         frozenset({"join"}),
         "They join without a bound on one side of time, or on both, and keep what could match for ever, or the latest "
-        "row of each key. Tidemark refuses a join without `within`. Where one side is bounded, the case runs within "
-        "the time that it spans.",
+        "row of each key. Tidemark refuses a join without `within` or `keep`. Where one side is bounded, the case runs "
+        "within the time that it spans.",
     ),
     "one stream time for both sides": (
         frozenset({"kafka"}),
@@ -105,6 +105,24 @@ DIFFERENCES: Mapping[str, tuple[frozenset[str], frozenset[str], str]] = {
         frozenset({"dedup"}),
         "Spark's dropDuplicates never forgets a key that has no event time in it. Tidemark's `within` is required: "
         "state must not grow for ever.",
+    ),
+    "a window after each event": (
+        frozenset({"kafka"}),
+        frozenset({"sliding"}),
+        "Kafka's sliding windows are all that differ in what they hold: one ends with each event, one begins after it. "
+        "Tidemark's end with events: a row for each event.",
+    ),
+    "an event judged by its windows": (
+        frozenset({"kafka"}),
+        frozenset({"sliding"}),
+        "An event whose own window is over still counts in those of later events that are open. Tidemark judges each "
+        "event by itself, so that the verdict does not depend on what else is in the state; a repair counts it.",
+    ),
+    "a row for each event": (
+        frozenset({"spark"}),
+        frozenset({"timer"}),
+        "Spark's processor sees the events of a batch at once, so that what it gives depends on how they were cut. "
+        "Tidemark's sees them one by one.",
     ),
     # Kafka and quix also judge a record by a stream time that includes the record itself: no window can tell, since
     # none that holds an event ends at or before it.

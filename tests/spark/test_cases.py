@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.lake import Lake
 from tests.cases.case import Case, read
 from tests.cases.differences import BUILT
+from tests.cases.keyed import KEYED, run_keyed_case
 from tests.cases.running import run_case
 
 
@@ -19,8 +20,15 @@ def test_cases_of_other_engines_end_as_they_say_or_differ_for_a_reason(spark: Sp
     if not folder:
         pytest.fail("TIDEMARK_CASES is not set: run `make verify DATA=folder CASES=folder`")
     cases = [found for found in read(Path(folder) / "windows.json") if found.kind in BUILT]
+    keyed = [found for found in read(Path(folder) / "windows.json") if found.kind in KEYED]
     assert cases
+    assert keyed
     problems = {}
+    for found in keyed:
+        try:
+            run_keyed_case(spark, Lake(str(tmp_path / found.id)).ensure_exists(), found.raw)
+        except AssertionError as error:
+            problems[found.id] = str(error)
     for number, found in enumerate(cases):
         try:
             run_case(spark, Lake(str(tmp_path / str(number))).ensure_exists(), found)
