@@ -20,6 +20,7 @@ from spark_jobs.lake.errors import (
 )
 from spark_jobs.lake.store.health import trouble
 from spark_jobs.plan.personal import mentioned, personal_with
+from spark_jobs.plan.processing import ProcessorError
 from spark_jobs.spec import Definition
 from spark_jobs.spec.personal import concealed
 
@@ -51,6 +52,7 @@ _UNREACHABLE = (
     "lacked valid authentication credentials",
 )
 
+_OF_PROCESSOR = re.compile(rf"^(?:\w+\.)*({ProcessorError.__name__}: .+)$", re.MULTILINE)
 _WHOLE = "Every batch that was committed is whole; the one that it was in runs again at the next start."
 
 
@@ -177,6 +179,9 @@ def _is_whole(lake: Lake, pipeline: str) -> bool:
 
 def root_cause(error: BaseException) -> str:
     """The innermost cause that an error names: Java's last `Caused by`, without packages, or its first line."""
+    # A traceback of Spark's Python worker: what a processor says of itself stands in its last line.
+    if (found := _OF_PROCESSOR.search(str(error))) is not None:
+        return found[1].rstrip(". ")
     causes = [line.partition("Caused by: ")[2] for line in str(error).splitlines() if "Caused by: " in line]
     if not causes:
         return _headline(error)

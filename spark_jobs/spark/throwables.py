@@ -7,6 +7,12 @@ from typing import Any
 from py4j.java_gateway import is_instance_of
 from pyspark import SparkContext
 
+from spark_jobs.plan.processing import ProcessorError
+
+PROCESSOR_FAILED = "PROCESSOR_FAILED"
+"""What a failure of a processor is called, as Spark would call it."""
+RAISED_BY_A_USER = "P0001"
+"""The SQL state of errors that a user's own code raises."""
 _DEEPEST = 50
 
 
@@ -48,7 +54,9 @@ def _of_java(java: Any) -> Iterator[Thrown]:
         if java is None:
             return
         kind = str(java.getClass().getName()).rsplit(".", 1)[-1]
-        if is_instance_of(SparkContext._gateway, java, "org.apache.spark.SparkThrowable"):
+        if kind == "PythonException" and f"{ProcessorError.__name__}: " in str(java.getMessage()):
+            yield Thrown(ProcessorError.__name__, PROCESSOR_FAILED, RAISED_BY_A_USER)
+        elif is_instance_of(SparkContext._gateway, java, "org.apache.spark.SparkThrowable"):
             yield Thrown(kind, java.getCondition(), java.getSqlState())
         else:
             yield Thrown(kind)

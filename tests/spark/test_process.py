@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
 from spark_jobs.recompute.target import BackfillRefusedError
 from spark_jobs.spec import Pipeline, Process, Processor, Sink, Table, Timers, Watermark
@@ -151,3 +152,25 @@ def test_late_events_of_a_processor_stay_where_they_are(
 ) -> None:
     with pytest.raises(BackfillRefusedError, match="late events cannot be counted after all"):
         clicks.run_repair(spark, streamed[0], VISITS)
+
+
+class Picky(Processor):
+    """Takes no value above one."""
+
+    output: ClassVar = {"v": "DECIMAL(10, 2)"}
+
+    def on_event(self, key: Mapping, event: Mapping, state: dict, timers: Timers) -> list[Mapping]:
+        if event["v"] > 1:
+            raise ValueError(f"expected at most 1, got {event['v']}")
+        return [{"v": event["v"]}]
+
+
+def test_a_processor_that_fails_halts_its_pipeline_and_says_why(lake: Lake, spark: SparkSession) -> None:
+    bronze = lakes.Bronze(lake, "bronze.readings", READINGS, "t")
+    bronze.append([{"k": "a", "v": Decimal(2), "t": lakes.at(START)}])
+    picky = VISITS.model_copy(update={"steps": (Process(Picky, by=("k",), order="arrival"),)})
+    said = str(Driver(spark, lake, [picky]).run_until_caught_up(close=False)["visits"].error)
+    assert "batch 0 of epoch 1 cannot be computed (PROCESSOR_FAILED)" in said
+    assert "processor Picky: on_event: ValueError: expected at most 1, got 2.00" in said
+    assert "No result of it was written" in said
+    assert "tidemark resume visits" in said
