@@ -1,5 +1,6 @@
 """The keyed operator in the JVM (`infra/java/io/tidemark/keyed`): events of a key in order of event time."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -160,6 +161,4 @@ def _java_schema(spark: SparkSession, schema: StructType) -> Any:
 
 
 def _schema_of(java: Any) -> StructType:
-    import json
-
     return StructType.fromJson(json.loads(java.json()))

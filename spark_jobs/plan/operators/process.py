@@ -34,7 +34,6 @@ def processed(pipeline: Pipeline) -> Operator:
     accounting = accounting_of(output, lateness, rows_written(output))
     counted = Equation(EVENTS_UNIT, "on_time", ("counted",), open="remembered")
     in_order = step.order == "event_time"
-    reach = EVER if step.ttl is None or not in_order else None
     return Operator(
         kind="process",
         pipeline=pipeline,
@@ -55,7 +54,8 @@ def processed(pipeline: Pipeline) -> Operator:
             placed_by=times,
             repair_unit="its key, from its time on",
             repair_keys=step.by,
-            reach=(reach or EVER, timedelta(0)),
+            # A key that is not forgotten remembers its first event.
+            reach=(EVER, timedelta(0)),
             touches=EVER,
             impossible=None if in_order else "its events were taken in the order in which batches have read them",
             no_repair="its state goes on without them, and so do all rows that are still to come",
