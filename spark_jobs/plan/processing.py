@@ -19,6 +19,8 @@ from spark_jobs.spec.steps.process import Process
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
+_JSON = json.JSONDecoder(parse_float=str)
+"""Numbers with a fraction stay texts: those of decimals are exact."""
 _TTL = "\x00ttl"
 """The timer by which a key is forgotten; no processor's name has such a character."""
 
@@ -297,7 +299,7 @@ class ProcessRunner:
         """
         if not arrivals and (state.next_us is None or state.next_us > upto_us):
             return
-        columns = self._load_key(json.loads(key, parse_float=str))
+        columns = self._load_key(_JSON.decode(key))
         for arrival in arrivals:
             if self._in_time:
                 yield from self._fire(columns, state, min(arrival.at_us - 1, upto_us))
@@ -305,7 +307,7 @@ class ProcessRunner:
         yield from self._fire(columns, state, upto_us)
 
     def _take(self, key: Mapping[str, Any], state: KeyState, arrival: Arrival) -> Iterator[Given]:
-        event = self._load_event(json.loads(arrival.event, parse_float=str))
+        event = self._load_event(_JSON.decode(arrival.event))
         state.events += 1
         if self._ttl_us is not None:
             state.timers[_TTL] = arrival.at_us + self._ttl_us

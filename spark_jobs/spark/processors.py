@@ -6,9 +6,10 @@ the state, and a key one in a batch.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
@@ -49,23 +50,30 @@ class _Processor(StatefulProcessor):
         self._keys = handle.getMapState("keys", "key STRING", "state STRING")
         self._runner = ProcessRunner(self.step, self.columns)
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         return self._advance(rows, timerValues, None)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
         return self._advance(iter(()), timerValues, expiredTimerInfo.getExpiryTimeInMs())
 
     def close(self) -> None:
         pass
 
-    def _advance(self, rows: Iterator[Row], clock: Any, fired_ms: int | None) -> Iterator[Row]:
+    def _advance(self, frames: Iterator[Any], clock: Any, fired_ms: int | None) -> Iterator[Any]:
+        import pandas as pd
+
         now_ms = clock.getCurrentProcessingTimeInMs() if self.by_clock else clock.getCurrentWatermarkInMs()
         kept = self._bucket.get()
         set_ms = kept[0] if kept is not None else None
         bucket = Bucket(self._runner, self.step, kept[1] if kept is not None else None)
-        arrivals = ((row.key, Arrival(row.at_us, row.seq, row.event, row.time_us)) for row in rows)
+        # None of these columns is ever null, so that pandas keeps their values as they are.
+        columns = chain.from_iterable(
+            zip(*(frame[name].tolist() for name in ("key", "at_us", "seq", "event", "time_us")), strict=True)
+            for frame in frames
+        )
+        arrivals = ((key, Arrival(*values)) for key, *values in columns)
         found = [
-            Row(key=key, at_us=given.at_us, number=given.number, events=given.events, row=given.row)
+            (key, given.at_us, given.number, given.events, given.row)
             for key, given in bucket.advance(arrivals, now_ms * 1000, self._get, self._put)
         ]
         # Spark's timers know milliseconds.
@@ -76,7 +84,7 @@ class _Processor(StatefulProcessor):
             if timer_ms is not None:
                 self._handle.registerTimer(timer_ms)
         self._bucket.update((timer_ms, bucket.text))
-        return iter(found)
+        return iter([pd.DataFrame(found, columns=list(GIVEN.names))] if found else [])
 
     def _get(self, key: str) -> str | None:
         found = self._keys.getValue((key,))
@@ -102,7 +110,7 @@ def processed(arrived: DataFrame, step: Process, columns: Mapping[str, str]) -> 
     return (
         bucketed.select(*_ARRIVED)
         .groupBy("bucket")
-        .transformWithState(
+        .transformWithStateInPandas(
             _Processor(step, dict(columns), by_clock),
             GIVEN,
             "append",

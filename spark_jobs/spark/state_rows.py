@@ -202,7 +202,8 @@ def _processed(
     if side == WAITING:
         state = state_frame(spark, folder, operatorId=str(operator), stateVarName="bucket")
         waiting = F.split(F.split("value.text", "\n\n").getItem(0), "\n")
-        lines = state.select(F.split(F.explode(waiting), "\t").alias("line")).where(F.size("line") > 1)
+        lines = state.select(F.explode(waiting).alias("line")).select(F.split("line", "\t").alias("line"))
+        lines = lines.where(F.size("line") > 1)
         at = F.timestamp_micros(F.col("line").getItem(2).cast("bigint")).alias(str(pipeline.event_time))
         line = F.col("line")
         return lines.select(*columns_of_key(line.getItem(3)), at, line.getItem(4).alias("event")), step.by

@@ -14,6 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.describing import checkpoint_of
+from spark_jobs.lake.checkpoints.epochs import begun_with
+from spark_jobs.lake.checkpoints.verifying import verify
 from spark_jobs.operations.state.execute import read_state
 from spark_jobs.operations.state.plan import plan_state
 from spark_jobs.recompute.target import BackfillRefusedError
@@ -239,6 +242,8 @@ def test_state_is_shown_as_rows_with_names(
     assert times
     assert all(time is None or lakes.ms(time) > passed for time in times)
     assert kept.rows
+    checkpoint = checkpoint_of(streamed[0], name)
+    assert verify(checkpoint, begun_with(checkpoint.epoch)) == []
 
 
 @pytest.fixture(scope="module")

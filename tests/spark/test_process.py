@@ -15,6 +15,11 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.describing import checkpoint_of
+from spark_jobs.lake.checkpoints.epochs import begun_with
+from spark_jobs.lake.checkpoints.verifying import verify
+from spark_jobs.operations.state.execute import read_state
+from spark_jobs.operations.state.plan import plan_state
 from spark_jobs.recompute.target import BackfillRefusedError
 from spark_jobs.spec import Pipeline, Process, Processor, Sink, Table, Timers, Watermark
 from tests.support import clicks, lakes
@@ -145,6 +150,24 @@ def test_an_audit_runs_the_processor_again(streamed: tuple[Lake, list[list[Event
     audit = clicks.audited(spark, lake, VISITS)
     assert audit.sound, audit
     assert audit.rows == len(lakes.rows(lake, "gold.visits"))
+
+
+def test_the_state_of_a_processor_is_shown_with_names(
+    streamed: tuple[Lake, list[list[Event]]], spark: SparkSession
+) -> None:
+    lake, batches = streamed
+    asked = plan_state(lake, "visits", keys=(), open_windows=False, at=4, limit=100)
+    waiting, kept = read_state(spark, lake, asked)
+    assert {"k", "t", "event"} == set(waiting.columns)
+    assert {"k", "began", "seen", "timers"} == set(kept.columns)
+    in_state = [dict(zip(kept.columns, row, strict=True)) for row in kept.rows]
+    assert {"a", "b", "€"} >= {row["k"] for row in in_state}
+    seen = [value for row in in_state for value in row["seen"]]
+    values = {value for events in batches[:5] for *_, value in events}
+    assert set(seen) <= values
+    assert [[name for name, _ in row["timers"]] for row in in_state] == [["quiet"]] * len(in_state)
+    checkpoint = checkpoint_of(lake, "visits")
+    assert verify(checkpoint, begun_with(checkpoint.epoch)) == []
 
 
 def test_late_events_of_a_processor_stay_where_they_are(

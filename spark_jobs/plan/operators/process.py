@@ -20,7 +20,7 @@ from spark_jobs.plan.operators.values import (
 )
 from spark_jobs.spec import Pipeline, Process
 
-PROCESSED = "transformWithStateInPySparkExec"
+PROCESSED = "transformWithStateInPandasExec"
 """What Spark calls the operator in a query's progress."""
 
 
