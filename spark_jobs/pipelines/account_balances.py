@@ -1,4 +1,4 @@
-"""The balance of each account after each of its transfers: its history. The last row up to a moment is the balance then.
+"""The balance of each account after each of its transfers: its history. The last row up to a moment has that one's.
 
 Transfers count in the order in which they are booked, also where they arrive in another. One that is told twice counts
 twice: it has a row for each, with one `transfer_id`. What an account began with is its first transfer.
