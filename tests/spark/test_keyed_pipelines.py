@@ -47,7 +47,7 @@ SHOP = {
     "symbols": 3,
 }  # fmt: skip
 DISORDER = Disorder(disorder=0.3, late=0.15, late_by="5 hours", duplicates=0.05, malformed=0.01, future=0)
-BATCHES = {"bronze.products": 1, "bronze.orders": 4, "bronze.shipments": 4}
+BATCHES = {"bronze.products": 1, "bronze.orders": 5, "bronze.shipments": 5}
 """Of each other table three: an event can be late from the third one on."""
 
 
@@ -102,7 +102,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
             start=START + 8 * HOUR,
             density=0.001,
             streams=("orders", "shipments"),
-            disorder=DISORDER.model_copy(update={"late_by": 6 * DAY}),
+            disorder=DISORDER.model_copy(update={"late_by": 12 * DAY}),
             **SHOP,
         ),
         out=str(landing),
@@ -434,10 +434,9 @@ def example(lake: Lake, name: str, key: str, *columns: str) -> Rows:
     """The result of the events by hand, in order of time."""
     definition = registry()[name]
     assert isinstance(definition, Pipeline)
+    time = str(definition.event_time)
     rows = [row for row in lakes.rows(lake, definition.sink.table) if row[key] in ("example", "EXAMPLE")]
-    return [
-        tuple(row[column] for column in columns) for row in sorted(rows, key=lambda row: row[definition.event_time])
-    ]
+    return [tuple(row[column] for column in columns) for row in sorted(rows, key=lambda row: row[time])]
 
 
 def test_a_balance_has_a_row_for_each_transfer(lake: Lake) -> None:
