@@ -280,7 +280,7 @@ def incidents_of_machines(lake: Lake) -> Rows:
 
 
 def incidents_of_services(lake: Lake) -> Rows:
-    """Three minutes in a row of the other kind, since the last change."""
+    """Three minutes in a row of the other kind since the last change."""
     end, found = passed(lake, "service_incidents"), list[tuple[Any, ...]]()
     logs = in_time(lake, "service_incidents", "bronze.request_logs")
     for service, rows in by_key(logs, "service", "requested_at").items():
