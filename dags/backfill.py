@@ -4,19 +4,19 @@ from datetime import UTC, datetime
 
 from airflow.sdk import CronDataIntervalTimetable, Param, dag
 from tidemark_dags.assets import MOVED
-from tidemark_dags.batch import POOL, Backfill, backfillable
+from tidemark_dags.batch import POOL, Backfill, backfillable, modes
 from tidemark_dags.forms import left_out
 
 DOC = """
 Computes the results of `{pipeline}` in a range of event time again, from bronze and by the same steps as the stream,
-compares them with `{table}`, and corrects in it what differs, late events included.
+compares them with `{table}`, and corrects in it what differs{late}.
 **Only results that the stream has closed are touched, and it continues meanwhile. Running it again changes nothing.**
 
-Each day it computes the day before. Where the pipeline has not run, or has begun after that day, it ends as *skipped*.
+{daily}
 
 **The form**
 - *From*, *To*: the range of event time; *To* is left out of it. Required for a run by hand.
-- *Mode*: `corrected` counts late events too. `as-streamed` gives back the rows that the stream wrote, without them.
+- *Mode*: {modes}
 - *Dry run*: only show the plan in the log. It starts no JVM, and writes nothing.
 - *Strict*: fail if results of the range are still open, instead of leaving them out.
 - *Force*: compute also where nothing seems to have changed, or where another program has changed rows of the table.
@@ -28,8 +28,25 @@ late events that are counted now. If rows changed, an asset event of `{table}` w
 **When it stays queued**, another backfill, repair, replay, audit or check holds the one slot of the pool `{pool}`,
 or that pool is missing (Admin → Pools; `airflow pools set {pool} 1 "backfills and repairs"`).
 
-Late events alone: [Repair late events](/dags/repair_late) does it every hour. From a terminal: `tidemark backfill`.
+{repairs}From a terminal: `tidemark backfill`.
 """
+
+COUNTS_LATE = {
+    "late": ", late events included",
+    "daily": "Each day it computes the day before. Where the pipeline has not run, or has begun after that day, it "
+    "ends as *skipped*.",
+    "modes": "`corrected` counts late events too. `as-streamed` gives back the rows that the stream wrote, without "
+    "them.",
+    "repairs": "Late events alone: [Repair late events](/dags/repair_late) does it every hour. ",
+}
+COUNTS_NONE = {
+    "late": "",
+    "daily": "Late events cannot be counted in these results after all, so that it has no schedule: start it where "
+    "rows were changed.",
+    "modes": "`as-streamed` gives back the rows that the stream wrote.",
+    "repairs": "",
+}
+"""What its page says of a pipeline whose late events can be counted after all, and of another one."""
 
 
 def declare(pipeline: str, table: str) -> None:
@@ -39,13 +56,16 @@ def declare(pipeline: str, table: str) -> None:
         pipeline: its registered name.
         table: its result.
     """
+    usual, *others = modes(pipeline)
+    counts_late = usual == "corrected"
+    said = COUNTS_LATE if counts_late else COUNTS_NONE
 
     @dag(
         dag_id=f"backfill_{pipeline}",
         dag_display_name=f"Backfill {pipeline}",
         description=f"Compute results of {table} again.",
-        doc_md=DOC.format(pipeline=pipeline, table=table, pool=POOL) + left_out(),
-        schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+        doc_md=DOC.format(pipeline=pipeline, table=table, pool=POOL, **said) + left_out(),
+        schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC") if counts_late else None,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
@@ -69,8 +89,8 @@ def declare(pipeline: str, table: str) -> None:
                 description="End of the range (exclusive).",
             ),
             "mode": Param(
-                "corrected",
-                enum=["corrected", "as-streamed"],
+                usual,
+                enum=[usual, *others],
                 title="Mode",
                 description="Late events included, or the rows as the stream wrote them.",
             ),

@@ -51,7 +51,13 @@ def ran(lake: "Lake", wanted: Callable[[Definition], bool]) -> list[str]:
 def is_repairable(definition: Definition) -> bool:
     """Whether it keeps late events, or such as can be looked up again, and these can be counted after all."""
     plan = logical.build(definition)
-    return plan.can_be_backfilled and bool(plan.table("late") or plan.table("quarantine"))
+    return plan.can_count_late_events and bool(plan.table("late") or plan.table("quarantine"))
+
+
+def modes(pipeline: str) -> list[str]:
+    """The modes in which a registered pipeline can be backfilled, the usual one first."""
+    counts = logical.build(registry()[pipeline]).can_count_late_events
+    return ["corrected", "as-streamed"] if counts else ["as-streamed"]
 
 
 def has_run(lake: "Lake", pipeline: str) -> bool:

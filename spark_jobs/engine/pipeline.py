@@ -105,6 +105,11 @@ class PipelineQuery(Query[Pipeline]):
         return {}, {}
 
     @property
+    def by_clock(self) -> bool:
+        """Whether its step does something by the clock."""
+        return self._usual.operator is not None and self._usual.operator.state.by_clock
+
+    @property
     def reads_history(self) -> bool:
         """Whether this is the first query of an epoch that begins at a cut."""
         return self.branches.cut_us is not None

@@ -6,6 +6,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Generic, TypeVar
 
 from pyspark.errors import AnalysisException
@@ -27,6 +28,7 @@ from spark_jobs.lake.checkpoints.restoring import finish_for
 from spark_jobs.lake.commit_records.stamps import Role, Stamp, digest
 from spark_jobs.lake.errors import CheckpointError, first_line
 from spark_jobs.spark.progress import BatchBounds, batch_bounds
+from spark_jobs.spark.session import only_batches_with_input
 from spark_jobs.spec import Ingest, Pipeline
 from spark_jobs.spec.durations import duration_ms
 
@@ -169,7 +171,9 @@ class Query(ABC, Generic[D]):
         )
         writer = writer.trigger(availableNow=True) if to_an_end else writer.trigger(processingTime=interval)
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-        self._query = writer.start()
+        # What goes by the clock has a batch at each trigger, and would never come to the end of what is there.
+        with only_batches_with_input(self.spark) if to_an_end and self.by_clock else nullcontext():
+            self._query = writer.start()
         # Who holds Spark's handle holds the query.
         vars(self._query)["tidemark"] = self
         try:
@@ -203,6 +207,11 @@ class Query(ABC, Generic[D]):
     def looked_up_ids(self) -> dict[str, str]:
         """Table -> the id of the Delta table of that version."""
         return {}
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether its batches come by the clock, with or without input."""
+        return False
 
     @property
     def reads_history(self) -> bool:

@@ -54,6 +54,12 @@ class LogicalPlan:
         )
 
     @property
+    def can_count_late_events(self) -> bool:
+        """Whether a backfill or a repair can count late events in its results after all."""
+        operator = self.operator
+        return self.can_be_backfilled and operator is not None and operator.recomputation.no_repair is None
+
+    @property
     def reads(self) -> tuple[Table, ...]:
         """The source tables, in the order by which a row tells where it comes from."""
         return tuple(table for side in self.sides for table in side.tables)

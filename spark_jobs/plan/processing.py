@@ -319,7 +319,8 @@ class ProcessRunner:
     def _fire(self, key: Mapping[str, Any], state: KeyState, upto_us: int) -> Iterator[Given]:
         """Fires the timers up to an instant, those included that are set meanwhile."""
         while state.timers:
-            at_us, name = min((at_us, name) for name, at_us in state.timers.items())
+            # A key is forgotten after what it does at that instant.
+            at_us, _, name = min((at_us, name == _TTL, name) for name, at_us in state.timers.items())
             if at_us > upto_us:
                 return
             del state.timers[name]

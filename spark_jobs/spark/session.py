@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -104,6 +106,22 @@ def lenient_session(spark: SparkSession) -> SparkSession:
     session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     session.conf.set("spark.sql.ansi.enabled", "false")
     return session
+
+
+@contextmanager
+def only_batches_with_input(spark: SparkSession) -> Iterator[None]:
+    """Queries that start meanwhile run no batch without input, such as one that only fires timers.
+
+    Args:
+        spark: the session, of which a query takes its settings when it starts.
+    """
+    name = "spark.sql.streaming.noDataMicroBatches.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, str(before))
 
 
 def _probe_store(spark: SparkSession, lake: Lake) -> None:

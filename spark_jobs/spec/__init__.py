@@ -16,7 +16,7 @@ from spark_jobs.spec.expectations import (
 )
 from spark_jobs.spec.parsing import Parsing
 from spark_jobs.spec.pipeline import METADATA_COLUMNS, Definition, Ingest, Pipeline, definition_from_json, is_name
-from spark_jobs.spec.processors import Processor, Timers
+from spark_jobs.spec.processors import Processor, Row, State, Timers
 from spark_jobs.spec.rules import Between, Matches, NotNull, OneOf, RowRule, Satisfies, Severity
 from spark_jobs.spec.savepoints import Savepoints
 from spark_jobs.spec.sinks import Sink
@@ -71,6 +71,7 @@ __all__ = [
     "Process",
     "Processor",
     "Referential",
+    "Row",
     "RowRule",
     "Running",
     "Satisfies",
@@ -80,6 +81,7 @@ __all__ = [
     "Severity",
     "Sink",
     "Sliding",
+    "State",
     "Table",
     "TableExpectation",
     "Timers",

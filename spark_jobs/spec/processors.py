@@ -18,6 +18,9 @@ Row = Mapping[str, Any]
 """Column -> value; of `TIMESTAMP` a `datetime` with a zone, of `DECIMAL` a `Decimal`, of `ARRAY` a list, of `MAP` and
 `STRUCT` a dictionary."""
 
+State = MutableMapping[str, Any]
+"""Field -> what is kept of it for a key; None where nothing is."""
+
 
 class Timers:
     """The timers of a key: name -> when each fires, in event time, or by the clock where the step says so.
@@ -72,7 +75,7 @@ class Processor:
     state: ClassVar[Mapping[str, str]] = {}
     version: ClassVar[int] = 1
 
-    def on_event(self, key: Row, event: Row, state: MutableMapping[str, Any], timers: Timers) -> Iterable[Row] | None:
+    def on_event(self, key: Row, event: Row, state: State, timers: Timers) -> Iterable[Row] | None:
         """Takes an event.
 
         Args:
@@ -86,9 +89,7 @@ class Processor:
         """
         raise NotImplementedError
 
-    def on_timer(
-        self, key: Row, name: str, at: datetime, state: MutableMapping[str, Any], timers: Timers
-    ) -> Iterable[Row] | None:
+    def on_timer(self, key: Row, name: str, at: datetime, state: State, timers: Timers) -> Iterable[Row] | None:
         """Is told that a timer has fired, which is set no more.
 
         Args:

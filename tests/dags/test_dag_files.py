@@ -36,10 +36,16 @@ from tests.support.deploying import beside, deploy
 from tests.support.process import REPOSITORY
 
 KEEPING_LATE = [
-    "cafe_spending", "cafe_visits", "ingest_time_activity", "ingest_time_difference", "order_payments",
-    "page_sessions", "rolling_sales", "top_products", "top_products_live", "unique_events", "user_activity",
-    "valid_orders",
+    "cafe_spending", "cafe_visits", "ingest_time_activity", "ingest_time_difference", "machine_readings",
+    "order_payments", "page_sessions", "rolling_sales", "service_errors", "shipment_orders", "stock_averages",
+    "top_products", "top_products_live", "unique_events", "user_activity", "valid_orders",
 ]  # fmt: skip
+
+GOING_ON_WITHOUT_LATE = [
+    "account_balances", "cafe_service", "card_fraud", "machine_health", "personal_offers", "ride_matching",
+    "service_incidents", "tumbling_by_hand",
+]  # fmt: skip
+"""Late events cannot be counted in these after all: each row depends on the state that the stream goes on with."""
 
 FILES = sorted(path.name for path in (REPOSITORY / "dags").glob("*.py"))
 
@@ -154,10 +160,12 @@ def test_only_a_look_is_tried_again(described: Any) -> None:
 
 def test_each_pipeline_that_can_be_backfilled_has_a_dag_for_it(described: Any) -> None:
     found = {name: dag for name, dag in described["dags"].items() if dag["file"] == "backfill.py"}
-    assert set(found) == {"backfill_machine_spikes"} | {f"backfill_{name}" for name in KEEPING_LATE}
+    expected = {"machine_spikes", *KEEPING_LATE, *GOING_ON_WITHOUT_LATE}
+    assert set(found) == {f"backfill_{name}" for name in expected}
     for name, dag in found.items():
         pipeline = name.removeprefix("backfill_")
-        assert dag["schedule"] == ["CronDataIntervalTimetable", "0 0 * * *"]
+        daily = ["CronDataIntervalTimetable", "0 0 * * *"]
+        assert dag["schedule"] == (["NullTimetable", ""] if pipeline in GOING_ON_WITHOUT_LATE else daily)
         assert dag["start"] == "2026-01-01T00:00:00+00:00"
         assert dag["paused"] is False
         assert dag["pools"] == {"backfill": "tidemark_batch"}
@@ -166,7 +174,8 @@ def test_each_pipeline_that_can_be_backfilled_has_a_dag_for_it(described: Any) -
         params = dag["params"]
         assert list(params) == ["from", "to", "mode", "dry_run", "strict", "force"]
         assert all(params[name]["type"] == ["null", "string"] for name in ("from", "to"))
-        assert params["mode"]["enum"] == ["corrected", "as-streamed"]
+        usual = [] if pipeline in GOING_ON_WITHOUT_LATE else ["corrected"]
+        assert params["mode"]["enum"] == [*usual, "as-streamed"]
 
 
 def test_late_events_are_repaired_every_hour_in_the_same_pool(described: Any) -> None:

@@ -107,12 +107,29 @@ SESSIONS = (
 COMPUTED_AGAIN = {**ANSWERS, "page_sessions": SESSIONS}
 
 ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            "account_balances",
+            "cafe_service",
+            "card_fraud",
+            "machine_health",
+            "machine_readings",
+            "personal_offers",
+            "ride_matching",
+            "service_errors",
+            "service_incidents",
+            "shipment_orders",
+            "stock_averages",
+            "tumbling_by_hand",
+        ),
+        "tests/spark/test_keyed_pipelines.py",
+    ),
     "cafe_visits": "tests/spark/test_cafe.py",
     "cafe_spending": "tests/spark/test_cafe.py",
     "ingest_time_activity": "tests/spark/test_ingest_time.py",
     "ingest_time_difference": "tests/spark/test_ingest_time.py",
 }
-"""Pipelines that have a lake of their own: days pass in it, or it says when events arrived."""
+"""Pipelines that have a lake of their own: days pass in it, it has other streams, or it says when events arrived."""
 
 
 BATCHES = {"bronze.sales": 3, "bronze.clicks": 3, "bronze.orders": 3, "bronze.order_payments": 3}

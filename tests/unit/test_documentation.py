@@ -86,6 +86,8 @@ class TestLineage:
             "orders",
             "events",
             "event_count",
+            "requests",
+            "transfers",
         }
 
 

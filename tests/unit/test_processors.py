@@ -151,6 +151,12 @@ def test_a_key_is_forgotten_after_its_time_to_live() -> None:
     assert test.state(user="u") is None
 
 
+def test_a_timer_at_the_end_of_its_keys_life_fires_before_that() -> None:
+    test = ProcessorTest(pipeline(Debounce, ttl="5 seconds"), COLUMNS).events(click(0)).watermark(at(60))
+    assert [(row["page"], row["clicks"]) for row in test.rows] == [("a", 1)]
+    assert test.ledger["remembered"] == 0
+
+
 @pytest.mark.parametrize(
     ("page", "said"),
     [

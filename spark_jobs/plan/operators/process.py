@@ -41,7 +41,13 @@ def processed(pipeline: Pipeline) -> Operator:
         sides=(side,),
         lateness=lateness,
         horizon=(side.delay or timedelta(0)) + timedelta(milliseconds=1),
-        state=State(operators=(PROCESSED,), event_keys=step.by, keeps_events=True, packs_events=True),
+        state=State(
+            operators=(PROCESSED,),
+            event_keys=step.by,
+            keeps_events=True,
+            packs_events=True,
+            by_clock=step.clock == "processing_time",
+        ),
         output=output,
         accounting=replace(
             accounting,

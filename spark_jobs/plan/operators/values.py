@@ -77,6 +77,8 @@ class State:
         counts_events: whether each row says of how many events it is, as its last value.
         gap_of_event: SQL of `GAP`, where each event brings a gap of its own to a session window; None: none does.
         in_one_partition: whether it is one row for all events, which no number of partitions divides.
+        by_clock: whether it does something by the clock, so that Spark runs a batch at each trigger, with or without
+            events.
     """
 
     operators: tuple[str, ...] = ()
@@ -87,6 +89,7 @@ class State:
     counts_events: bool = False
     gap_of_event: str | None = None
     in_one_partition: bool = False
+    by_clock: bool = False
 
 
 @dataclass(frozen=True)
