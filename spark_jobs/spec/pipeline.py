@@ -141,7 +141,6 @@ class Ingest(_Definition):
     """Reads files, Kafka or a result table, checks each row and appends it to bronze, or to `<table>__quarantine` with
     the reason.
 
-
     Attributes:
         columns: payload column -> Spark SQL type; for CSV in the order of the file.
         parsing: column -> how its values are written, where that is not as usual.

@@ -19,7 +19,7 @@ from spark_jobs.lake.commit_records.revisions import revisions, with_revised
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import Aggregate, Ingest, Pipeline, Results, Sink, Table, Tumbling, Watermark
 from tests.support import lakes
-from tests.support.clicks import RANKING, closed_ms, copy_of, events, feed, merged, pipeline, run_repair
+from tests.support.clicks import COLUMNS, RANKING, closed_ms, copy_of, events, feed, merged, pipeline, run_repair
 
 UPSTREAM = pipeline()
 KEY = ("window_start", "k")
@@ -29,8 +29,8 @@ CHANGES = {"change_kind": "STRING", "change_weight": "INT", "change_version": "B
 
 def reading(revised: str = "retract", **more: Any) -> Ingest:
     source = Results("gold.activity", revised=revised, max_files_per_trigger=3)
-    fields = {"columns": {**VALUES, **CHANGES}, "event_time": "window_start", "sink": Sink("bronze.activity")}
-    return Ingest(name="ingest_activity", source=source, **fields | more)
+    fields = {"name": "ingest_activity", "columns": {**VALUES, **CHANGES}, "sink": Sink("bronze.activity")}
+    return Ingest(source=source, event_time="window_start", **fields | more)
 
 
 SIGNED = {"t": "window_start", "k": "k", "n": "n * change_weight", "total": "total * change_weight"}
@@ -177,7 +177,7 @@ def test_a_pipeline_over_a_result_is_right_after_repairs_of_both(
 
 def test_a_reset_upstream_is_read_as_deleted_rows(spark: SparkSession, chain: Chain, tmp_path: Path) -> None:
     lake = copy_of(chain.lake, tmp_path / "copy")
-    reset(lake, UPSTREAM, keep_tables=False)
+    reset(lake, UPSTREAM, empty_tables=True)
     run(spark, lake, reading())
     assert applied(lake) == held(lake) == []
 
@@ -189,7 +189,7 @@ def test_an_ingest_that_takes_results_for_final_stops_at_a_repair(
     final = reading("refuse", name="ingest_final", sink=Sink("bronze.final"))
     run(spark, lake, final)
     assert len(lakes.rows(lake, "bronze.final")) == len(held(lake))
-    reset(lake, UPSTREAM, keep_tables=False)
+    reset(lake, UPSTREAM, empty_tables=True)
     with pytest.raises(RevisedError, match=r"gold.activity .* changed or taken away by .*revised='refuse'.*reset"):
         run(spark, lake, final)
     assert len(lakes.rows(lake, "bronze.final")) > 0
@@ -197,7 +197,8 @@ def test_an_ingest_that_takes_results_for_final_stops_at_a_repair(
 
 def test_columns_that_a_result_does_not_have_are_refused(spark: SparkSession, chain: Chain, tmp_path: Path) -> None:
     lake = copy_of(chain.lake, tmp_path / "copy")
-    other = reading(columns={**VALUES, **CHANGES, "total": "INT", "units": "BIGINT"})
+    columns = {**VALUES, **CHANGES, "total": "INT", "units": "BIGINT"}
+    other = reading(name="ingest_other", columns=columns, sink=Sink("bronze.other"))
     with pytest.raises(OtherResultError, match="total: declared int, the table has bigint; units: declared bigint"):
         run(spark, lake, other)
 
