@@ -175,8 +175,15 @@ def test_a_pipeline_over_a_result_is_right_after_repairs_of_both(
     assert len(expected) > 4
 
 
-def test_a_reset_upstream_is_read_as_deleted_rows(spark: SparkSession, chain: Chain, tmp_path: Path) -> None:
+def test_what_goes_back_or_goes_away_upstream_is_read_as_changes(
+    spark: SparkSession, chain: Chain, tmp_path: Path
+) -> None:
     lake = copy_of(chain.lake, tmp_path / "copy")
+    many = len(held(lake))
+    open_table(lake, "gold.activity").restore(chain.before_repair[0]["change_version"])
+    run(spark, lake, reading())
+    assert applied(lake) == held(lake)
+    assert 0 < len(held(lake)) < many
     reset(lake, UPSTREAM, empty_tables=True)
     run(spark, lake, reading())
     assert applied(lake) == held(lake) == []
