@@ -185,7 +185,7 @@ def test_what_goes_back_or_goes_away_upstream_is_read_as_changes(
     assert applied(lake) == held(lake) == []
 
 
-def test_an_ingest_that_takes_results_for_final_stops_at_a_repair(
+def test_an_ingest_of_final_results_stops_at_a_revision_or_reads_it(
     spark: SparkSession, chain: Chain, tmp_path: Path
 ) -> None:
     lake = copy_of(chain.lake, tmp_path / "copy")
@@ -196,6 +196,8 @@ def test_an_ingest_that_takes_results_for_final_stops_at_a_repair(
     with pytest.raises(RevisedError, match=r"gold.activity .* changed or taken away by .*revised='refuse'.*reset"):
         run(spark, lake, final)
     assert len(lakes.rows(lake, "bronze.final")) > 0
+    run(spark, lake, reading("read", name="ingest_final", sink=Sink("bronze.final")))
+    assert sum(row["change_weight"] for row in lakes.rows(lake, "bronze.final")) == len(held(lake)) == 0
 
 
 def test_columns_that_a_result_does_not_have_are_refused(spark: SparkSession, chain: Chain, tmp_path: Path) -> None:
