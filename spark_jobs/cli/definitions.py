@@ -9,7 +9,7 @@ import typer
 from spark_jobs.cli.terminal import complain, say, warn
 from spark_jobs.lake.commands import typed_arguments
 from spark_jobs.pipelines import problems, registry, resolve_named
-from spark_jobs.spec import Definition, DefinitionError, Files, Ingest, Kafka
+from spark_jobs.spec import Definition, DefinitionError, Files, Ingest, Kafka, Results
 from spark_jobs.spec.errors import TidemarkError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def pointed_at(definitions: Sequence[Definition], source: str) -> list[Definitio
     Raises:
         DefinitionError: if there is no such place, or another number of ingests.
     """
-    ingests = [d for d in definitions if isinstance(d, Ingest)]
+    ingests = [d for d in definitions if isinstance(d, Ingest) and not d.read_tables]
     if len(ingests) != 1:
         raise DefinitionError(
             f"--from points one ingest elsewhere; this run has {len(ingests)}: {[d.name for d in ingests]}"
@@ -109,7 +109,7 @@ def pointed_at(definitions: Sequence[Definition], source: str) -> list[Definitio
     return [elsewhere if d is ingests[0] else d for d in definitions]
 
 
-def _source(text: str, before: Files | Kafka) -> Files | Kafka:
+def _source(text: str, before: Files | Kafka | Results) -> Files | Kafka:
     """The place that a text names, read as the one before where it is of its kind."""
     scheme, _, rest = text.partition("://")
     if scheme == "kafka":

@@ -12,9 +12,9 @@ def pipelines() -> None:
     rows = []
     for definition in registry().values():
         if isinstance(definition, Ingest):
-            reads, when = str(definition.source.kind), "-"
+            reads, when = ", ".join(definition.read_tables) or str(definition.source.kind), "-"
         else:
-            reads = ", ".join(table.name for table in definition.tables)
+            reads = ", ".join(definition.read_tables)
             when = definition.watermark.late.value if definition.watermark else "never late"
         rows.append((definition.name, definition.kind, reads, definition.sink.table, definition.sink.mode, when))
     out.print(reports.rows_table(("name", "kind", "reads", "writes", "mode", "late events"), rows))

@@ -132,10 +132,9 @@ def _passed_on(name: str, origins: Collection[str], known: Mapping[str, Definiti
 
 def _reads(definition: Definition) -> tuple[str, ...]:
     if isinstance(definition, Pipeline):
-        return (*(table.name for table in definition.tables), *definition.lookups)
-    return (definition.source.described,)
+        return (*definition.read_tables, *definition.lookups)
+    return definition.read_tables or (definition.source.described,)
 
 
 def _read_by(table: str, known: Mapping[str, Definition]) -> tuple[str, ...]:
-    readers = (each for each in known.values() if isinstance(each, Pipeline))
-    return tuple(sorted(each.sink.table for each in readers if table in _reads(each)))
+    return tuple(sorted(each.sink.table for each in known.values() if table in _reads(each)))

@@ -30,6 +30,7 @@ from spark_jobs.lake.errors import (
 from spark_jobs.lake.tables import watermarks
 from spark_jobs.spark.throwables import thrown
 from spark_jobs.spec import Definition, Ingest, Pipeline
+from spark_jobs.spec.chains import in_order, links
 from spark_jobs.spec.durations import duration_ms
 
 log = logging.getLogger("tidemark")
@@ -112,30 +113,30 @@ class Driver:
     def run_until_caught_up(self, *, close: bool, stop: threading.Event | None = None) -> Mapping[str, Outcome]:
         """Runs the ingests until their input is read, then their readers until these have read bronze.
 
-        Pipelines whose results others look columns up in run before those.
+        Ingests of results run after the pipelines that write these, and then their own readers. Pipelines whose
+        results others look columns up in run before those.
 
         Args:
             close: then finish the input: move the watermark past every open window, once.
             stop: ends early, after the running batches.
         """
         stop = stop or threading.Event()
-        ingests = [definition for definition in self.definitions if isinstance(definition, Ingest)]
-        pipelines = [definition for definition in self.definitions if isinstance(definition, Pipeline)]
-        self._run_group(ingests, stop)
-        if close and not stop.is_set():
-            try:
-                self._close(ingests, pipelines)
-            except Exception as error:
-                names = ", ".join(definition.name for definition in self.definitions)
-                words = Words.about(*self.definitions)
-                raise explained(
-                    error, pipeline=names, lake=self.lake, checkpoint="_checkpoints", words=words
-                ) from error
-        looked_up = {name for pipeline in pipelines for name in pipeline.lookups}
-        first = [pipeline for pipeline in pipelines if pipeline.sink.table in looked_up]
-        for group in (first, [pipeline for pipeline in pipelines if pipeline not in first]):
-            if group:
-                self._run_group(group, stop)
+        for ingests, pipelines in links(self.definitions):
+            self._run_group(ingests, stop)
+            if close and not stop.is_set():
+                try:
+                    self._close(ingests, pipelines)
+                except Exception as error:
+                    names = ", ".join(definition.name for definition in self.definitions)
+                    words = Words.about(*self.definitions)
+                    raise explained(
+                        error, pipeline=names, lake=self.lake, checkpoint="_checkpoints", words=words
+                    ) from error
+            looked_up = {name for pipeline in pipelines for name in pipeline.lookups}
+            first = [pipeline for pipeline in pipelines if pipeline.sink.table in looked_up]
+            for group in (first, [pipeline for pipeline in pipelines if pipeline not in first]):
+                if group:
+                    self._run_group(group, stop)
         return self.outcomes
 
     def run_continuously(self, stop: threading.Event, *, idle_after: timedelta | None = None) -> Mapping[str, Outcome]:
@@ -145,13 +146,8 @@ class Driver:
             stop: when set, each query finishes its batch and ends.
             idle_after: overrides what the ingests say: after so long without input, heartbeats move the watermark.
         """
-        ingests = [definition for definition in self.definitions if isinstance(definition, Ingest)]
-        pipelines = [definition for definition in self.definitions if isinstance(definition, Pipeline)]
-        looked_up = {name for pipeline in pipelines for name in pipeline.lookups}
-        # What fills a table must have made it before another looks columns up in it.
-        pipelines.sort(key=lambda pipeline: pipeline.sink.table not in looked_up)
-        ordered: tuple[Definition, ...] = (*ingests, *pipelines)
-        for definition in ordered:
+        # What fills a table must have made it before another reads it, or looks columns up in it.
+        for definition in in_order(self.definitions):
             self.start(definition, until_caught_up=False)
         self._idle = _IdleWatch(self, idle_after)
         self._watch(stop)

@@ -1,4 +1,4 @@
-"""Ingest: from files or Kafka to bronze and its quarantine."""
+"""Ingest: from files, Kafka or results to bronze and its quarantine."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -140,8 +140,7 @@ class IngestQuery(Query[Ingest]):
 
     def fix_starts(self) -> bool:
         """Notes what must hold of the source of a new checkpoint, and refuses another one in its place."""
-        self._source.begin(self.epoch)
-        return False
+        return self._source.begin(self.epoch)
 
     def _committed(self, batch_id: int) -> LedgerEntry | None:
         """The ledger row of a batch that bronze has already."""

@@ -28,7 +28,8 @@ from spark_jobs.lake.store.health import refuse_vanished
 from spark_jobs.operations.bootstrap.execute import compute_history
 from spark_jobs.operations.savepoint.schedule import SavepointSchedule
 from spark_jobs.spark.session import SessionLostError, why_ended
-from spark_jobs.spec import DefinitionError, Ingest, Pipeline
+from spark_jobs.spec import DefinitionError, Pipeline
+from spark_jobs.spec.chains import in_order
 
 log = logging.getLogger("tidemark.driver")
 
@@ -292,7 +293,7 @@ class JobDriver:
             self._failed(name, error)
             return
         others = [d for d in self._driver.definitions if d.name != name]
-        self._driver.definitions = sorted((*others, definition), key=lambda d: not isinstance(d, Ingest))
+        self._driver.definitions = in_order((*others, definition))
         self._driver.start(definition, until_caught_up=False)
         if name not in self._driver.outcomes:
             each.gauges = Gauges(self._lake, self._driver.queries[name])

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
+from spark_jobs.spec.chains import in_order
 from spark_jobs.spec.errors import TidemarkError
 from spark_jobs.spec.shadows import shadow_of
 
@@ -302,11 +303,13 @@ def with_sources(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
         by_table |= {table: writers[table] for table in missing}
         needed |= _needed_by(by_table.values())
     sources = [each for each in by_table.values() if each not in wanted]
-    ordered = sorted(sources, key=lambda each: (not isinstance(each, Ingest), each.name))
+    chained = in_order(sorted(by_table.values(), key=lambda each: each.name))
+    ordered = [each for each in chained if each in sources]
     return tuple({each.name: each for each in (*ordered, *wanted)}.values())
 
 
 def _needed_by(definitions: Iterable[Definition]) -> set[str]:
     """Tables that they read, or look columns up in."""
-    pipelines = [each for each in definitions if isinstance(each, Pipeline)]
-    return {name for each in pipelines for name in (*(table.name for table in each.tables), *each.lookups)}
+    known = list(definitions)
+    looked_up = {name for each in known if isinstance(each, Pipeline) for name in each.lookups}
+    return looked_up.union(*(each.read_tables for each in known))

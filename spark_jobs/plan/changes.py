@@ -111,6 +111,8 @@ def _differences(before: Definition, after: Definition) -> Iterator[Change]:
             yield Change(field, Compatibility.SAFE, "rows that were read have null in the new ones")
         elif not reordered and _without_limits(old) == _without_limits(new):
             yield Change(field, Compatibility.SAFE, "how much a batch takes is no part of what it holds")
+        elif field == "source" and _reads_revisions(before, after):
+            yield Change(field, Compatibility.SAFE, "no row that was read had been revised")
         elif field in _SAFE:
             yield Change(field, Compatibility.SAFE, _SAFE[field])
         elif field == "max_future" and isinstance(before, Pipeline) and field not in before.model_fields_set:
@@ -131,6 +133,13 @@ def _why_not(before: Definition, after: Definition, field: str) -> str:
         if field == "steps" and (why := _why_other_steps(before, after)) is not None:
             return why
     return _REBUILD.get(field, "what was read was computed with it as it was")
+
+
+def _reads_revisions(before: Definition, after: Definition) -> bool:
+    """Whether revisions of a result, at which an ingest stopped, are read, and nothing else of its source differs."""
+    if not isinstance(before, Ingest) or not isinstance(after, Ingest):
+        return False
+    return before.source.stops_at_revisions and before.source.read_tables == after.source.read_tables
 
 
 def _only_adds_tables(before: Pipeline, after: Pipeline) -> bool:

@@ -57,7 +57,8 @@ class PersonalColumns:
         """Those of what a pipeline reads, looks up and writes: its errors may quote their values."""
         tables = [definition.sink.table]
         if isinstance(definition, Pipeline):
-            tables += [*(table.name for table in definition.tables), *definition.lookups]
+            tables += definition.lookups
+        tables += definition.read_tables
         known = frozenset().union(*(self._by_table.get(table, frozenset()) for table in tables))
         return known | frozenset(definition.personal)
 
@@ -93,7 +94,8 @@ def _of_tables(definition: Definition, personal: _Columns) -> Iterator[tuple[str
     """The tables that a definition writes, with their personal columns."""
     table, declared = definition.sink.table, frozenset(definition.personal)
     if isinstance(definition, Ingest):
-        if declared:
+        read = (personal.get(each, frozenset()) for each in definition.read_tables)
+        if declared := declared.union(*read) & definition.columns.keys():
             own = {EVENT_ID} if definition.event_id in declared else set()
             # Fields that no column takes may be a column under another name.
             own |= {UNKNOWN_FIELDS} & set(definition.payload)

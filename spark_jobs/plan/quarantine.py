@@ -26,7 +26,8 @@ NOT_AGAIN: Mapping[str, str] = {
     "header": "it is a header, which is no event",
     "quotes": "it is a part of a value that goes over several lines",
     "skipped": "it was skipped with its batch, and lines of CSV were not told from parts of values there",
-    "parquet": "of a row of a Parquet file the text is kept, without the types; put a fixed file into the folder",
+    "parquet": "of a row of a Parquet file or of a result the text is kept, without the types; put a fixed file into "
+    "the folder, or the result right",
     "epoch": "it is of an epoch before a reset, after which the source was read again from its start; what it "
     "did not have any more then: --earlier-epochs",
 }

@@ -20,7 +20,7 @@ from spark_jobs.spec.processors import Processor, Row, State, Timers
 from spark_jobs.spec.rules import Between, Matches, NotNull, OneOf, RowRule, Satisfies, Severity
 from spark_jobs.spec.savepoints import Savepoints
 from spark_jobs.spec.sinks import Sink
-from spark_jobs.spec.sources import Files, Kafka, Table, Union
+from spark_jobs.spec.sources import Files, Kafka, Results, Table, Union
 from spark_jobs.spec.steps import (
     Aggregate,
     AsOf,
@@ -71,6 +71,7 @@ __all__ = [
     "Process",
     "Processor",
     "Referential",
+    "Results",
     "Row",
     "RowRule",
     "Running",

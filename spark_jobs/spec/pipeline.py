@@ -26,7 +26,7 @@ from spark_jobs.spec.parsing import Parsing, collisions
 from spark_jobs.spec.rules import NotNull, RowRule, check_rules
 from spark_jobs.spec.savepoints import Savepoints
 from spark_jobs.spec.sinks import Sink
-from spark_jobs.spec.sources import SHADOW, Files, Kafka, Table, Union
+from spark_jobs.spec.sources import SHADOW, Files, Kafka, Results, Table, Union
 from spark_jobs.spec.steps import RESULT_COLUMNS, Columns, Enrich, Step, TopN
 from spark_jobs.spec.watermark import Late, Watermark
 
@@ -138,7 +138,8 @@ class _Definition(Spec):
 
 
 class Ingest(_Definition):
-    """Reads files or Kafka, checks each row and appends it to bronze, or to `<table>__quarantine` with the reason.
+    """Reads files, Kafka or a result table, checks each row and appends it to bronze, or to `<table>__quarantine` with
+    the reason.
 
     Attributes:
         columns: payload column -> Spark SQL type; for CSV in the order of the file.
@@ -155,7 +156,7 @@ class Ingest(_Definition):
     """
 
     kind: Literal["ingest"] = "ingest"
-    source: Annotated[Files | Kafka, Field(discriminator="kind")]
+    source: Annotated[Files | Kafka | Results, Field(discriminator="kind")]
     columns: Annotated[Mapping[str, SqlType], Field(min_length=1), FROZEN]
     parsing: Annotated[Mapping[str, Parsing], FROZEN] = {}
     event_time: str
@@ -176,6 +177,11 @@ class Ingest(_Definition):
         """Where the value of a column stands in an event, by the names of fields from the outside to the inside."""
         parsing = self.parsing.get(column)
         return (column,) if parsing is None or parsing.path is None else parsing.path
+
+    @property
+    def read_tables(self) -> tuple[str, ...]:
+        """Names of the tables that it reads as streams."""
+        return self.source.read_tables
 
     @property
     def reads_json(self) -> bool:
@@ -210,6 +216,8 @@ class Ingest(_Definition):
                 f"idle_after: expected more than the trigger_interval of {format_duration(self.trigger_interval)}, got "
                 f"{format_duration(self.idle_after)}: between two batches nothing is read, which is no silence"
             )
+        if (misfit := self.source.misfit(self.columns)) is not None:
+            raise ValueError(misfit)
         self._check_types()
         self._check_parsing()
         self._check_contract()
@@ -332,6 +340,11 @@ class Pipeline(_Definition):
         return (*self.source_tables, *(table for step in self.steps for table in step.tables()))
 
     @property
+    def read_tables(self) -> tuple[str, ...]:
+        """Names of the tables that it reads as streams."""
+        return tuple(table.name for table in self.tables)
+
+    @property
     def lookups(self) -> tuple[str, ...]:
         """Names of the tables in which columns are looked up."""
         return tuple(dict.fromkeys(table for step in self.steps for table in step.lookups()))
@@ -378,7 +391,9 @@ class Pipeline(_Definition):
             if before.kind not in step.may_follow:
                 kinds = [each.kind for each in stateful]
                 raise ValueError(
-                    f"steps: expected at most one step that remembers events, got {kinds}: write two pipelines"
+                    f"steps: expected at most one step that remembers events, got {kinds}: end this pipeline with "
+                    f"{before.kind}, read its result with Ingest(source=Results('gold.…')), and go on with {step.kind} "
+                    "in a second pipeline over that bronze table"
                 )
             between = self.steps[self.steps.index(before) + 1 : self.steps.index(step)]
             if between:

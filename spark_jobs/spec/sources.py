@@ -94,6 +94,24 @@ class _Input(Spec):
         """The folder of which it reads each file once, as it was given; None: it reads no files."""
         return None
 
+    @property
+    def read_tables(self) -> tuple[str, ...]:
+        """Names of the tables of the lake that it reads as streams."""
+        return ()
+
+    @property
+    def stops_at_revisions(self) -> bool:
+        """Whether the ingest stops where rows that it may have read are changed or taken away."""
+        return False
+
+    def misfit(self, columns: Mapping[str, str]) -> str | None:
+        """Why an ingest with these columns does not fit it; None: it does.
+
+        Args:
+            columns: name -> Spark SQL type.
+        """
+        return None
+
     def options_for(self, kind: str) -> dict[str, object]:
         """How it is read, for another place of the same kind; nothing where the other is of another kind.
 
@@ -250,6 +268,99 @@ class Kafka(_Input):
         if servers is not None and not all(_SERVER.fullmatch(server.strip()) for server in servers.split(",")):
             raise ValueError(f"expected host:port, or several separated by commas, got {servers!r}")
         return servers
+
+
+CHANGE_KIND, CHANGE_WEIGHT, CHANGE_VERSION = "change_kind", "change_weight", "change_version"
+
+CHANGE_COLUMNS: Mapping[str, str] = {CHANGE_KIND: "STRING", CHANGE_WEIGHT: "INT", CHANGE_VERSION: "BIGINT"}
+"""What `Results` gives beside the columns of the result: what has become of the row, by how much it counts, and the
+version of the table."""
+
+
+class Results(_Input):
+    """A result table: each row that comes, changes or goes is an event.
+
+    Attributes:
+        table: `silver.<name>` or `gold.<name>`, which a pipeline writes.
+        revised: of rows that are there and change or go, as by a repair, a backfill or an `update` sink: `read`: each
+            is an event as it is now, a row that goes as it was last; `retract`: before a changed row comes the row as
+            it was, with weight -1; `refuse`: the ingest stops.
+        max_files_per_trigger: about so many data files a batch; all files of one version are in one batch.
+        max_bytes_per_trigger: about so many bytes a batch; None: `BATCH_BYTES`. Whichever limit is reached first ends
+            a batch.
+    """
+
+    _place: ClassVar[frozenset[str]] = frozenset({"table"})
+
+    kind: Literal["results"] = "results"
+    table: TableName
+    revised: Literal["read", "retract", "refuse"] = "read"
+    max_files_per_trigger: PositiveInt | None = BATCH_FILES
+    max_bytes_per_trigger: PositiveInt | None = None
+
+    def __init__(self, table: str, **options: object) -> None:
+        super().__init__(table=table, **options)
+
+    @property
+    def format(self) -> Format:
+        """How its events are written: a row has its types, as one of a Parquet file has."""
+        return "parquet"
+
+    @property
+    def delimiter(self) -> str:
+        """Of CSV, which no result is."""
+        return ","
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether an event is a row that has its types already: it is."""
+        return True
+
+    @property
+    def described(self) -> str:
+        """What it is and where, in words."""
+        return f"results in {self.table}"
+
+    @property
+    def unit(self) -> str:
+        """What is counted of it that has not been read, in words."""
+        return "rows"
+
+    @property
+    def read_tables(self) -> tuple[str, ...]:
+        """Its table."""
+        return (self.table,)
+
+    @property
+    def stops_at_revisions(self) -> bool:
+        """Whether the definition says so."""
+        return self.revised == "refuse"
+
+    def misfit(self, columns: Mapping[str, str]) -> str | None:
+        """As `_Input.misfit`: the columns that it gives itself have their types, and revisions can be told.
+
+        Args:
+            columns: name -> Spark SQL type.
+        """
+        for name, sql_type in CHANGE_COLUMNS.items():
+            if name in columns and columns[name].strip().upper() != sql_type:
+                return f"columns: {name} is what has become of a row, of type {sql_type}, got {columns[name]!r}"
+        if self.revised != "refuse" and not {CHANGE_KIND, CHANGE_WEIGHT} & columns.keys():
+            return (
+                f"columns: rows of {self.table} that change come again, expected {CHANGE_KIND!r} (STRING) or "
+                f"{CHANGE_WEIGHT!r} (INT) to tell them from new ones, got {sorted(columns)}. Or have the ingest stop "
+                f"at them: Results({self.table!r}, revised='refuse')"
+            )
+        return None
+
+    @field_validator("table")
+    @classmethod
+    def _is_a_result(cls, table: str) -> str:
+        if table.startswith("bronze."):
+            raise ValueError(
+                f"expected a silver or gold table, got {table!r}: a pipeline reads bronze by itself, Table"
+            )
+        return table
 
 
 class Table(Spec):

@@ -8,7 +8,7 @@ from deltalake import CommitProperties, write_deltalake
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.commit_records.stamps import Stamp
-from spark_jobs.spec import Aggregate, Files, Ingest, Pipeline, Sink, Table, Tumbling, Watermark
+from spark_jobs.spec import Aggregate, Files, Ingest, Pipeline, Results, Sink, Table, Tumbling, Watermark
 
 
 def an_ingest(**changes):
@@ -26,6 +26,18 @@ def an_ingest_of_sales(**changes):
     """One that gives `a_pipeline` the columns that it reads."""
     columns = {"sale_id": "STRING", "product_id": "STRING", "quantity": "INT", "sold_at": "TIMESTAMP"}
     return an_ingest(**({"columns": columns} | changes))
+
+
+def a_reader_of_results(revised="read", *, table="gold.hourly_sales", name="ingest_hourly", **options):
+    """An ingest that reads the result of `a_pipeline`."""
+    columns = {"window_start": "TIMESTAMP", "product_id": "STRING", "units": "BIGINT", "change_weight": "INT"}
+    return Ingest(
+        name=name,
+        source=Results(table, revised=revised, **options),
+        columns=columns,
+        event_time="window_start",
+        sink=Sink(f"bronze.{name.removeprefix('ingest_')}"),
+    )
 
 
 def an_aggregate(**changes):

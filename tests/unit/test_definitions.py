@@ -23,6 +23,7 @@ from spark_jobs.spec import (
     NotNull,
     OneOf,
     Pipeline,
+    Results,
     Satisfies,
     Select,
     Sink,
@@ -35,7 +36,7 @@ from spark_jobs.spec import (
     Where,
     definition_from_json,
 )
-from tests.support.builders import a_pipeline, a_running_total, an_aggregate, an_ingest
+from tests.support.builders import a_pipeline, a_reader_of_results, a_running_total, an_aggregate, an_ingest
 
 
 class TestWhatIsAccepted:
@@ -109,6 +110,7 @@ WHOLE = [
         ),
     ),
     an_ingest(source=Kafka("sales", bootstrap_servers="a:1", starting_offsets="latest")),
+    an_ingest(source=Results("gold.hourly", revised="refuse")),
     a_pipeline(),
     a_running_total(),
     a_pipeline(
@@ -199,6 +201,8 @@ class TestChanges:
         (a_pipeline(), a_pipeline(expectations=(NotNull("units", severity="warn"),), personal=("product_id",))),
         (a_pipeline(), a_pipeline(alerts=Alerts(max_restarts=9))),
         (an_ingest(source=Kafka("a")), an_ingest(source=Kafka("a", max_offsets_per_trigger=1))),
+        (a_reader_of_results("refuse"), a_reader_of_results("refuse", max_files_per_trigger=1)),
+        (a_reader_of_results("refuse"), a_reader_of_results("read")),
         (a_pipeline(), a_pipeline(source=Table("bronze.sales", max_bytes_per_trigger=1, max_files_per_trigger=2))),
         (
             WHOLE[-1],
@@ -227,6 +231,7 @@ class TestChanges:
         {"source": Files("elsewhere")},
         {"source": Files("landing/sales", format="parquet")},
         {"source": Kafka("sales")},
+        {"source": Results("gold.hourly", revised="refuse")},
         {"columns": {"sale_id": "STRING", "quantity": "BIGINT", "sold_at": "TIMESTAMP"}},
         {"columns": {"sale_id": "STRING", "quantity": "INT", "sold_at": "TIMESTAMP", "new": "INT"}},  # one is gone
         {"event_time": "paid_at"},

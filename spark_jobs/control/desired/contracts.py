@@ -19,8 +19,10 @@ from spark_jobs.lake.inputs.folders import is_hidden, source_store
 from spark_jobs.lake.inputs.kafka import KafkaSettingsError, newest_messages
 from spark_jobs.lake.inputs.parquet_files import parquet_shape
 from spark_jobs.lake.settings import Settings
+from spark_jobs.lake.tables.opening import UNREADABLE, exists, open_table
 from spark_jobs.plan.csv_headers import fields_of
 from spark_jobs.spec import Files, Ingest, Kafka, Parsing
+from spark_jobs.spec.sources import CHANGE_COLUMNS
 
 _FILES = 3
 _BYTES = 256 * 1024
@@ -116,7 +118,22 @@ def _of_topics(_: Lake, ingest: Ingest) -> _Sample | None:
     return _Sample([row for row in rows if row is not None], typed=True)
 
 
-SAMPLES: Mapping[str, Callable[[Lake, Ingest], _Sample | None]] = {"files": _of_folder, "kafka": _of_topics}
+def _of_result(lake: Lake, ingest: Ingest) -> _Sample | None:
+    """Those columns of a result table that are declared: to leave some out is no difference; None: it is not there."""
+    (table,) = ingest.read_tables
+    try:
+        fields = open_table(lake, table).schema().fields if exists(lake, table) else []
+    except UNREADABLE:
+        return None
+    names = {field.name for field in fields} | CHANGE_COLUMNS.keys()
+    return _Sample([dict.fromkeys(names & ingest.columns.keys())], typed=False) if fields else None
+
+
+SAMPLES: Mapping[str, Callable[[Lake, Ingest], _Sample | None]] = {
+    "files": _of_folder,
+    "kafka": _of_topics,
+    "results": _of_result,
+}
 """Kind of a source -> what takes a sample of it."""
 
 

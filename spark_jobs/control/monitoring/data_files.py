@@ -12,7 +12,7 @@ from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.lake.tables.files import data_files, describe_missing, gone
 from spark_jobs.lake.tables.opening import open_table
-from spark_jobs.spec import Definition, Pipeline
+from spark_jobs.spec import Definition
 
 NEWEST = 10
 """So many files of each table are asked for at each look, and those that were gone at the look before."""
@@ -90,8 +90,8 @@ def _concerned(definitions: tuple[Definition, ...]) -> dict[str, tuple[str, ...]
     writers = {table: (each.name,) for each in definitions for table in tables_of(each)}
     readers: dict[str, tuple[str, ...]] = {}
     for each in definitions:
-        for read in each.tables if isinstance(each, Pipeline) else ():
-            readers[read.name] = (*readers.get(read.name, ()), each.name)
+        for read in each.read_tables:
+            readers[read] = (*readers.get(read, ()), each.name)
     return {**readers, **writers}
 
 

@@ -7,10 +7,11 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine.sources.base import Source
 from spark_jobs.engine.sources.files import FilesSource
 from spark_jobs.engine.sources.kafka import KafkaSource
+from spark_jobs.engine.sources.results import ResultsSource
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Ingest
 
-SOURCES: Mapping[str, type[Source]] = {"files": FilesSource, "kafka": KafkaSource}
+SOURCES: Mapping[str, type[Source]] = {"files": FilesSource, "kafka": KafkaSource, "results": ResultsSource}
 """Kind of a source -> how the engine reads it."""
 
 

@@ -185,17 +185,21 @@ class Source(ABC):
             TidemarkError: if it cannot be read.
         """
 
-    # Not abstract: most sources have nothing to ask.
-    def begin(self, epoch: Epoch) -> None:  # noqa: B027
+    def begin(self, epoch: Epoch) -> bool:
         """Called when the query begins on a checkpoint: notes what must hold as long as it lives.
 
         Args:
             epoch: of the checkpoint.
 
+        Returns:
+            Whether the stream begins elsewhere than it was planned to.
+
         Raises:
             TidemarkError: if it does not hold any more.
         """
+        return False
 
+    # Not abstract: most sources have nothing to ask.
     def before_batch(self, epoch: Epoch) -> None:  # noqa: B027
         """Called before anything of a batch is done: what must hold for its offsets to mean what they meant.
 

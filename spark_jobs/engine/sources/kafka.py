@@ -42,7 +42,7 @@ class KafkaSource(Source):
         """
         return messages(self.spark, self._kafka)
 
-    def begin(self, epoch: Epoch) -> None:
+    def begin(self, epoch: Epoch) -> bool:
         """Notes which topic a new checkpoint reads.
 
         Args:
@@ -54,6 +54,7 @@ class KafkaSource(Source):
         noted = starts_of(self.lake, epoch)
         self._topic_id = noted.topics.get(self._kafka.topic) if noted is not None else None
         self.before_batch(epoch)
+        return False
 
     def before_batch(self, epoch: Epoch) -> None:
         """Stops where the topic is not the one that the checkpoint began with; notes it where nobody has yet.

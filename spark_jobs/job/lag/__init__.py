@@ -7,6 +7,7 @@ from typing import Any
 from spark_jobs.job.lag.base import Lag, SourceLag
 from spark_jobs.job.lag.files import FilesLag
 from spark_jobs.job.lag.kafka import KafkaLag
+from spark_jobs.job.lag.results import ResultsLag
 from spark_jobs.job.lag.tables import TablesLag
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Definition
@@ -14,6 +15,7 @@ from spark_jobs.spec import Definition
 LAGS: Mapping[str, type[SourceLag[Any]]] = {
     "files": FilesLag,
     "kafka": KafkaLag,
+    "results": ResultsLag,
     "table": TablesLag,
     "union": TablesLag,
 }

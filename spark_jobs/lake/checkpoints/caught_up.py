@@ -35,7 +35,7 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.folders import is_a_mark
 from spark_jobs.lake.tables.opening import UNREADABLE, exists, open_table
 from spark_jobs.plan import logical
-from spark_jobs.spec import Definition, Ingest, Pipeline
+from spark_jobs.spec import Definition, Ingest
 
 
 def is_caught_up(lake: Lake, definition: Definition) -> bool:
@@ -50,7 +50,7 @@ def is_caught_up(lake: Lake, definition: Definition) -> bool:
         if epoch is None or epoch.definition != definition.to_json() or not _is_whole(lake, definition, epoch):
             return False
         offsets = planned_offsets(lake, epoch.folder)
-        if isinstance(definition, Ingest):
+        if isinstance(definition, Ingest) and not definition.read_tables:
             return len(offsets) == 1 and _has_all_files(lake, definition, epoch, offsets[0])
         return _has_all_versions(lake, definition, offsets)
     except (TidemarkError, BaseError, OSError, ValueError, KeyError, *UNREADABLE):
@@ -79,14 +79,14 @@ def _is_whole(lake: Lake, definition: Definition, epoch: Epoch) -> bool:
     return True
 
 
-def _has_all_versions(lake: Lake, pipeline: Pipeline, offsets: list[str]) -> bool:
+def _has_all_versions(lake: Lake, definition: Definition, offsets: list[str]) -> bool:
     """Whether it has read each source table to the end of its log."""
     by_id = {str(json.loads(offset).get("reservoirId")): offset for offset in offsets}
-    if len(by_id) != len(pipeline.tables):
+    if len(by_id) != len(definition.read_tables):
         return False
-    for table in pipeline.tables:
-        offset = by_id.get(str(open_table(lake, table.name).metadata().id))
-        if offset is None or in_snapshot(offset) or next_version(offset) <= latest_version(lake, table.name):
+    for table in definition.read_tables:
+        offset = by_id.get(str(open_table(lake, table).metadata().id))
+        if offset is None or in_snapshot(offset) or next_version(offset) <= latest_version(lake, table):
             return False
     return True
 

@@ -253,11 +253,11 @@ def _refuse_half_written(lake: Lake, epoch: Epoch, definition: Definition) -> No
 def _refuse_other_tables(lake: Lake, epoch: Epoch) -> None:
     """Tables that were written anew, instead of copied byte for byte, are other ones to a stream that reads them."""
     definition = definition_from_json(epoch.definition)
-    if isinstance(definition, Ingest):
+    if not definition.read_tables:
         return
-    known = {str(open_table(lake, table.name).metadata().id) for table in definition.tables}
+    known = {str(open_table(lake, name).metadata().id) for name in definition.read_tables}
     if lost := sorted(set(tables_read(lake, epoch.folder)) - known):
-        names = ", ".join(table.name for table in definition.tables)
+        names = ", ".join(definition.read_tables)
         raise _refused(
             epoch,
             f"it reads a table with the id {lost[0]}, and {names} here has another one: it was written anew, instead "

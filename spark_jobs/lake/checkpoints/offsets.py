@@ -20,7 +20,7 @@ from spark_jobs.lake.commit_records.history import commits_between, info_of, uns
 from spark_jobs.lake.errors import TidemarkError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.tables.opening import file_statistics, open_table, row_count
-from spark_jobs.spec import Pipeline
+from spark_jobs.spec import Definition, Pipeline
 
 _MANY = 100
 """Between places so many versions apart it pays to ask `ops.ledger`."""
@@ -65,10 +65,10 @@ def _offset(at: Place) -> str:
     return json.dumps({"reservoirVersion": at[0], "index": at[1]})
 
 
-def table_read(source: str, pipeline: Pipeline) -> str | None:
+def table_read(source: str, definition: Definition) -> str | None:
     """The table that Spark's name of a source means, such as `DeltaSource[file:/lake/bronze/sales]`."""
     address = source.rstrip("]/")
-    return next((t.name for t in pipeline.tables if address.endswith("/" + t.name.replace(".", "/", 1))), None)
+    return next((each for each in definition.read_tables if address.endswith("/" + each.replace(".", "/", 1))), None)
 
 
 def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> LogSpan:

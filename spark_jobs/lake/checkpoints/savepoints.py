@@ -308,7 +308,7 @@ def _saved(lake: Lake, table: str, version: int) -> SavedTable:
 def _read(lake: Lake, offsets: Iterable[str], plan: logical.LogicalPlan) -> Iterator[tuple[str, str, int]]:
     """The source tables, their ids, and the version from which on their logs must stay."""
     by_id = {
-        str(open_table(lake, table.name).metadata().id): table.name for table in plan.reads if exists(lake, table.name)
+        str(open_table(lake, name).metadata().id): name for name in plan.definition.read_tables if exists(lake, name)
     }
     for offset in filter(None, offsets):
         found = json.loads(offset)

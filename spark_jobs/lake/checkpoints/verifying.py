@@ -199,9 +199,9 @@ class _Verifier:
 
     def _tables(self) -> set[str] | None:
         """The ids of the tables that the pipeline reads; None: it reads none, or one that is not there."""
-        if not isinstance(self._definition, Pipeline):
+        names = self._definition.read_tables
+        if not names:
             return None
-        names = [table.name for table in self._definition.tables]
         if not all(exists(self._checkpoint.lake, name) for name in names):
             return None
         return {str(open_table(self._checkpoint.lake, name).metadata().id) for name in names}

@@ -79,7 +79,17 @@ def decode_revision(commit: Mapping[str, Any]) -> Revision | None:
 
 def newest_writer(lake: Lake, table: str) -> str:
     """Who made the newest commit of a table, in words."""
-    version = latest_version(lake, table)
+    return writer_of(lake, table, latest_version(lake, table))
+
+
+def writer_of(lake: Lake, table: str, version: int) -> str:
+    """Who made a commit of a table, in words.
+
+    Args:
+        lake: where.
+        table: such as `gold.top_products`.
+        version: of the commit.
+    """
     info = commit_at(lake, table, version) or {}
     at = f"(version {version}, {info.get('operation', 'of an unknown operation')})"
     if (stamp := decode(info)) is not None:

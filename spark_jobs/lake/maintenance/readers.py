@@ -55,10 +55,11 @@ def _begun_at(lake: Lake, epoch: Epoch) -> dict[str, int]:
 
 
 def _needed(lake: Lake, name: str, epoch: Epoch, definition: Definition) -> dict[str, int]:
-    if not isinstance(definition, Pipeline):
-        replay = open_replay(lake, name)
-        return {beside(definition.sink.table, "quarantine"): replay.version} if replay is not None else {}
     versions = _begun_at(lake, epoch)
+    if not isinstance(definition, Pipeline) and (replay := open_replay(lake, name)) is not None:
+        versions[beside(definition.sink.table, "quarantine")] = replay.version
+    if not definition.read_tables:
+        return versions
     try:
         rows = newest_ledger_rows(lake, definition.sink.table, name, epoch.number, 2)
         if not rows and (newest := newest_batch(lake, definition.sink.table, name, epoch.number)):

@@ -1,11 +1,13 @@
 """What a reset will do, as a value; made without a JVM."""
 
+from collections.abc import Iterable, Iterator
+
 from spark_jobs.control.desired.awaiting import refuse_deployed
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.ran import as_it_began
 from spark_jobs.operations.shape import OperationPlan
 from spark_jobs.pipelines import registry
-from spark_jobs.spec import Definition, DefinitionError, Ingest, Pipeline
+from spark_jobs.spec import Definition, DefinitionError, Ingest
 
 
 class ResetPlan(OperationPlan):
@@ -57,16 +59,26 @@ def left_on(lake: Lake, name: str) -> Definition | None:
 
 def _of_readers(definition: Definition, *, emptied: bool) -> list[str]:
     """What those that read its table will notice."""
-    if not isinstance(definition, Ingest):
-        return []
     table = definition.sink.table
-    readers = ", ".join(
-        each.name
-        for each in registry().values()
-        if isinstance(each, Pipeline) and table in {source.name for source in each.tables}
-    )
+    known = [each for each in registry().values() if table in each.read_tables]
+    readers = ", ".join(each.name for each in known)
     if not readers:
         return []
+    if not isinstance(definition, Ingest):
+        return list(_of_ingests(known, table, emptied=emptied))
     if emptied:
         return [f"These have counted the rows that are gone, and stop until they are reset: {readers}."]
     return [f"Events that are read again will be in {table} twice. These count them twice: {readers}."]
+
+
+def _of_ingests(readers: Iterable[Definition], table: str, *, emptied: bool) -> Iterator[str]:
+    """What ingests will notice that read a result."""
+    found = [each for each in readers if isinstance(each, Ingest)]
+    if not emptied:
+        named = ", ".join(each.name for each in found)
+        yield f"Rows that are computed again will be in {table} twice. These read them as new ones: {named}."
+        return
+    if follow := ", ".join(each.name for each in found if not each.source.stops_at_revisions):
+        yield f"These read each row that goes as deleted, and the rows that come instead as new ones: {follow}."
+    if stop := ", ".join(each.name for each in found if each.source.stops_at_revisions):
+        yield f"These have read rows that go, and stop until they are reset: {stop}."

@@ -193,5 +193,14 @@ def _offsets(entry: LedgerEntry) -> dict[tuple[str, int], int]:
     return {(topic, number): upto for topic, number, upto in kafka_positions(entry.sources)}
 
 
-READ_AGAIN: Mapping[str, Callable[[Lake, Ingest, Member], Iterator[str]]] = {"files": _files, "kafka": _kafka}
+def _results(_: Lake, __: Ingest, ___: Member) -> Iterator[str]:
+    """Nothing more than is said of the tables that it reads."""
+    return iter(())
+
+
+READ_AGAIN: Mapping[str, Callable[[Lake, Ingest, Member], Iterator[str]]] = {
+    "files": _files,
+    "kafka": _kafka,
+    "results": _results,
+}
 """Kind of an ingest's source -> what it reads again, which is refused where the source has it no more."""
