@@ -1,9 +1,11 @@
 """Shipments with the order that they belong to, as it was last before they left; however long ago, up to 30 days.
 
-An order that changes after its shipment has left is a further row: the order with that shipment.
+There is no window in which both must lie: the newest version of each order is kept, and found by its number. It is an
+`AsOf` and no `Join` with `keep`, which would give a further row for each order that changes after its shipment, and
+whose rows are final only 30 days later.
 """
 
-from tidemark import Conservation, Join, NotNull, Pipeline, Sink, Table, Watermark
+from tidemark import AsOf, Conservation, NotNull, Pipeline, Sink, Table, Watermark
 
 ORDERS = Table(
     "bronze.orders",
@@ -21,7 +23,7 @@ shipment_orders = Pipeline(
     source=Table("bronze.shipments"),
     event_time="shipped_at",
     watermark=Watermark(delay="10 minutes"),
-    steps=(Join(ORDERS, on=("order_id",), event_time="ordered_at", keep="30 days", how="left"),),
+    steps=(AsOf(ORDERS, on=("order_id",), event_time="ordered_at", keep="30 days"),),
     sink=Sink("gold.shipment_orders"),
     expectations=(NotNull("shipment_id"), NotNull("carrier"), Conservation()),
     trigger_interval="10 seconds",

@@ -500,7 +500,7 @@ AUDITED = ("cafe_service", "card_fraud", "personal_offers", "ride_matching", "tu
     [
         name if name in AUDITED else pytest.param(name, marks=pytest.mark.long)
         for name in sorted(QUERIES.keys() | IN_PYTHON.keys())
-        if name != "machine_statuses"
+        if build(registry()[name]).can_be_backfilled
     ],
 )
 def test_an_audit_computes_the_rows_of_the_stream_again(spark: SparkSession, lake: Lake, name: str) -> None:
