@@ -20,6 +20,8 @@ ingest_readings = Ingest(
         Between("pressure", min=0, max=100),
     ),
     sink=Sink("bronze.readings"),
+    # Where no machine says anything, heartbeats go on: who waits for readings by the clock would not be asked.
+    idle_after="1 minute",
     trigger_interval="10 seconds",
     description="One row for each reading of a machine's sensors.",
     owner="plant",

@@ -1,6 +1,7 @@
 """Machines that have sent nothing for ten minutes by the clock on the wall, and that they are back.
 
 It goes by when readings reach the lake, not by when they were read: late news from a machine is a sign of life, too.
+Spark runs no batch after a start until something comes; the heartbeats of a silent ingest see to that.
 """
 
 from collections.abc import Iterator
