@@ -28,13 +28,14 @@ from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.engine.failures import StoppedError, Words
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
+from spark_jobs.lake.commands import command
 from spark_jobs.lake.commit_records.history import EpochLedger
 from spark_jobs.lake.settings import Settings
 from spark_jobs.operations.bootstrap.execute import compute_history
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical as plan
 from spark_jobs.spark.session import SessionLostError, SessionStartError, build_session, why_ended
-from spark_jobs.spark.state import open_pairs, rows_in_state
+from spark_jobs.spark.state import open_events, open_pairs, rows_in_state
 from spark_jobs.spec import Definition, Pipeline
 
 _KEEP_LOGS_S = 30 * 86_400
@@ -227,6 +228,12 @@ def state_check(
             found = open_pairs(spark, lake, pipeline)
             expected = audit.open_pairs(lake, pipeline, epoch, ledger) or 0
             return found == expected, f"state: {expected:,} still open by the ledger, {found:,} in Spark's state"
+        if operator.state.packs_events:
+            if not (places := operator.state.open_in):
+                return True, f"state: `{command('state', pipeline.name)}` shows it"
+            found = open_events(spark, lake, pipeline, places)
+            expected = audit.open_pairs(lake, pipeline, epoch, ledger) or 0
+            return found == expected, f"state: {expected:,} events open by the ledger, {found:,} in Spark's state"
         counts = {side.name: rows_in_state(spark, lake, pipeline, side.name) for side in planned.sides}
     shown = ", ".join(f"{name} {count:,}" if name else f"{count:,}" for name, count in counts.items())
     by_ledger = ledger.rows[-1][1]["state_rows"] if ledger.rows else 0

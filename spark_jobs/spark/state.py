@@ -1,5 +1,7 @@
 """What Spark's state holds, read with Spark's own state reader."""
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -40,6 +42,26 @@ def rows_in_state(spark: SparkSession, lake: Lake, pipeline: Pipeline, side: str
         MissingTableError: if the pipeline has no checkpoint.
     """
     return _state(spark, lake, pipeline, **({"joinSide": side} if side else {})).count()
+
+
+def open_events(spark: SparkSession, lake: Lake, pipeline: Pipeline, places: Sequence[str]) -> int:
+    """Events in the state of a keyed operator that are in no row yet.
+
+    Args:
+        spark: the session.
+        lake: where the checkpoint lies.
+        pipeline: whose it is.
+        places: `waiting`, for the watermark; `kept`, of keys.
+
+    Raises:
+        MissingTableError: if the pipeline has no checkpoint.
+    """
+    found = 0
+    for place in places:
+        state = _state(spark, lake, pipeline, stateVarName=place)
+        events = F.col("value" if place == "waiting" else "user_map_value").getField("events")
+        found += int(state.agg(F.sum(F.size(events))).collect()[0][0] or 0)
+    return found
 
 
 def rows_by_store(spark: SparkSession, run: str) -> dict[str, int]:

@@ -14,12 +14,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.accounting.ledger import Totals
 from spark_jobs.lake.checkpoints.describing import checkpoint_of
 from spark_jobs.lake.checkpoints.epochs import begun_with
 from spark_jobs.lake.checkpoints.verifying import verify
 from spark_jobs.operations.state.execute import read_state
 from spark_jobs.operations.state.plan import plan_state
+from spark_jobs.plan.logical import build
 from spark_jobs.recompute.target import BackfillRefusedError
+from spark_jobs.spark.state import open_events
 from spark_jobs.spec import AsOf, Counting, Join, Pipeline, Running, Sink, Sliding, Table, Watermark, Where
 from spark_jobs.spec.steps import Step
 from tests.support import clicks, lakes
@@ -244,6 +247,17 @@ def test_state_is_shown_as_rows_with_names(
     assert kept.rows
     checkpoint = checkpoint_of(streamed[0], name)
     assert verify(checkpoint, begun_with(checkpoint.epoch)) == []
+
+
+@pytest.mark.parametrize("name", ["sliding", "counting", "running"])
+def test_what_the_ledger_calls_waiting_is_in_state(
+    name: str, streamed: tuple[Lake, Any, Any], spark: SparkSession
+) -> None:
+    lake, operator = streamed[0], build(PIPELINES[name]).operator
+    assert operator is not None
+    sums = Totals.of(entry for _, entry in lakes.ledger(lake, PIPELINES[name]))
+    counted = sums["counted"] if name == "counting" else sums["rows"]
+    assert open_events(spark, lake, PIPELINES[name], operator.state.open_in) == sums["on_time"] - counted
 
 
 @pytest.fixture(scope="module")

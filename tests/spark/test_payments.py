@@ -28,6 +28,7 @@ ORDERS, PAYMENTS = 8_135, 8_924
 WITHOUT_A_TIME = (161, 146)  # payments, and orders that they are of
 WITHIN = {"1 hour": timedelta(hours=1), "1 day": timedelta(days=1), "30 days": timedelta(days=30)}
 # In the order in which they are stored each batch reaches over two years: many come too late, and many do not.
+LATEST, KEEP = "the latest of the other side", timedelta(days=30)
 DELAY_AS_STORED = timedelta(days=120)
 # As they came nothing does: no side is out of order, and the watermark is that of the side further behind.
 LATE = {"as they came": {"left": 0, "right": 0}, "as stored": {"left": 3_208, "right": 3_795}}
@@ -145,6 +146,10 @@ def ingest(name: str, landing: Path, columns: Sequence[str], event_time: str) ->
 
 def joined_within(within: str, name: str, *, delay: timedelta, prefix: str = "") -> Pipeline:
     join = Join(Table(f"bronze.{prefix}payments"), on=("order_id",), event_time=PAYMENT_TIME, within=within, how="full")
+    return joined_by(join, name, delay=delay, prefix=prefix)
+
+
+def joined_by(join: Join, name: str, *, delay: timedelta, prefix: str = "") -> Pipeline:
     return lakes.one_file_a_batch(
         Pipeline(
             name=name,
@@ -178,7 +183,14 @@ def arrivals(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> M
         sorted(payments, key=lambda row: row[PAYMENT_TIME] or purchased_at[order_id(row)]),
         timedelta(0),
         lake,
-        {within: joined_within(within, f"within_{number}", delay=timedelta(0)) for number, within in enumerate(WITHIN)},
+        {
+            **{within: joined_within(within, f"within_{at}", delay=timedelta(0)) for at, within in enumerate(WITHIN)},
+            LATEST: joined_by(
+                Join(Table("bronze.payments"), on=("order_id",), event_time=PAYMENT_TIME, keep=KEEP, how="full"),
+                "with_latest",
+                delay=timedelta(0),
+            ),
+        },
     )
     as_stored = joined_within("30 days", "stored", delay=DELAY_AS_STORED, prefix="stored_")
     stored = Arrival(orders, payments, DELAY_AS_STORED, lake, {"30 days": as_stored})
@@ -195,7 +207,9 @@ def arrivals(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> M
     return {"as they came": replayed, "as stored": stored}
 
 
-CASES = [("as they came", within) for within in WITHIN] + [("as stored", "30 days")]
+MATCHED = [("as they came", within) for within in WITHIN] + [("as stored", "30 days")]
+
+CASES = [*MATCHED, ("as they came", LATEST)]
 
 
 @pytest.mark.parametrize(("order", "within"), CASES)
@@ -233,7 +247,7 @@ def test_what_is_late_is_what_plain_python_finds(arrivals: Mapping[str, Arrival]
     assert Counter(found) == Counter((side, name) for side, names in late.items() for name in names)
 
 
-@pytest.mark.parametrize(("order", "within"), CASES)
+@pytest.mark.parametrize(("order", "within"), MATCHED)
 def test_the_matches_of_what_was_in_time_equal_duckdbs(
     arrivals: Mapping[str, Arrival], order: str, within: str
 ) -> None:
@@ -248,3 +262,29 @@ def test_the_matches_of_what_was_in_time_equal_duckdbs(
     assert written == expected
     # There is something of each kind to be wrong about.
     assert {side for side, *_ in written} == {"both", "left", "right"}
+
+
+def test_without_a_bound_each_has_the_latest_of_the_other_side_at_its_time(arrivals: Mapping[str, Arrival]) -> None:
+    arrival = arrivals["as they came"]
+    in_time, orders, paid = arrival.in_time(), dict[str, datetime](), dict[str, list[tuple[datetime, int, str]]]()
+    for row in arrival.orders:
+        at = instant(row[ORDER_TIME])
+        if order_id(row) in in_time and at is not None:
+            orders[order_id(row)] = at
+    for number, row in enumerate(arrival.payments):
+        at = instant(row[PAYMENT_TIME])
+        if payment_id(row) in in_time and at is not None:
+            paid.setdefault(order_id(row), []).append((at, number, payment_id(row)))
+    expected: Counter[tuple[str, str | None, str | None]] = Counter()
+    for order, at in orders.items():
+        # Of one instant, payments come first.
+        earlier = [payment for payment in paid.get(order, ()) if at - KEEP <= payment[0] <= at]
+        latest = max(earlier, default=None)
+        expected["both" if latest else "left", order, latest[2] if latest else None] += 1
+    for order, payments in paid.items():
+        for at, _, payment in payments:
+            ordered = orders.get(order)
+            held = ordered is not None and ordered < at <= ordered + KEEP
+            expected["both" if held else "right", order if held else None, payment] += 1
+    assert arrival.written(arrival.pipelines[LATEST].name) == expected
+    assert {side for side, *_ in expected} == {"both", "left", "right"}

@@ -88,7 +88,14 @@ def _in_order(pipeline: Pipeline, rows: _Rows) -> Operator:
         sides=(side,),
         lateness=lateness,
         horizon=(side.delay or timedelta(0)) + timedelta(milliseconds=1),
-        state=State(operators=(ORDERED,), event_keys=by, keeps_events=True, packs_events=True),
+        state=State(
+            operators=(ORDERED,),
+            event_keys=by,
+            keeps_events=True,
+            packs_events=True,
+            # Of a group that is not full yet, events have been passed by the watermark, and are in no row.
+            open_in=("waiting", "kept") if whole else ("waiting",),
+        ),
         output=output,
         accounting=replace(
             accounting,

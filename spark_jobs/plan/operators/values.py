@@ -74,6 +74,7 @@ class State:
             kinds. Spark's own count adds them up.
         keeps_events: whether it holds events with all of their columns, so that a new column does not fit a checkpoint.
         packs_events: whether it keeps them as binary values, in an operator of ours.
+        open_in: of an operator of ours: where the events lie that the ledger calls open; empty: nothing tells.
         counts_events: whether each row says of how many events it is, as its last value.
         gap_of_event: SQL of `GAP`, where each event brings a gap of its own to a session window; None: none does.
         in_one_partition: whether it is one row for all events, which no number of partitions divides.
@@ -86,6 +87,7 @@ class State:
     stores: Mapping[str, str] = field(default_factory=dict)
     keeps_events: bool = False
     packs_events: bool = False
+    open_in: tuple[str, ...] = ()
     counts_events: bool = False
     gap_of_event: str | None = None
     in_one_partition: bool = False
