@@ -28,6 +28,7 @@ suit_short_lives()
 _FIRST = (
     "tests/dags/test_streams_under_airflow.py",
     "tests/spark/test_shop_pipelines.py",
+    "tests/spark/test_keyed_pipelines.py",
     "tests/control/test_supervised.py",
     "tests/control/test_zombies.py",
     "tests/control/test_cluster.py",
