@@ -22,6 +22,7 @@ from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import replace_object
+from spark_jobs.lake.store.folders import objects_below
 from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.plan.tables import beside
 from spark_jobs.spec import Definition, Ingest, definition_from_json
@@ -38,7 +39,7 @@ def name_state_here(lake: Lake, epoch: Epoch) -> None:
         lake: where.
         epoch: whose checkpoint it is; no driver runs it.
     """
-    for item in lake.store.list(f"{epoch.folder}/state/0/_metadata/v2/").collect():
+    for item in objects_below(lake, f"{epoch.folder}/state/0/_metadata/v2"):
         path = item["path"].removeprefix(f"{epoch.folder}/")
         content = bytes(obstore.get(lake.store, item["path"]).bytes())
         if (fitting := named_here(path, content, lake.path(epoch.folder))) != content:
