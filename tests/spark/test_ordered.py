@@ -29,7 +29,7 @@ from tests.support import clicks, lakes
 
 MINUTE = 60_000
 START = 1_700_000_040_000
-DELAY, KEEP, SIZE = 3, 20, 5
+DELAY, KEEP, SIZE = 3, 2, 5
 READINGS = {"k": pa.string(), "v": pa.int64(), "price": pa.decimal128(10, 2), "t": lakes.TIMESTAMP}
 STATUSES = {"k": pa.string(), "status": pa.string(), "u": lakes.TIMESTAMP}
 FAR = 10_000
