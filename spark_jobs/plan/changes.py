@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from spark_jobs.plan.logical import build
-from spark_jobs.spec import Aggregate, Definition, Ingest, Pipeline, Union
+from spark_jobs.spec import Aggregate, Definition, Ingest, Pipeline, Process, Union
 from spark_jobs.spec.base import Spec
 
 
@@ -76,6 +76,15 @@ _UNION = (
     "new table holds would come behind the watermark, too"
 )
 _COUNTED_ANEW = "; a rebuild counts it"
+_MIGRATED = (
+    "the version of its processor was raised: its state goes on through `migrate`, and rows that were written stay as "
+    "the version before gave them"
+)
+_SAME_VERSION = (
+    "another code of its processor could mean something else by what was kept; a raised `version` goes on with it, "
+    "through `migrate`"
+)
+_LOWER_VERSION = "its processor had a higher version, which may have kept what this one cannot read"
 
 
 def changes(before: Definition, after: Definition) -> tuple[Change, ...]:
@@ -101,6 +110,18 @@ def needs_new_epoch(before: Definition, after: Definition) -> tuple[str, ...]:
     return tuple(change.field for change in changes(before, after) if change.compatibility is not Compatibility.SAFE)
 
 
+def rows_of_two_versions(before: Definition, after: Definition) -> str | None:
+    """Why the results of a checkpoint that goes on are not those of the new definition alone; None: they are.
+
+    Args:
+        before: which the checkpoint was begun with.
+        after: which runs on it.
+    """
+    if not _raises_version(before, after):
+        return None
+    return "it began with another version of its processor, whose rows this one would give otherwise"
+
+
 def _differences(before: Definition, after: Definition) -> Iterator[Change]:
     for field in type(after).model_fields:
         old, new = getattr(before, field), getattr(after, field)
@@ -113,6 +134,8 @@ def _differences(before: Definition, after: Definition) -> Iterator[Change]:
             yield Change(field, Compatibility.SAFE, "how much a batch takes is no part of what it holds")
         elif field == "source" and _reads_revisions(before, after):
             yield Change(field, Compatibility.SAFE, "no row that was read had been revised")
+        elif field == "steps" and _raises_version(before, after):
+            yield Change(field, Compatibility.SAFE, _MIGRATED)
         elif field in _SAFE:
             yield Change(field, Compatibility.SAFE, _SAFE[field])
         elif field == "max_future" and isinstance(before, Pipeline) and field not in before.model_fields_set:
@@ -142,6 +165,28 @@ def _reads_revisions(before: Definition, after: Definition) -> bool:
     return before.source.stops_at_revisions and before.source.read_tables == after.source.read_tables
 
 
+def _raises_version(before: Definition, after: Definition) -> bool:
+    """Whether the version of a processor was raised, and no other step differs."""
+    if not isinstance(before, Pipeline) or not isinstance(after, Pipeline):
+        return False
+    return _differ_in_processor(before, after) and _version_of(after) > _version_of(before)
+
+
+def _differ_in_processor(before: Pipeline, after: Pipeline) -> bool:
+    """Whether the steps differ in what a processor does, and in nothing that shapes its rows."""
+    old, new = ([_without_processor(step) for step in each.steps] for each in (before, after))
+    return old == new and before.steps != after.steps
+
+
+def _without_processor(step: object) -> object:
+    same = {"processor": "", "code": "", "state": {}, "version": 1}
+    return step.model_copy(update=same) if isinstance(step, Process) else step
+
+
+def _version_of(pipeline: Pipeline) -> int:
+    return max((step.version for step in pipeline.steps if isinstance(step, Process)), default=0)
+
+
 def _only_adds_tables(before: Pipeline, after: Pipeline) -> bool:
     """Whether tables come to those that are read as one stream."""
     if not isinstance(after.source, Union):
@@ -154,6 +199,8 @@ def _why_other_steps(before: Pipeline, after: Pipeline) -> str | None:
     """What is told of steps where more is known than that they differ."""
     if [_without_measures(step) for step in before.steps] == [_without_measures(step) for step in after.steps]:
         return _MEASURES + (_BUILT_ANEW if _can_be_built_anew(after) else "")
+    if _differ_in_processor(before, after):
+        return _LOWER_VERSION if _version_of(after) < _version_of(before) else _SAME_VERSION
     if not before.stateful_steps and not after.stateful_steps:
         return _ROW_STEPS
     if before.stateful_steps == after.stateful_steps and before.row_steps == after.row_steps:

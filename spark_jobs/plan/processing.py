@@ -263,7 +263,13 @@ class ProcessRunner:
             return KeyState(dict.fromkeys(self._step.state))
         found = json.loads(kept)
         fields = found["state"]
-        if (version := found["version"]) != self._step.version:
+        version = found["version"]
+        if version > self._step.version:
+            raise ProcessorError(
+                f"processor {self._step.processor}: version {self._step.version} cannot read the state that version "
+                f"{version} has kept. Put version {version} back, or restore a savepoint from before it"
+            )
+        if version < self._step.version:
             fields = self._processor.migrate(fields, version)
         return KeyState(self._load_state(fields), found["timers"], found["events"])
 

@@ -28,7 +28,7 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import refuse_missing
 from spark_jobs.lake.tables.opening import exists, file_statistics, open_table
 from spark_jobs.lake.tables.planned import plan_on
-from spark_jobs.plan.changes import needs_new_epoch
+from spark_jobs.plan.changes import needs_new_epoch, rows_of_two_versions
 from spark_jobs.plan.columns import INGEST_SEQ
 from spark_jobs.plan.operators import Operator
 from spark_jobs.recompute.ranges import FIRST_US, Range
@@ -199,7 +199,15 @@ class Target:
                 f"pipeline `{self.name}` has not run on {self.lake.uri} yet: there is nothing to compute again. "
                 f"Start it: {command('run', self.name)}"
             )
-        changed = ", ".join(needs_new_epoch(definition_from_json(epoch.definition), self.pipeline))
+        began_with = definition_from_json(epoch.definition)
+        if (why := rows_of_two_versions(began_with, self.pipeline)) is not None:
+            raise self._refuse(
+                why,
+                "All of them by this version: "
+                f"`{command('reset', self.name, '--empty-tables')}`, then start the stream.",
+                NotComparableError,
+            )
+        changed = ", ".join(needs_new_epoch(began_with, self.pipeline))
         if changed:
             raise self._refuse(
                 f"its definition has changed ({changed}) since epoch {epoch.number} wrote {self.result}",

@@ -20,7 +20,7 @@ from spark_jobs.lake.checkpoints.epochs import begun_with
 from spark_jobs.lake.checkpoints.verifying import verify
 from spark_jobs.operations.state.execute import read_state
 from spark_jobs.operations.state.plan import plan_state
-from spark_jobs.recompute.target import BackfillRefusedError
+from spark_jobs.recompute.target import BackfillRefusedError, Target
 from spark_jobs.spec import Pipeline, Process, Processor, Sink, Table, Timers, Watermark
 from tests.support import clicks, lakes
 
@@ -175,6 +175,63 @@ def test_late_events_of_a_processor_stay_where_they_are(
 ) -> None:
     with pytest.raises(BackfillRefusedError, match="late events cannot be counted after all"):
         clicks.run_repair(spark, streamed[0], VISITS)
+
+
+class VisitsByParts(Processor):
+    """`Visits`, a version later: a running total and the values apart."""
+
+    version: ClassVar = 2
+    output: ClassVar = Visits.output
+    state: ClassVar = {"began": "TIMESTAMP", "total": "DECIMAL(12, 2)", "parts": "ARRAY<DECIMAL(10, 2)>"}
+
+    def on_event(self, key: Mapping, event: Mapping, state: dict, timers: Timers) -> None:
+        state["began"] = state["began"] or event["t"]
+        state["total"] = (state["total"] or 0) + event["v"]
+        state["parts"] = [*(state["parts"] or []), event["v"]]
+        timers.set("quiet", event["t"] + QUIET)
+
+    def on_timer(self, key: Mapping, name: str, at: datetime, state: dict, timers: Timers) -> Iterator[Mapping]:
+        parts = state["parts"]
+        yield {"began": state["began"], "events": len(parts), "total": state["total"], "seen": parts}
+        state.update(began=None, total=None, parts=None)
+
+    def migrate(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        seen = state["seen"]
+        total = None if seen is None else str(sum(map(Decimal, seen)))
+        return {"began": state["began"], "total": total, "parts": seen}
+
+
+def test_a_raised_version_goes_on_with_what_the_one_before_has_kept(lake: Lake, spark: SparkSession) -> None:
+    later = VISITS.model_copy(update={"steps": (Process(VisitsByParts, by=("k",)),)})
+    batches = events_of(5)
+    bronze = lakes.Bronze(lake, "bronze.readings", READINGS, "t")
+
+    def run(definition: Pipeline, events: Sequence[Sequence[Event]]) -> None:
+        for batch in events:
+            bronze.append([{"k": key, "v": value, "t": lakes.at(ms)} for _, _, key, ms, value in batch])
+        lakes.run_all(spark, lake, [definition], close=False)
+
+    run(VISITS, batches[:4])
+    written = found(lake, "visits")
+    run(later, batches[4:])
+    with pytest.raises(BackfillRefusedError, match="began with another version of its processor"):
+        Target(lake, later)
+    bronze.heartbeat(START + 10_000 * MINUTE)
+    bronze.append([{"k": "a", "v": Decimal(1), "t": lakes.at(START + 10_000 * MINUTE)}])
+    for more in (4, 5):  # far enough for this event, and not for its timer
+        bronze.heartbeat(START + (10_000 + more) * MINUTE)
+    run(later, [])
+    expected, late = by_the_rules(batches)
+    assert 0 < len(written) < len(expected)
+    assert found(lake, "visits") == in_order(expected)
+    assert len(lakes.rows(lake, "gold.visits__late")) == late
+    lakes.assert_balanced(lake, later)
+
+    bronze.heartbeat(START + 20_000 * MINUTE)
+    bronze.heartbeat(START + 20_001 * MINUTE)
+    said = str(Driver(spark, lake, [VISITS]).run_until_caught_up(close=False)["visits"].error)
+    assert "processor Visits: version 1 cannot read the state that version 2 has kept" in said
+    assert found(lake, "visits") == in_order(expected)
 
 
 class Picky(Processor):

@@ -2,7 +2,7 @@
 
 import os
 
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:InitialRAMPercentage=10"
 _NO_CODEGEN = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 
 
@@ -10,7 +10,8 @@ def suit_short_lives() -> None:
     """Lets drivers that live for seconds start cheaply, unless the environment says otherwise.
 
     Java's second, thorough compiler costs a quarter of their time and pays back nothing. Without it Java keeps 48 MB of
-    compiled code, which Spark and Delta fill: it would throw away what it compiles again a moment later. To compile a
+    compiled code, which Spark and Delta fill: it would throw away what it compiles again a moment later. A heap that
+    begins with a 64th of the memory is collected as a whole each time that it grows. To compile a
     plan for batches of a few rows takes Spark longer than to interpret it. And each partition costs its tasks, and the
     files of its state, in every batch: tests that are to divide a stream say so (`divided` in tests/spark/conftest.py).
     """

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.plan.processing import ProcessorError, ProcessRunner, codec
 from spark_jobs.spec import (
     DefinitionError,
@@ -207,7 +208,25 @@ def test_a_later_version_reads_what_an_earlier_one_has_kept() -> None:
     before, after = (ProcessRunner(pipeline(each).steps[0], COLUMNS) for each in (Debounce, Later))
     state = before.state(None)
     state.fields.update(page="a", clicks=3)
-    assert after.state(before.kept(state)).fields == {"page": "a", "clicks": 3, "first": "of version 1"}
+    later = after.state(before.kept(state))
+    assert later.fields == {"page": "a", "clicks": 3, "first": "of version 1"}
+    with pytest.raises(ProcessorError, match="version 1 cannot read the state that version 2 has kept"):
+        before.state(after.kept(later))
+
+
+def test_a_raised_version_keeps_the_checkpoint_and_another_code_alone_does_not() -> None:
+    step = pipeline(Debounce).steps[0]
+    other = pipeline(Debounce).model_copy(
+        update={"steps": (step.model_copy(update={"code": step.code.replace("5", "6")}),)}
+    )
+    for before, after, compatibility, why in (
+        (pipeline(Debounce), pipeline(Later), Compatibility.SAFE, "goes on through `migrate`"),
+        (pipeline(Later), pipeline(Debounce), Compatibility.REBUILD, "may have kept what this one cannot read"),
+        (pipeline(Debounce), other, Compatibility.REBUILD, "a raised `version` goes on with it"),
+        (pipeline(Debounce), pipeline(Later, ttl="1 day"), Compatibility.REBUILD, "the state holds"),
+    ):
+        (change,) = changes(before, after)
+        assert (change.compatibility, why in change.why) == (compatibility, True), change
 
 
 @pytest.mark.parametrize(
