@@ -418,6 +418,7 @@ VARIANTS = {
     "how of a Join with the latest": "size of a Sliding",
     "within of a Join instead of keep": "sessions instead of windows",
     "another key of a Process": "a measure added",
+    "columns of a Process in another order": "measures of a Sliding in another order",
     "order of a Process": "ttl of a Process",
     "a Select, changed": "a Where, changed",
     "a Select, added": "a measure added",
