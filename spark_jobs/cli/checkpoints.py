@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_jobs.cli.definitions import name_of
 from spark_jobs.cli.options import LakeOption, lake_of
 from spark_jobs.cli.terminal import err, out, say, tell
 from spark_jobs.lake.errors import CheckpointError
@@ -20,7 +21,9 @@ app = typer.Typer(
     name="checkpoints", help="Look inside Spark's checkpoints: list, show, verify, diff, prune.", no_args_is_help=True
 )
 
-NameArgument = Annotated[str, typer.Argument(help="Name of a pipeline that has run on the lake.", metavar="PIPELINE")]
+NameArgument = Annotated[
+    str, typer.Argument(help="Name of a pipeline that has run on the lake, or path of its file.", metavar="PIPELINE")
+]
 AtOption = Annotated[
     int | None, typer.Option("--at", help="A batch that has ended. [default: the newest]", show_default=False)
 ]
@@ -50,6 +53,7 @@ def show(pipeline: NameArgument, at: AtOption = None, lake: LakeOption = None, a
     from spark_jobs.control.supervision import terms
     from spark_jobs.lake.checkpoints.describing import checkpoint_of, describe
 
+    pipeline = name_of(pipeline)
     checkpoint = checkpoint_of(lake_of(lake), pipeline)
     found, faults = describe(checkpoint, at=at), _faults(checkpoint)
     job = str(json.loads(checkpoint.epoch.definition)["job"])
@@ -72,6 +76,7 @@ def verify(pipeline: NameArgument, lake: LakeOption = None, as_json: JsonOption 
     """Look for what is missing, cut off, or of another query or epoch; exit with 1 where something is."""
     from spark_jobs.lake.checkpoints.describing import checkpoint_of
 
+    pipeline = name_of(pipeline)
     checkpoint = checkpoint_of(lake_of(lake), pipeline)
     faults = _faults(checkpoint)
     if as_json:

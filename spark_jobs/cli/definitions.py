@@ -84,6 +84,18 @@ def one(name: str, *, on: "Lake | None" = None) -> Definition:
     return definitions[0]
 
 
+def name_of(argument: str) -> str:
+    """The name of a pipeline that has run, as the user named it: so, or by its file, as in commands that are suggested.
+
+    Args:
+        argument: of the command line.
+
+    Raises:
+        DefinitionError: if it is a file with several.
+    """
+    return one(argument).name if ".py" in argument else argument
+
+
 def warn_of_problems() -> None:
     """Tells what is left out of the registered pipelines, and why."""
     for problem in problems():

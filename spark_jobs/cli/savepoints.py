@@ -6,14 +6,16 @@ from typing import Annotated
 
 import typer
 
-from spark_jobs.cli.definitions import one
+from spark_jobs.cli.definitions import name_of, one
 from spark_jobs.cli.options import LakeOption, PipelineArgument, lake_of
 from spark_jobs.cli.terminal import err, out, say, tell
 from spark_jobs.cli.users import user_of_system
 
 app = typer.Typer(name="savepoints", help="Savepoints of pipelines: list, show, drop.", no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(help="Name of a pipeline that has run on the lake.", metavar="PIPELINE")]
+NameArgument = Annotated[
+    str, typer.Argument(help="Name of a pipeline that has run on the lake, or path of its file.", metavar="PIPELINE")
+]
 SavepointArgument = Annotated[str, typer.Argument(help="Name of the savepoint.", metavar="NAME")]
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, for a program.")]
 ByOption = Annotated[
@@ -31,7 +33,7 @@ def savepoint(
     """Save what a pipeline is after its newest batch: its checkpoint, and the versions of its tables."""
     from spark_jobs.operations.savepoint.execute import take_savepoint
 
-    take_savepoint(lake_of(lake), pipeline, tell, name=name, note=note, by=by or user_of_system())
+    take_savepoint(lake_of(lake), name_of(pipeline), tell, name=name, note=note, by=by or user_of_system())
 
 
 @app.command("list")
@@ -61,7 +63,7 @@ def show(pipeline: NameArgument, name: SavepointArgument, lake: LakeOption = Non
     """Show what a savepoint holds, and whether it can be gone back to."""
     from spark_jobs.operations.savepoint.execute import show_savepoint
 
-    show_savepoint(lake_of(lake), pipeline, name, tell, as_json=as_json)
+    show_savepoint(lake_of(lake), name_of(pipeline), name, tell, as_json=as_json)
 
 
 @app.command()
@@ -69,7 +71,7 @@ def drop(pipeline: NameArgument, name: SavepointArgument, lake: LakeOption = Non
     """Remove a savepoint; maintenance may then remove what only it needed."""
     from spark_jobs.operations.savepoint.execute import drop_savepoint
 
-    drop_savepoint(lake_of(lake), pipeline, name, say)
+    drop_savepoint(lake_of(lake), name_of(pipeline), name, say)
 
 
 def restore(

@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
+from spark_jobs.cli.definitions import name_of
 from spark_jobs.cli.options import LakeOption, lake_of
 from spark_jobs.cli.terminal import err, out, tell
 
 
 def state(
-    pipeline: Annotated[str, typer.Argument(help="Name of a pipeline that has run on the lake.", metavar="PIPELINE")],
+    pipeline: Annotated[
+        str,
+        typer.Argument(help="Name of a pipeline that has run on the lake, or path of its file.", metavar="PIPELINE"),
+    ],
     key: Annotated[
         list[str] | None, typer.Option("--key", help="Only such rows; may be given again.", metavar="COLUMN=VALUE")
     ] = None,
@@ -29,7 +33,7 @@ def state(
     from spark_jobs.console.reports import print_rows
     from spark_jobs.operations.state.plan import plan_state
 
-    where = lake_of(lake)
+    pipeline, where = name_of(pipeline), lake_of(lake)
     asked = plan_state(where, pipeline, keys=tuple(key or ()), open_windows=open_windows, at=at, limit=limit)
 
     from spark_jobs.console.checkpoints import state_heading

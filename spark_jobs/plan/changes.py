@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from spark_jobs.plan.logical import build
-from spark_jobs.spec import Aggregate, Definition, Ingest, Pipeline, Process, Union
+from spark_jobs.spec import Aggregate, Counting, Definition, Ingest, Pipeline, Process, Running, Sliding, Union
 from spark_jobs.spec.base import Spec
 
 
@@ -134,7 +134,7 @@ def _differences(before: Definition, after: Definition) -> Iterator[Change]:
             yield Change(field, Compatibility.SAFE, "how much a batch takes is no part of what it holds")
         elif field == "source" and _reads_revisions(before, after):
             yield Change(field, Compatibility.SAFE, "no row that was read had been revised")
-        elif field == "steps" and _raises_version(before, after):
+        elif field == "steps" and not reordered and _raises_version(before, after):
             yield Change(field, Compatibility.SAFE, _MIGRATED)
         elif field in _SAFE:
             yield Change(field, Compatibility.SAFE, _SAFE[field])
@@ -198,6 +198,8 @@ def _only_adds_tables(before: Pipeline, after: Pipeline) -> bool:
 def _why_other_steps(before: Pipeline, after: Pipeline) -> str | None:
     """What is told of steps where more is known than that they differ."""
     if [_without_measures(step) for step in before.steps] == [_without_measures(step) for step in after.steps]:
+        if not any(step.gives_in_order() for step in before.stateful_steps):
+            return _RESULT_STEPS
         return _MEASURES + (_BUILT_ANEW if _can_be_built_anew(after) else "")
     if _differ_in_processor(before, after):
         return _LOWER_VERSION if _version_of(after) < _version_of(before) else _SAME_VERSION
@@ -215,7 +217,9 @@ def _can_be_built_anew(pipeline: Pipeline) -> bool:
 
 
 def _without_measures(step: object) -> object:
-    return step.model_copy(update={"measures": {}}) if isinstance(step, Aggregate) else step
+    if isinstance(step, Aggregate | Counting | Running | Sliding):
+        return step.model_copy(update={"measures": {}})
+    return step
 
 
 def _only_adds(before: Definition, after: Definition) -> bool:
@@ -246,12 +250,13 @@ def _order_differs(before: Definition, after: Definition, field: str) -> bool:
 
 
 def _in_state(pipeline: Pipeline, field: str) -> list[list[str]]:
-    """The columns of a field as Spark's state keeps them: measures, and where events are joined those of events."""
-    joins = any(tuple(step.tables()) for step in pipeline.steps)
+    """The columns of a field as Spark's state keeps them: measures, and where it holds events those of events."""
+    operator = build(pipeline).operator
+    holds_events = operator is not None and operator.state.keeps_events and not operator.state.by_name
     if field == "source":
-        return [list(table.select or ()) for table in pipeline.source_tables] if joins else []
+        return [list(table.select or ()) for table in pipeline.source_tables] if holds_events else []
     kept = [list(step.gives_in_order()) for step in pipeline.steps]
-    if joins:
+    if holds_events:
         kept += [list(step.adds()) for step in pipeline.row_steps]
         kept += [list(table.select or ()) for step in pipeline.steps for table in step.tables()]
     return kept

@@ -162,18 +162,21 @@ class Target:
     ) -> BackfillRefusedError:
         return kind(f"pipeline `{self.name}`: {why}. Nothing was read or written. {remedy}")
 
-    def refuse_late_events(self) -> None:
+    def refuse_late_events(self, instead: str = "") -> None:
         """Looks whether late events can be counted after all.
+
+        Args:
+            instead: what can be done without them, as a sentence.
 
         Raises:
             BackfillRefusedError: if the rows that the stream has still to write would not count them.
         """
         if (why := self.operator.recomputation.no_repair) is not None:
-            raise self._refuse(
-                f"late events cannot be counted after all: {why}",
+            remedy = (
                 f"They stay in {self.operator.output.late.name}. A longer `delay` or `grace` of its watermark waits "
-                f"for such events, after `{command('reset', self.name, '--empty-tables')}`.",
+                f"for such events, after `{command('reset', self.name, '--empty-tables')}`. {instead}"
             )
+            raise self._refuse(f"late events cannot be counted after all: {why}", remedy.rstrip())
 
     def _operator(self) -> Operator:
         operator = self.logical.operator
@@ -209,10 +212,12 @@ class Target:
             )
         changed = ", ".join(needs_new_epoch(began_with, self.pipeline))
         if changed:
+            anew = f"`{command('reset', self.name, '--empty-tables')}`, then start the stream."
+            if self.operator.recomputation.unit.why_no_cut is None:
+                anew = f"`{command('rebuild', self.name)}`, or {anew}"
             raise self._refuse(
                 f"its definition has changed ({changed}) since epoch {epoch.number} wrote {self.result}",
-                f"Put the definition back, or compute the table anew with it: `{command('rebuild', self.name)}`, or "
-                f"`{command('reset', self.name, '--empty-tables')}`, then start the stream.",
+                f"Put the definition back, or compute the table anew with it: {anew}",
             )
         if not epoch.tables_emptied:
             raise self._refuse(

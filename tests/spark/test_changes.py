@@ -25,7 +25,9 @@ from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.spec import (
     Aggregate,
     Alerts,
+    AsOf,
     Contract,
+    Counting,
     Deduplicate,
     Definition,
     Enrich,
@@ -36,9 +38,12 @@ from spark_jobs.spec import (
     Late,
     NotNull,
     Pipeline,
+    Process,
+    Running,
     Select,
     Session,
     Sink,
+    Sliding,
     Table,
     TopN,
     Tumbling,
@@ -57,6 +62,8 @@ COLUMNS = {"k": "STRING", "v": "INT", "t": "TIMESTAMP", "a": "TIMESTAMP"}
 TAPS = Table("bronze.taps", select={"k": "who", "v": "v", "t": "t"})
 CLICKS = Table("bronze.clicks", select={"k": "k", "v": "v", "t": "t"})
 PAYMENTS = Table("bronze.payments", select={"k": "k", "paid": "paid", "u": "u"})
+LOW_HIGH, HIGH_LOW = {"low": "min(v)", "high": "max(v)"}, {"high": "max(v)", "low": "min(v)"}
+WORTH, REORDERED = ({name: ("v * 10" if name == "w" else name) for name in names} for names in ("kvwt", "kwvt"))
 
 
 def grouped(**more: Any) -> Aggregate:
@@ -110,6 +117,33 @@ def joined(within: str = "10 minutes", left: Mapping[str, str] | None = None, **
     left = left or {"k": "k", "v": "v", "w": "v * 10", "t": "t"}
     join = Join(PAYMENTS, **({"on": ("k",), "event_time": "u", "within": within} | more))
     return named("joined", join, source=Table("bronze.clicks", select=left))
+
+
+def joined_with_latest(keep: str = "10 minutes", how: str = "inner") -> Pipeline:
+    return named("latest", Join(PAYMENTS, on=("k",), event_time="u", keep=keep, how=how), source=CLICKS)
+
+
+def as_of(keep: str = "10 minutes", how: str = "left", select: Mapping[str, str] = WORTH) -> Pipeline:
+    steps = (AsOf(PAYMENTS, on=("k",), event_time="u", keep=keep, how=how),)
+    return named("as_of", *steps, source=Table("bronze.clicks", select=select))
+
+
+def sliding(size: str = "10 minutes", select: Mapping[str, str] = WORTH, **more: Any) -> Pipeline:
+    step = Sliding(size, **({"by": ("k",), "measures": MEASURES} | more))
+    return named("sliding", step, source=Table("bronze.clicks", select=select))
+
+
+def counting(size: int = 2, measures: Mapping[str, str] = MEASURES) -> Pipeline:
+    return named("counting", Counting(size, by=("k",), measures=measures), source=CLICKS)
+
+
+def running(measures: Mapping[str, str] = LOW_HIGH, by: tuple[str, ...] = ("k",)) -> Pipeline:
+    return named("running", Running(by=by, measures=measures), source=Table("bronze.clicks"))
+
+
+def processed(select: Mapping[str, str] = WORTH, **more: Any) -> Pipeline:
+    step = Process(changing.Pauses, **({"by": ("k",)} | more))
+    return named("processed", step, source=Table("bronze.clicks", select=select))
 
 
 def plain(*steps: Any, **more: Any) -> Pipeline:
@@ -244,6 +278,33 @@ PIPELINES = {
     "within of a Join": wrong(joined(), joined("20 minutes")),
     "how of a Join": wrong(joined(), joined(how="left")),
     "columns of a Join in another order": wrong(joined(), joined(left={"k": "k", "w": "v * 10", "v": "v", "t": "t"})),
+    # Events in order, and processors.
+    "size of a Sliding": wrong(sliding(), sliding("20 minutes")),
+    "another key of a Sliding": wrong(sliding(), sliding(by=("v",))),
+    "another function of a Sliding": wrong(sliding(), sliding(measures={"n": "count(*)", "total": "max(v)"})),
+    "a measure added to a Sliding": raises(sliding(), sliding(measures={**MEASURES, "most": "max(v)"})),
+    "measures of a Sliding in another order": safe(sliding(), sliding(measures=dict(reversed(MEASURES.items())))),
+    "columns of a Sliding in another order": wrong(sliding(), sliding(select=REORDERED)),
+    "size of a Counting": wrong(counting(), counting(3)),
+    "another function of a Counting": wrong(counting(), counting(measures={"n": "count(*)", "total": "max(v)"})),
+    "measures of a Counting in another order": safe(counting(), counting(measures=dict(reversed(MEASURES.items())))),
+    "another function of a Running": wrong(running(), running({**LOW_HIGH, "high": "min(v)"})),
+    "measures of a Running in another order": wrong(running(), running(HIGH_LOW)),
+    "another key of a Running": wrong(running(), running(by=("m",))),
+    "keep of an AsOf": wrong(as_of(), as_of("1 minute")),
+    "how of an AsOf": wrong(as_of(), as_of(how="inner")),
+    "columns of an AsOf in another order": wrong(as_of(), as_of(select=REORDERED)),
+    "keep of a Join": wrong(joined_with_latest(), joined_with_latest("1 minute")),
+    "how of a Join with the latest": wrong(joined_with_latest(), joined_with_latest(how="full")),
+    "within of a Join instead of keep": raises(
+        joined_with_latest(),
+        named("latest", Join(PAYMENTS, on=("k",), event_time="u", within="10 minutes"), source=CLICKS),
+        "STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    ),
+    "ttl of a Process": wrong(processed(), processed(ttl="1 minute")),
+    "order of a Process": wrong(processed(), processed(order="arrival")),
+    "another key of a Process": raises(processed(), processed(by=("v",))),
+    "columns of a Process in another order": safe(processed(), processed(select=REORDERED)),
     # Rows one by one.
     "a Where, changed": wrong(plain(), plain(Where("v > 1"), plain().steps[1])),
     "a Select, changed": wrong(plain(), plain(plain().steps[0], Select({"w": "v * 3"}))),
@@ -342,6 +403,23 @@ VARIANTS = {
     "another key of a Deduplicate": "keys in another order",
     "a Deduplicate added": "sessions instead of windows",
     "how of a Join": "within of a Join",
+    "another key of a Sliding": "size of a Sliding",
+    "another function of a Sliding": "size of a Sliding",
+    "a measure added to a Sliding": "a measure added",
+    "size of a Counting": "size of a Sliding",
+    "another function of a Counting": "size of a Sliding",
+    "measures of a Counting in another order": "measures of a Sliding in another order",
+    "another function of a Running": "measures of a Running in another order",
+    "another key of a Running": "measures of a Running in another order",
+    "keep of an AsOf": "size of a Sliding",
+    "how of an AsOf": "size of a Sliding",
+    "columns of an AsOf in another order": "columns of a Sliding in another order",
+    "keep of a Join": "size of a Sliding",
+    "how of a Join with the latest": "size of a Sliding",
+    "within of a Join instead of keep": "sessions instead of windows",
+    "another key of a Process": "a measure added",
+    "columns of a Process in another order": "measures of a Sliding in another order",
+    "order of a Process": "ttl of a Process",
     "a Select, changed": "a Where, changed",
     "a Select, added": "a measure added",
     "a column of an Enrich": "the table of an Enrich",

@@ -32,8 +32,21 @@ from spark_jobs.operations.rescale.plan import RescalePlan, RescaleRefusedError,
 from spark_jobs.operations.state.execute import read_state
 from spark_jobs.operations.state.plan import plan_state
 from spark_jobs.spark.state import rows_in_state
-from spark_jobs.spec import Aggregate, Deduplicate, Join, Pipeline, Session, Sink, Table, Tumbling, Watermark
+from spark_jobs.spec import (
+    Aggregate,
+    Deduplicate,
+    Join,
+    Pipeline,
+    Process,
+    Session,
+    Sink,
+    Sliding,
+    Table,
+    Tumbling,
+    Watermark,
+)
 from tests.support import lakes
+from tests.support.changing import Pauses
 from tests.support.clicks import MINUTE, START, audited, copy_of
 
 pytestmark = pytest.mark.usefixtures("divided")
@@ -83,7 +96,9 @@ PAIRS = reading(
         how="left",
     ),
 )
-PIPELINES = (WINDOWED, VISITS, FIRSTS, PAIRS)
+BEFORE = reading("before", Sliding("15 minutes", by=("k",), measures=_SUMS))
+PAUSES = reading("pauses", Process(Pauses, by=("k",)))
+PIPELINES = (WINDOWED, VISITS, FIRSTS, PAIRS, BEFORE, PAUSES)
 
 
 class Feed:
@@ -198,7 +213,7 @@ def test_a_rescaled_stream_writes_what_an_undisturbed_one_writes(
     spark: SparkSession, begun: Lake, copied: Lake, tmp_path: Path
 ) -> None:
     calm = copy_of(begun, tmp_path / "calm")
-    in_between = (WINDOWED, PAIRS)  # these also run with five partitions
+    in_between = (WINDOWED, PAIRS, PAUSES)  # these also run with five partitions
     for each in PIPELINES:
         (said,) = _rescale(spark, copied, each, 5)
         assert f"the same as before, {lakes.ledger(calm, each)[-1][1]['state_rows']} rows, now in 5 partitions" in said

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.checkpoints.epochs import begin_epoch, history_cut, note_bootstrapped
+from spark_jobs.operations.backfill.plan import plan_backfill
 from spark_jobs.operations.bootstrap.plan import BootstrapRefusedError, plan_bootstrap
 from spark_jobs.operations.bootstrap.text import bootstrap_text
 from spark_jobs.operations.rebuild.plan import Comparison, Difference, plan_rebuild
@@ -17,11 +19,13 @@ from spark_jobs.operations.rebuild.text import comparison_text, rebuild_text
 from spark_jobs.plan.columns import TIME
 from spark_jobs.plan.lateness import WindowEnd
 from spark_jobs.plan.windowing import windowing_of
+from spark_jobs.recompute.target import BackfillRefusedError
 from spark_jobs.spec import (
     Calendar,
     Deduplicate,
     Hopping,
     Late,
+    Running,
     Session,
     Sink,
     Table,
@@ -238,3 +242,24 @@ def test_a_rebuild_without_reason_or_of_another_table_is_refused(lake):
     write(lake, "gold.other", {"units": [1]})
     with pytest.raises(BootstrapRefusedError, match=r"it wrote gold\.hourly_sales, and now writes gold\.other"):
         plan_rebuild(lake, a_pipeline(sink=Sink("gold.other")))
+
+
+def balances(**measures):
+    return a_pipeline(steps=(Running(by=("product_id",), measures=measures),))
+
+
+def test_what_no_batch_builds_anew_is_sent_to_a_new_epoch(lake):
+    bronze(lake, at(12, 30))
+    begin_epoch(lake, balances(units="sum(quantity)"), 1)
+    write(lake, "gold.hourly_sales", {"units": [1]}, stamp=a_stamp(ledger=LedgerEntry(started_ms=0)))
+    changed = balances(units="max(quantity)")
+    begins = r"Begin again with its changed definition: tidemark reset hourly_sales --empty-tables.*Then start it"
+    for plans in (plan_rebuild, plan_bootstrap):
+        with pytest.raises(BootstrapRefusedError, match=begins):
+            plans(lake, changed)
+    with pytest.raises(BackfillRefusedError, match="has changed") as told:
+        plan_backfill(lake, changed, at(9), at(10))
+    assert "tidemark reset hourly_sales --empty-tables" in str(told.value)
+    assert "tidemark rebuild" not in str(told.value)
+    with pytest.raises(BackfillRefusedError, match=r"late events cannot be counted .* `--as-streamed` gives back"):
+        plan_backfill(lake, balances(units="sum(quantity)"), at(9), at(10))

@@ -24,6 +24,7 @@ from spark_jobs.lake.errors import CheckpointError, MissingTableError
 from spark_jobs.operations.rescale.plan import RescaleRefusedError, plan_rescale
 from spark_jobs.spec import DefinitionError
 from tests import archive
+from tests.support import lakes
 from tests.support.builders import a_pipeline, an_ingest
 from tests.support.deploying import deploy
 
@@ -56,6 +57,15 @@ def test_a_plan_says_what_is_divided_and_which_batch_is_added(lake: Lake) -> Non
     shown = CliRunner().invoke(app, ["rescale", "closed", "--partitions", "4", "--dry-run", "--lake", lake.uri])
     assert shown.output.splitlines()[0] == "rescale of closed: its state has 1 partition, 4 are wanted"
     assert shown.output.splitlines()[-1] == "Nothing was written: --dry-run."
+
+
+@pytest.mark.parametrize(
+    "command", [["rescale", "FILE", "--partitions", "1"], ["checkpoints", "verify", "FILE"]], ids=lambda each: each[0]
+)
+def test_a_pipeline_that_has_run_may_be_named_by_its_file(lake: Lake, tmp_path: Path, command: list[str]) -> None:
+    file = f"{lakes.a_file(tmp_path, begun_with(checkpoint_of(lake, 'closed').epoch))}:closed"
+    shown = CliRunner().invoke(app, [file if word == "FILE" else word for word in command] + ["--lake", lake.uri])
+    assert (shown.exit_code, "closed" in shown.output) == (0, True), shown.output
 
 
 def test_the_number_that_the_state_has_is_nothing_to_do(lake: Lake) -> None:

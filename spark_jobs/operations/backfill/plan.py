@@ -264,7 +264,7 @@ def rows_to_compare(target: Target, plan: BackfillPlan) -> tuple[int, int | None
 
 def _refuse_mode(target: Target, mode: Mode) -> None:
     if mode == "corrected":
-        target.refuse_late_events()
+        target.refuse_late_events("A backfill `--as-streamed` gives back the rows that the stream wrote.")
         return
     watermark = target.pipeline.watermark
     if watermark is not None and target.logical.table("late") is None:

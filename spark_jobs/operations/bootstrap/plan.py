@@ -62,7 +62,7 @@ def plan_bootstrap(lake: Lake, definition: Definition, *, begins: bool = False) 
         DeployError: if it will be, and a driver runs the pipeline.
         MissingTableError: if a source table does not exist.
     """
-    planned = refuse_unsuitable(definition)
+    planned = refuse_unsuitable(definition, lake)
     current = current_epoch(lake, definition.name)
     number, begun = 1, False
     if current is not None:
@@ -97,8 +97,12 @@ def plan_bootstrap(lake: Lake, definition: Definition, *, begins: bool = False) 
     )
 
 
-def refuse_unsuitable(definition: Definition) -> LogicalPlan:
+def refuse_unsuitable(definition: Definition, lake: Lake | None = None) -> LogicalPlan:
     """The plan of a pipeline whose history can be computed in batch.
+
+    Args:
+        definition: of the pipeline.
+        lake: where it may have run with another definition; None: what to do instead does not matter.
 
     Raises:
         BootstrapRefusedError: if it cannot be; the text says what to do instead.
@@ -113,9 +117,15 @@ def refuse_unsuitable(definition: Definition) -> LogicalPlan:
     if why is None and any(side.delay is None for side in planned.sides):
         why = "without a watermark no window of it is ever closed"
     if why is not None:
+        current = None if lake is None else current_epoch(lake, name)
+        begin = "Start it"
+        if current is not None and needs_new_epoch(definition_from_json(current.definition), definition):
+            begin = (
+                f"Begin again with its changed definition: {command('reset', name, '--empty-tables')}. Then start it"
+            )
         raise BootstrapRefusedError(
             f"pipeline `{name}`, {planned.operator.description}: its history cannot be computed in batch: {why}. "
-            "Nothing was read or written. Start it: its stream goes through the history batch after batch "
+            f"Nothing was read or written. {begin}: its stream goes through the history batch after batch "
             f"(`max_files_per_trigger` says how much each takes): {command('run', name)}"
         )
     return planned

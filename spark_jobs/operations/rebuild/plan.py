@@ -99,7 +99,7 @@ def plan_rebuild(lake: Lake, definition: Definition, *, swaps: bool = False) -> 
         DefinitionError: if another pipeline reads its table as a stream.
         DeployError: if the rows will be swapped and a driver runs the pipeline.
     """
-    planned = refuse_unsuitable(definition)
+    planned = refuse_unsuitable(definition, lake)
     _refuse_readers(definition)
     target = Prospect(lake, definition)
     name, before = target.name, target.before

@@ -60,8 +60,10 @@ def refusing(plan: LookupPlan) -> Iterator[None]:
         words = fault_of(plan.target.pipeline, error) if plan.found.skipped else None
         if words is None:
             raise
+        cut = plan.target.operator.recomputation.unit.why_no_cut is None
+        anew = command("rebuild", plan.pipeline) if cut else command("reset", plan.pipeline, "--empty-tables")
         raise QuarantineError(
             f"pipeline `{plan.pipeline}`: events of a batch that was skipped still cannot be computed: {words}. "
             "Nothing was replayed. Once nothing fails at them any more, run the same command again; with another "
-            f"definition, compute the table anew: `{command('rebuild', plan.pipeline)}`."
+            f"definition, compute the table anew: `{anew}`."
         ) from error

@@ -126,8 +126,9 @@ def contents(spark: SparkSession, lake: Lake, plan: RescalePlan, batch: int) -> 
     checkpoint, found = Checkpoint(lake, plan.epoch), {}
     for number in checkpoint.operator_numbers():
         for store in checkpoint.operator(number).stores:
+            several = any(checkpoint.schema(path) is None for path in checkpoint.schemas_of(number, store))
             options = {"operatorId": str(number), "storeName": store, "batchId": str(batch)}
-            hashes = state_hashes(spark, lake.path(plan.epoch.folder), **options)
+            hashes = state_hashes(spark, lake.path(plan.epoch.folder), of_several_kinds=several, **options)
             found[number, store] = tuple(hashes.selectExpr("count(*)", *digest_sql("row_hash")).collect()[0])
     return found
 

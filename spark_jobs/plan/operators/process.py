@@ -46,6 +46,7 @@ def processed(pipeline: Pipeline) -> Operator:
             event_keys=step.by,
             keeps_events=True,
             packs_events=True,
+            by_name=True,
             by_clock=step.clock == "processing_time",
         ),
         output=output,

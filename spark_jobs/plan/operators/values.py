@@ -74,6 +74,7 @@ class State:
             kinds. Spark's own count adds them up.
         keeps_events: whether it holds events with all of their columns, so that a new column does not fit a checkpoint.
         packs_events: whether it keeps them as binary values, in an operator of ours.
+        by_name: whether their columns are found by name, so that columns in another order fit.
         open_in: of an operator of ours: where the events lie that the ledger calls open; empty: nothing tells.
         counts_events: whether each row says of how many events it is, as its last value.
         gap_of_event: SQL of `GAP`, where each event brings a gap of its own to a session window; None: none does.
@@ -87,6 +88,7 @@ class State:
     stores: Mapping[str, str] = field(default_factory=dict)
     keeps_events: bool = False
     packs_events: bool = False
+    by_name: bool = False
     open_in: tuple[str, ...] = ()
     counts_events: bool = False
     gap_of_event: str | None = None
