@@ -4,7 +4,7 @@ Spark's key is a bucket of keys: what waits lies in one value of it, with one ti
 the state, and a key one in a batch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -15,6 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark_jobs.plan.processing import Arrival, Bucket, ProcessRunner
+from spark_jobs.spark.map_values import MapValues
 from spark_jobs.spark.ordered import BUCKETS
 from spark_jobs.spec import Process
 
@@ -52,7 +53,7 @@ class _Processor(StatefulProcessor):
     def init(self, handle: Any) -> None:
         self._handle = handle
         self._bucket = handle.getValueState("bucket", _BUCKET)
-        self._keys = handle.getMapState("keys", _KEY, _STATE)
+        self._keys = MapValues(handle.getMapState("keys", _KEY, _STATE))
         self._runner = ProcessRunner(self.step, self.columns)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
@@ -72,7 +73,7 @@ class _Processor(StatefulProcessor):
         set_ms = kept[0] if kept is not None else None
         bucket = Bucket(self._runner, self.step, kept[1] if kept is not None else None)
         lines = chain.from_iterable(frame["line"] for frame in frames)
-        found = [(key, *given) for key, given in bucket.advance(lines, now_ms * 1000, self._get, self._put)]
+        found = [(key, *given) for key, given in bucket.advance(lines, now_ms * 1000, self._keys.get, self._keys.put)]
         # Spark's timers know milliseconds.
         timer_ms = None if bucket.next_us is None else max(-(-bucket.next_us // 1000), now_ms + 1)
         if timer_ms != set_ms:
@@ -82,18 +83,6 @@ class _Processor(StatefulProcessor):
                 self._handle.registerTimer(timer_ms)
         self._bucket.update((timer_ms, bucket.text))
         return iter([pd.DataFrame(found, columns=list(GIVEN.names))] if found else [])
-
-    def _get(self, keys: Sequence[str]) -> Iterator[str | None]:
-        for key in keys:
-            found = self._keys.getValue((key,))
-            yield None if found is None else found[0]
-
-    def _put(self, states: Sequence[tuple[str, str | None]]) -> None:
-        for key, state in states:
-            if state is None:
-                self._keys.removeKey((key,))
-            else:
-                self._keys.updateValue((key,), (state,))
 
 
 def processed(arrived: DataFrame, step: Process, columns: Mapping[str, str]) -> DataFrame:
