@@ -80,25 +80,20 @@ class PausesInOrder(StatefulProcessor):
         self.kept = handle.getValueState("kept", "events BIGINT, pause_us BIGINT, timer_ms BIGINT")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """Keeps events until the watermark has passed them."""
-        new = [tuple(row)[1:] for row in rows]
-        self.waiting.appendList(new)
-        events, pause_us, timer_ms = self.kept.get() or (0, None, None)
-        first_ms = -(-min(event[0] for event in new) // 1000)
-        if timer_ms is None or first_ms < timer_ms:
-            if timer_ms is not None:
-                self.handle.deleteTimer(timer_ms)
-            self.handle.registerTimer(first_ms)
-            self.kept.update((events, pause_us, first_ms))
-        return iter(())
+        """Goes on with new events."""
+        return self.advance(key, [row[1:] for row in rows], timerValues.getCurrentWatermarkInMs(), None)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        """Takes events, and tells pauses, up to the watermark."""
-        upto_us = timerValues.getCurrentWatermarkInMs() * 1000
-        events, pause_us, _ = self.kept.get()
-        waiting = sorted(self.waiting.get(), key=lambda event: (event[0], event[4]))
+        """Goes on without."""
+        return self.advance(key, [], timerValues.getCurrentWatermarkInMs(), expiredTimerInfo.getExpiryTimeInMs())
+
+    def advance(self, key: Any, new: list[Any], watermark_ms: int, fired_ms: int | None) -> Iterator[Row]:
+        """Takes events, and tells pauses, up to the watermark; keeps the other events."""
+        upto_us = watermark_ms * 1000
+        events, pause_us, set_ms = self.kept.get() or (0, None, None)
+        waiting = sorted([*self.waiting.get(), *new], key=lambda event: (event[0], event[4]))
         ready = [event for event in waiting if event[0] <= upto_us]
-        given = []
+        rest, given = waiting[len(ready) :], []
         for event in ready:
             if pause_us is not None and pause_us < event[0]:
                 given.append(Row(k=key[0], t_us=pause_us, events=events))
@@ -108,17 +103,21 @@ class PausesInOrder(StatefulProcessor):
         if pause_us is not None and pause_us <= upto_us:
             given.append(Row(k=key[0], t_us=pause_us, events=events))
             events, pause_us = 0, None
-        rest = waiting[len(ready) :]
-        if not rest:
+        if rest:
+            if new or ready:
+                self.waiting.put(rest)
+        elif len(waiting) > len(new):
             self.waiting.clear()
-        elif ready:
-            self.waiting.put(rest)
-        if not rest and pause_us is None:
+        next_us = min((each for each in (pause_us, rest[0][0] if rest else None) if each is not None), default=None)
+        timer_ms = None if next_us is None else -(-next_us // 1000)
+        if timer_ms != set_ms:
+            if set_ms is not None and set_ms != fired_ms:
+                self.handle.deleteTimer(set_ms)
+            if timer_ms is not None:
+                self.handle.registerTimer(timer_ms)
+        if timer_ms is None:
             self.kept.clear()
         else:
-            next_us = min(each for each in (pause_us, rest[0][0] if rest else None) if each is not None)
-            timer_ms = -(-next_us // 1000)
-            self.handle.registerTimer(timer_ms)
             self.kept.update((events, pause_us, timer_ms))
         return iter(given)
 
