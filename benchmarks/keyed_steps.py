@@ -280,12 +280,12 @@ Contender = Callable[[int], Any]
 """Starts a query, which writes to the table of its number."""
 
 
-def contenders(spark: SparkSession, lake: Lake, keep: str) -> dict[str, Contender]:
-    """All that is measured, by name."""
+def contenders(spark: SparkSession, lake: Lake) -> dict[str, Contender]:
+    """All whose rates are measured, by name."""
     event = ("temperature", "amount", "_event_id", "_ingest_seq")
     whole = [*map(F.col, event), F.unix_micros("_ingest_time").alias("ingest_us")]
     return {
-        **{name: tidemark(spark, lake, step) for name, step in steps(keep).items()},
+        **{name: tidemark(spark, lake, step) for name, step in steps("1 day").items()},
         IN_ORDER: lambda number: bare(spark, lake, PausesInOrder(), whole, number),
         AS_READ: lambda number: bare(spark, lake, PausesAsRead(), [], number),
     }
@@ -294,7 +294,7 @@ def contenders(spark: SparkSession, lake: Lake, keep: str) -> dict[str, Contende
 def rates(spark: SparkSession, lake: Lake, rows: int) -> TextTable:
     """Wall and CPU seconds of each, and events a CPU second."""
     found, numbers = [], {}
-    every = contenders(spark, lake, "1 day")
+    every = contenders(spark, lake)
     for number, name in enumerate((WINDOWS, *every, WINDOWS)):
         numbers[name] = number
         wall, cpu, _ = run(partial(every[name], number))
@@ -315,8 +315,8 @@ def states(spark: SparkSession, lake: Lake, keys: int) -> TextTable:
     spark.conf.set(f"{STATE}.changelogCheckpointing.enabled", "false")
     spark.conf.set(f"{STATE}.compactOnCommit", "true")
     table = TextTable("step", "rows: tenth", "half", "end", "MB: tenth", "half", "end", "end / half", "bytes per key")
-    for number, (name, start) in enumerate(contenders(spark, lake, "5 minutes").items()):
-        _, _, batches = run(partial(start, number))
+    for number, (name, step) in enumerate(steps("5 minutes").items()):
+        _, _, batches = run(partial(tidemark(spark, lake, step), number))
         operators = [each["stateOperators"] for each in batches if each["numInputRows"]]
         looks = [operators[len(operators) * part // 10 - 1] for part in (1, 5, 10)]
         rows = [sum(each["numRowsTotal"] for each in look) for look in looks]
