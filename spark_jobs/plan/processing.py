@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from itertools import chain
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from sqlglot import exp
 
 from spark_jobs.spec.errors import TidemarkError
-from spark_jobs.spec.processors import Processor, Timers, made_from
+from spark_jobs.spec.processors import Processor, Timers, instant_of, made_from
 from spark_jobs.spec.steps.process import Process
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
-_JSON = json.JSONDecoder(parse_float=str)
-"""Numbers with a fraction stay texts: those of decimals are exact."""
+_value = json.JSONDecoder(parse_float=str).raw_decode
+"""Reads the value at the beginning of a text. Numbers with a fraction stay texts: those of decimals are exact."""
+_text = json.JSONEncoder(separators=(",", ":")).encode
 _TTL = "\x00ttl"
 """The timer by which a key is forgotten; no processor's name has such a character."""
 
@@ -30,16 +32,6 @@ Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 class ProcessorError(TidemarkError):
     """A processor has failed, or has given what its types do not allow."""
-
-
-def instant_of(us: int) -> datetime:
-    """An instant of microseconds since 1970."""
-    return EPOCH + us * _US
-
-
-def us_of(instant: datetime) -> int:
-    """Microseconds since 1970 of an instant."""
-    return (instant - EPOCH) // _US
 
 
 _WHOLE = {
@@ -97,8 +89,8 @@ def fields_codec(types: Mapping[str, str | exp.DataType]) -> Codec:
 
     def dump(value: Any) -> dict[str, Any]:
         given = _a(dict)(value)
-        if unknown := sorted(given.keys() - codecs.keys()):
-            raise ValueError(f"{unknown} are no fields of it; it has {sorted(codecs)}")
+        if not given.keys() <= codecs.keys():
+            raise ValueError(f"{sorted(given.keys() - codecs.keys())} are no fields of it; it has {sorted(codecs)}")
         found = {}
         for name, each in codecs.items():
             try:
@@ -108,6 +100,28 @@ def fields_codec(types: Mapping[str, str | exp.DataType]) -> Codec:
         return found
 
     return load, dump
+
+
+def reader(types: Mapping[str, str | exp.DataType]) -> Callable[[str], dict[str, Any]]:
+    """What reads the JSON of values with named fields, as Spark has written it of columns of these very types.
+
+    So whole numbers, texts and truth values are there already as they are to be.
+    """
+    load_all, _ = fields_codec(types)
+    loads = [(name, codec(each)[0]) for name, each in types.items()]
+    loads = [(name, load) for name, load in loads if load not in (int, str, bool)]
+
+    def read(text: str) -> dict[str, Any]:
+        found: dict[str, Any]
+        found, _ = _value(text)
+        if found.keys() != types.keys():
+            return dict(load_all(found))
+        for name, load in loads:
+            if (value := found[name]) is not None:
+                found[name] = load(value)
+        return found
+
+    return read
 
 
 def nullable(of: Codec) -> Codec:
@@ -175,25 +189,12 @@ def _day(value: Any) -> str:
     return value.isoformat()
 
 
-@dataclass
-class Arrival:
-    """An event that a processor is to take.
-
-    Attributes:
-        at_us: when it happened, or, by the clock, when it arrived; microseconds since 1970.
-        seq: its number in order of arrival.
-        event: all of it, as JSON.
-        time_us: its event time.
-    """
-
-    at_us: int
-    seq: int
-    event: str
-    time_us: int
+Arrival = tuple[int, int, int, str]
+"""An event that a processor is to take: when it happened, or, by the clock, when it arrived; its number in order of
+arrival; its event time; all of it, as JSON. Times are microseconds since 1970."""
 
 
-@dataclass
-class Given:
+class Given(NamedTuple):
     """A row that a processor has given.
 
     Attributes:
@@ -215,23 +216,29 @@ class KeyState:
 
     Attributes:
         fields: of the processor.
-        timers: name -> when it fires, in microseconds since 1970.
+        timers: that are set.
         events: taken since the last row.
+        forget_us: when its time to live ends, in microseconds since 1970; None: never.
     """
 
     fields: dict[str, Any]
-    timers: dict[str, int] = field(default_factory=dict)
+    timers: Timers = field(default_factory=Timers)
     events: int = 0
+    forget_us: int | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether the key can be forgotten."""
-        return not self.timers and all(value is None for value in self.fields.values())
+        nothing = not self.timers.at_us and self.forget_us is None
+        return nothing and all(value is None for value in self.fields.values())
 
     @property
     def next_us(self) -> int | None:
-        """When the next timer fires; None: none is set."""
-        return min(self.timers.values(), default=None)
+        """When the next timer fires, or the key is forgotten; None: never."""
+        first = min(self.timers.at_us.values(), default=None)
+        if first is None or self.forget_us is None:
+            return self.forget_us if first is None else first
+        return min(first, self.forget_us)
 
 
 class ProcessRunner:
@@ -243,10 +250,10 @@ class ProcessRunner:
     """
 
     def __init__(self, step: Process, columns: Mapping[str, str]) -> None:
-        self._step = step
+        self._step, self._names = step, tuple(step.state)
         self._processor: Processor = made_from(step.code, step.processor)
-        self._load_event, _ = fields_codec(columns)
-        self._load_key, _ = fields_codec({name: columns[name] for name in step.by})
+        self._read_event = reader(columns)
+        self._read_key = reader({name: columns[name] for name in step.by})
         self._load_state, self._dump_state = fields_codec(step.state)
         _, self._dump_row = fields_codec(step.output)
         self._ttl_us = None if step.ttl is None else step.ttl // _US
@@ -260,10 +267,9 @@ class ProcessRunner:
             kept: as `kept` gave it; None: nothing was.
         """
         if kept is None:
-            return KeyState(dict.fromkeys(self._step.state))
+            return KeyState(dict.fromkeys(self._names))
         found = json.loads(kept)
-        fields = found["state"]
-        version = found["version"]
+        fields, timers, version = found["state"], found["timers"], found["version"]
         if version > self._step.version:
             raise ProcessorError(
                 f"processor {self._step.processor}: version {self._step.version} cannot read the state that version "
@@ -271,7 +277,8 @@ class ProcessRunner:
             )
         if version < self._step.version:
             fields = self._processor.migrate(fields, version)
-        return KeyState(self._load_state(fields), found["timers"], found["events"])
+        forget_us = timers.pop(_TTL, None)
+        return KeyState(self._load_state(fields), Timers(timers), found["events"], forget_us)
 
     def kept(self, state: KeyState) -> str | None:
         """What to keep of a key; None: nothing."""
@@ -281,14 +288,14 @@ class ProcessRunner:
             fields = self._dump_state(state.fields)
         except (TypeError, ValueError, ArithmeticError) as error:
             raise ProcessorError(f"processor {self._step.processor}: state: {error}") from None
-        return json.dumps(
+        ttl = {} if state.forget_us is None else {_TTL: state.forget_us}
+        return _text(
             {
                 "version": self._step.version,
                 "state": fields,
-                "timers": state.timers,
+                "timers": {**state.timers.at_us, **ttl},
                 "events": state.events,
-            },
-            separators=(",", ":"),
+            }
         )
 
     def run(self, key: str, state: KeyState, arrivals: Sequence[Arrival], upto_us: int) -> Iterator[Given]:
@@ -303,55 +310,38 @@ class ProcessRunner:
         Raises:
             ProcessorError: if the processor fails.
         """
-        if not arrivals and (state.next_us is None or state.next_us > upto_us):
+        next_us = state.next_us
+        if not arrivals and (next_us is None or next_us > upto_us):
             return
-        columns = self._load_key(_JSON.decode(key))
-        for arrival in arrivals:
-            if self._in_time:
-                yield from self._fire(columns, state, min(arrival.at_us - 1, upto_us))
-            yield from self._take(columns, state, arrival)
+        columns = self._read_key(key)
+        for at_us, seq, time_us, text in arrivals:
+            if self._in_time and next_us is not None and next_us < at_us:
+                yield from self._fire(columns, state, min(at_us - 1, upto_us))
+            event = self._read_event(text)
+            state.events += 1
+            if self._ttl_us is not None:
+                state.forget_us = at_us + self._ttl_us
+            if rows := self._call("on_event", state, columns, event):
+                yield from self._given(rows, state, time_us, seq * 1024)
+            next_us = state.next_us
         yield from self._fire(columns, state, upto_us)
-
-    def _take(self, key: Mapping[str, Any], state: KeyState, arrival: Arrival) -> Iterator[Given]:
-        event = self._load_event(_JSON.decode(arrival.event))
-        state.events += 1
-        if self._ttl_us is not None:
-            state.timers[_TTL] = arrival.at_us + self._ttl_us
-        timers = self._timers(state)
-        rows = self._call("on_event", key, event, state.fields, timers)
-        self._set(state, timers)
-        yield from self._given(rows, state, arrival.time_us, arrival.seq * 1024)
 
     def _fire(self, key: Mapping[str, Any], state: KeyState, upto_us: int) -> Iterator[Given]:
         """Fires the timers up to an instant, those included that are set meanwhile."""
-        while state.timers:
+        while (at_us := state.next_us) is not None and at_us <= upto_us:
+            set_at = state.timers.at_us
+            name = min((name for name, each in set_at.items() if each == at_us), default=None)
             # A key is forgotten after what it does at that instant.
-            at_us, _, name = min((at_us, name == _TTL, name) for name, at_us in state.timers.items())
-            if at_us > upto_us:
+            if name is None:
+                state.fields, state.timers, state.forget_us = dict.fromkeys(self._names), Timers(), None
                 return
-            del state.timers[name]
-            if name == _TTL:
-                state.fields = dict.fromkeys(self._step.state)
-                state.timers.clear()
-                return
-            timers = self._timers(state)
-            rows = self._call("on_timer", key, name, instant_of(at_us), state.fields, timers)
-            self._set(state, timers)
+            del set_at[name]
+            rows = self._call("on_timer", state, key, name, instant_of(at_us))
             yield from self._given(rows, state, at_us, 0)
-
-    def _timers(self, state: KeyState) -> Timers:
-        return Timers({name: instant_of(us) for name, us in state.timers.items() if name != _TTL})
-
-    def _set(self, state: KeyState, timers: Timers) -> None:
-        for name in self._step.state:
-            state.fields.setdefault(name)  # one that was taken out is null
-        ttl = {_TTL: state.timers[_TTL]} if _TTL in state.timers else {}
-        state.timers = {**{name: us_of(at) for name, at in timers.items()}, **ttl}
 
     def _given(self, rows: Iterable[Any], state: KeyState, at_us: int, first: int) -> Iterator[Given]:
         for number, row in enumerate(rows):
-            text = json.dumps(self._checked(row), separators=(",", ":"))
-            yield Given(at_us, first + number, state.events, text)
+            yield Given(at_us, first + number, state.events, _text(self._checked(row)))
             state.events = 0
 
     def _checked(self, row: Any) -> dict[str, Any]:
@@ -360,12 +350,16 @@ class ProcessRunner:
         except (TypeError, ValueError, ArithmeticError) as error:
             raise ProcessorError(f"processor {self._step.processor}: output: {error}") from None
 
-    def _call(self, method: str, *arguments: Any) -> list[Any]:
+    def _call(self, method: str, state: KeyState, *arguments: Any) -> list[Any]:
+        fields = state.fields
         try:
-            rows = list(getattr(self._processor, method)(*arguments) or ())
+            rows = list(getattr(self._processor, method)(*arguments, fields, state.timers) or ())
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
             raise ProcessorError(f"processor {self._step.processor}: {method}: {said}") from error
+        for name in self._names:
+            if name not in fields:
+                fields[name] = None  # one that was taken out is null
         return rows
 
 
@@ -376,67 +370,86 @@ class Bucket:
         runner: of the processor.
         step: which names it.
         kept: as `text` gave it; None: nothing was.
+
+    Attributes:
+        next_us: when something is to be done although nothing new comes; None: never.
     """
 
     def __init__(self, runner: ProcessRunner, step: Process, kept: str | None) -> None:
         self._runner, self._ordered = runner, step.order == "event_time"
         waiting, _, timers = (kept or "\n\n").partition("\n\n")
-        self._waiting = [_waiting(line) for line in waiting.split("\n") if line]
-        self._timers = {key: int(at) for at, key in (line.split("\t") for line in timers.split("\n") if line)}
+        self._waiting = waiting.split("\n") if waiting else []
+        self._timers = {key: int(at) for at, _, key in (line.partition("\t") for line in timers.split("\n") if line)}
+        self.next_us: int | None = None
 
     def advance(
         self,
-        arrivals: Iterable[tuple[str, Arrival]],
+        lines: Iterable[str],
         upto_us: int,
-        get: Callable[[str], str | None],
-        put: Callable[[str, str | None], None],
+        get: Callable[[Sequence[str]], Iterable[str | None]],
+        put: Callable[[Sequence[tuple[str, str | None]]], None],
     ) -> Iterator[tuple[str, Given]]:
         """Takes what is new, and goes on to an instant.
 
         Args:
-            arrivals: (key, event).
+            lines: an event each, as `line_of` writes it.
             upto_us: where the watermark, or the clock, stands; microseconds since 1970.
-            get: what is kept of a key.
-            put: keeps something of a key; None: nothing any more.
+            get: what is kept of keys.
+            put: keeps something of keys; None: nothing any more.
         """
-        self._waiting.extend(arrivals)
-        ready, rest = dict[str, list[Arrival]](), []
-        for key, arrival in self._waiting:
-            if self._ordered and arrival.at_us > upto_us:
-                rest.append((key, arrival))
+        ready, rest = dict[str, list[Arrival]](), list[str]()
+        # Of events that go on waiting the lines stay as they are.
+        after_us = upto_us if self._ordered else _NEVER_US
+        least_us = _NEVER_US
+        for line in chain(self._waiting, lines):
+            at, _, others = line.partition("\t")
+            if (at_us := int(at)) > after_us:
+                rest.append(line)
+                least_us = min(least_us, at_us)
+                continue
+            seq, time, key, event = others.split("\t")
+            arrival = (at_us, int(seq), int(time), event)
+            if (found := ready.get(key)) is None:
+                ready[key] = [arrival]
             else:
-                ready.setdefault(key, []).append(arrival)
-        self._waiting = rest
-        for key in [key for key, at_us in self._timers.items() if at_us <= upto_us]:
+                found.append(arrival)
+        self._waiting, timers = rest, self._timers
+        for key in [key for key, at_us in timers.items() if at_us <= upto_us]:
             ready.setdefault(key, [])
-        for key, events in ready.items():
-            events.sort(key=lambda each: (each.at_us, each.seq) if self._ordered else each.seq)
-            before = get(key)
+        changed = list[tuple[str, str | None]]()
+        for (key, events), before in zip(ready.items(), get(tuple(ready)), strict=True):
+            events.sort(key=None if self._ordered else itemgetter(1))
             state = self._runner.state(before)
             for given in self._runner.run(key, state, events, upto_us):
                 yield key, given
             if (after := self._runner.kept(state)) != before:
-                put(key, after)
+                changed.append((key, after))
             if (next_us := state.next_us) is None:
-                self._timers.pop(key, None)
+                timers.pop(key, None)
             else:
-                self._timers[key] = next_us
-
-    @property
-    def next_us(self) -> int | None:
-        """When something is to be done although nothing new comes; None: never."""
-        waiting = (arrival.at_us for _, arrival in self._waiting)
-        return min((*waiting, *self._timers.values()), default=None)
+                timers[key] = next_us
+        put(changed)
+        least_us = min(least_us, *timers.values(), _NEVER_US)
+        self.next_us = None if least_us == _NEVER_US else least_us
 
     @property
     def text(self) -> str:
         """What to keep of the bucket."""
-        waiting = "\n".join(
-            f"{each.at_us}\t{each.seq}\t{each.time_us}\t{key}\t{each.event}" for key, each in self._waiting
-        )
-        return waiting + "\n\n" + "\n".join(f"{at_us}\t{key}" for key, at_us in self._timers.items())
+        timers = "\n".join([f"{at_us}\t{key}" for key, at_us in self._timers.items()])
+        return "\n".join(self._waiting) + "\n\n" + timers
 
 
-def _waiting(line: str) -> tuple[str, Arrival]:
-    at_us, seq, time_us, key, event = line.split("\t")
-    return key, Arrival(int(at_us), int(seq), event, int(time_us))
+_NEVER_US = 2**63
+
+
+def line_of(at_us: int, seq: int, time_us: int, key: str, event: str) -> str:
+    """An event of a bucket, as it arrives and as it waits; JSON has neither tabulators nor line breaks in it.
+
+    Args:
+        at_us: when it happened, or, by the clock, when it arrived; microseconds since 1970.
+        seq: its number in order of arrival.
+        time_us: its event time.
+        key: of it, as JSON.
+        event: all of it, as JSON.
+    """
+    return f"{at_us}\t{seq}\t{time_us}\t{key}\t{event}"

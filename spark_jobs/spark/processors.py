@@ -15,6 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark_jobs.plan.processing import Arrival, Bucket, ProcessRunner
+from spark_jobs.spark.map_values import MapValues
 from spark_jobs.spark.ordered import BUCKETS
 from spark_jobs.spec import Process
 
@@ -32,7 +33,12 @@ GIVEN = StructType(
 JSON_OPTIONS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "ignoreNullFields": "false"}
 """How Spark writes and reads the values of events, keys, states and rows."""
 
-_ARRIVED = ("at_us", "seq", "time_us", "key", "event", "bucket")
+_LINE = ("at_us", "seq", "time_us", "key", "event")
+"""Of what `plan.processing.line_of` makes the line of an event. None of it is ever null."""
+
+_BUCKET = StructType([StructField("timer_ms", LongType()), StructField("text", StringType())])
+_KEY = StructType([StructField("key", StringType())])
+_STATE = StructType([StructField("state", StringType())])
 
 
 @dataclass
@@ -46,8 +52,8 @@ class _Processor(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         self._handle = handle
-        self._bucket = handle.getValueState("bucket", "timer_ms BIGINT, text STRING")
-        self._keys = handle.getMapState("keys", "key STRING", "state STRING")
+        self._bucket = handle.getValueState("bucket", _BUCKET)
+        self._keys = MapValues(handle.getMapState("keys", _KEY, _STATE))
         self._runner = ProcessRunner(self.step, self.columns)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
@@ -66,16 +72,8 @@ class _Processor(StatefulProcessor):
         kept = self._bucket.get()
         set_ms = kept[0] if kept is not None else None
         bucket = Bucket(self._runner, self.step, kept[1] if kept is not None else None)
-        # None of these columns is ever null, so that pandas keeps their values as they are.
-        columns = chain.from_iterable(
-            zip(*(frame[name].tolist() for name in ("key", "at_us", "seq", "event", "time_us")), strict=True)
-            for frame in frames
-        )
-        arrivals = ((key, Arrival(*values)) for key, *values in columns)
-        found = [
-            (key, given.at_us, given.number, given.events, given.row)
-            for key, given in bucket.advance(arrivals, now_ms * 1000, self._get, self._put)
-        ]
+        lines = chain.from_iterable(frame["line"] for frame in frames)
+        found = [(key, *given) for key, given in bucket.advance(lines, now_ms * 1000, self._keys.get, self._keys.put)]
         # Spark's timers know milliseconds.
         timer_ms = None if bucket.next_us is None else max(-(-bucket.next_us // 1000), now_ms + 1)
         if timer_ms != set_ms:
@@ -85,16 +83,6 @@ class _Processor(StatefulProcessor):
                 self._handle.registerTimer(timer_ms)
         self._bucket.update((timer_ms, bucket.text))
         return iter([pd.DataFrame(found, columns=list(GIVEN.names))] if found else [])
-
-    def _get(self, key: str) -> str | None:
-        found = self._keys.getValue((key,))
-        return None if found is None else found[0]
-
-    def _put(self, key: str, state: str | None) -> None:
-        if state is None:
-            self._keys.removeKey((key,))
-        else:
-            self._keys.updateValue((key,), (state,))
 
 
 def processed(arrived: DataFrame, step: Process, columns: Mapping[str, str]) -> DataFrame:
@@ -106,9 +94,10 @@ def processed(arrived: DataFrame, step: Process, columns: Mapping[str, str]) -> 
         columns: of the events, with their SQL types.
     """
     by_clock = step.clock == "processing_time"
-    bucketed = arrived.withColumn("bucket", F.expr(f"pmod(hash(key), {BUCKETS})").cast(IntegerType()))
+    bucket = F.expr(f"pmod(hash(key), {BUCKETS})").cast(IntegerType()).alias("bucket")
+    # What Spark does for each row in Python, it does for each of its columns: so they are few.
     return (
-        bucketed.select(*_ARRIVED)
+        arrived.select(bucket, "at_us", F.concat_ws("\t", *_LINE).alias("line"))
         .groupBy("bucket")
         .transformWithStateInPandas(
             _Processor(step, dict(columns), by_clock),
@@ -143,7 +132,7 @@ def processed_in_batch(arrived: DataFrame, step: Process, columns: Mapping[str, 
 
         def of_key(key: str, events: list[Arrival]) -> Iterator[dict[str, Any]]:
             for given in runner.run(key, runner.state(None), events, end_us):
-                yield {"key": key, **vars(given)}
+                yield {"key": key, **given._asdict()}
 
         key, events = None, list[Arrival]()
         for batch in batches:
@@ -152,7 +141,7 @@ def processed_in_batch(arrived: DataFrame, step: Process, columns: Mapping[str, 
                 if row["key"] != key:
                     rows += of_key(key, events) if key is not None else ()
                     key, events = row["key"], []
-                events.append(Arrival(row["at_us"], row["seq"], row["event"], row["time_us"]))
+                events.append((row["at_us"], row["seq"], row["time_us"], row["event"]))
             yield pa.RecordBatch.from_pylist(rows, schema)
         if key is not None:
             yield pa.RecordBatch.from_pylist(list(of_key(key, events)), schema)

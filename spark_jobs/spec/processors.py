@@ -8,7 +8,7 @@ calls. So the same code runs in a stream, in batch over a range, and in a test w
 import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,15 +22,29 @@ State = MutableMapping[str, Any]
 """Field -> what is kept of it for a key; None where nothing is."""
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+
+
+def instant_of(us: int) -> datetime:
+    """An instant of microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def us_of(instant: datetime) -> int:
+    """Microseconds since 1970 of an instant."""
+    return (instant - _EPOCH) // _US
+
+
 class Timers:
     """The timers of a key: name -> when each fires, in event time, or by the clock where the step says so.
 
     Args:
-        set_at: those that are set.
+        at_us: those that are set; microseconds since 1970.
     """
 
-    def __init__(self, set_at: Mapping[str, datetime] | None = None) -> None:
-        self._at = dict(set_at or {})
+    def __init__(self, at_us: dict[str, int] | None = None) -> None:
+        self.at_us = {} if at_us is None else at_us
 
     def set(self, name: str, at: datetime) -> None:
         """Has `on_timer` called at an instant; an earlier setting of the same name is replaced.
@@ -44,21 +58,21 @@ class Timers:
         """
         if at.tzinfo is None:
             raise ValueError(f"timer {name!r}: expected an instant with a zone, got {at!r}")
-        self._at[name] = at
+        self.at_us[name] = us_of(at)
 
     def cancel(self, name: str) -> None:
         """Forgets a timer; one that is not set is none."""
-        self._at.pop(name, None)
+        self.at_us.pop(name, None)
 
     def __getitem__(self, name: str) -> datetime | None:
-        return self._at.get(name)
+        return None if (us := self.at_us.get(name)) is None else instant_of(us)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._at)
+        return iter(self.at_us)
 
     def items(self) -> Iterable[tuple[str, datetime]]:
         """Names and instants of those that are set."""
-        return self._at.items()
+        return {name: instant_of(us) for name, us in self.at_us.items()}.items()
 
 
 class Processor:

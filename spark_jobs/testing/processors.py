@@ -2,15 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from spark_jobs.plan.columns import INGEST_TIME
 from spark_jobs.plan.operators import step_of
-from spark_jobs.plan.processing import Arrival, Bucket, ProcessRunner, fields_codec, instant_of, us_of
+from spark_jobs.plan.processing import Bucket, ProcessRunner, fields_codec, line_of
 from spark_jobs.spec import Pipeline, Process
 from spark_jobs.spec.errors import DefinitionError
+from spark_jobs.spec.processors import instant_of, us_of
 
 
 class ProcessorTest:
@@ -64,7 +65,7 @@ class ProcessorTest:
                 event[INGEST_TIME] = instant_of(at_us)
             key = json.dumps(self._dump_key({name: event.get(name) for name in self._step.by}))
             text = json.dumps(self._dump_event(event))
-            arrivals.append((key, Arrival(at_us, self._seq, text, time_us)))
+            arrivals.append(line_of(at_us, self._seq, time_us, key, text))
             self._seq += 1
         self._advance(arrivals)
         return self
@@ -104,8 +105,7 @@ class ProcessorTest:
     def timers(self, **key: Any) -> dict[str, datetime]:
         """The timers of a key, and when each fires."""
         kept = self._kept.get(self._key(key))
-        timers = {} if kept is None else self._runner().state(kept).timers
-        return {name: instant_of(at_us) for name, at_us in timers.items() if name.isprintable()}
+        return {} if kept is None else dict(self._runner().state(kept).timers.items())
 
     def _key(self, key: Mapping[str, Any]) -> str:
         return json.dumps(self._dump_key({name: self._value(name, value) for name, value in key.items()}))
@@ -129,19 +129,23 @@ class ProcessorTest:
     def _runner(self) -> ProcessRunner:
         return ProcessRunner(self._step, self._columns)
 
-    def _advance(self, arrivals: list[tuple[str, Arrival]]) -> None:
+    def _advance(self, arrivals: list[str]) -> None:
         bucket = Bucket(self._runner(), self._step, self._text)
-        for key, given in bucket.advance(arrivals, self._now_us, self._kept.get, self._put):
+        for key, given in bucket.advance(arrivals, self._now_us, self._get, self._put):
             self._counts["counted"] += given.events
             row = self._load_row(json.loads(given.row, parse_float=str))
             self._rows.append({**self._load_key(json.loads(key)), self._time: instant_of(given.at_us), **row})
         self._text = bucket.text
 
-    def _put(self, key: str, state: str | None) -> None:
-        if state is None:
-            self._kept.pop(key, None)
-        else:
-            self._kept[key] = state
+    def _get(self, keys: Sequence[str]) -> list[str | None]:
+        return [self._kept.get(key) for key in keys]
+
+    def _put(self, states: Sequence[tuple[str, str | None]]) -> None:
+        for key, state in states:
+            if state is None:
+                self._kept.pop(key, None)
+            else:
+                self._kept[key] = state
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._rows)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from spark_jobs.plan.changes import Compatibility, changes
-from spark_jobs.plan.processing import ProcessorError, ProcessRunner, codec
+from spark_jobs.plan.processing import Bucket, ProcessorError, ProcessRunner, codec
 from spark_jobs.spec import (
     DefinitionError,
     Pipeline,
@@ -227,6 +227,24 @@ def test_a_raised_version_keeps_the_checkpoint_and_another_code_alone_does_not()
     ):
         (change,) = changes(before, after)
         assert (change.compatibility, why in change.why) == (compatibility, True), change
+
+
+def test_checkpoints_hold_a_bucket_and_its_keys_in_this_form() -> None:
+    """Streams have written it: it must be read for ever."""
+    step, start = pipeline(Debounce, ttl="1 minute").steps[0], 1767225600000000
+    event = '{"user":"u","page":"a\\tb","at":"2026-01-01T00:00:0%d.000000Z"}'
+    lines = [f'{start + s * 10**6}\t{s}\t{start + s * 10**6}\t{{"user":"u"}}\t{event % s}' for s in (7, 2)]
+    kept = {
+        '{"user":"u"}': '{"version":1,"state":{"page":"c","clicks":3},'
+        f'"timers":{{"quiet":{start + 4 * 10**6},"\\u0000ttl":{start + 59 * 10**6}}},"events":3}}'
+    }
+    bucket = Bucket(ProcessRunner(step, COLUMNS), step, "\n".join(lines) + f'\n\n{start + 4 * 10**6}\t{{"user":"u"}}')
+    assert list(bucket.advance([], start + 6 * 10**6, lambda keys: map(kept.get, keys), kept.update)) == []
+    assert bucket.text == f'{lines[0]}\n\n{start + 7 * 10**6}\t{{"user":"u"}}'
+    assert kept == {
+        '{"user":"u"}': '{"version":1,"state":{"page":"a\\tb","clicks":4},'
+        f'"timers":{{"quiet":{start + 7 * 10**6},"\\u0000ttl":{start + 62 * 10**6}}},"events":4}}'
+    }
 
 
 @pytest.mark.parametrize(
