@@ -181,13 +181,13 @@ def steps(keep: str) -> dict[str, Any]:
     }
 
 
-def fill(lake: Lake, rows: int, keys: int, *, batches: int, span_s: int) -> None:
+def fill(lake: Lake, rows: int, key: str, *, batches: int, span_s: int) -> None:
     """Events out of order by up to half a minute, and a version of each tenth.
 
     Args:
         lake: an empty one.
         rows: how many events.
-        keys: how many keys they have.
+        key: the number of an event's key, in SQL, of its own number `i`.
         batches: in how many commits.
         span_s: seconds of event time.
     """
@@ -201,7 +201,7 @@ def fill(lake: Lake, rows: int, keys: int, *, batches: int, span_s: int) -> None
             ):
                 size = count // batches
                 found = connection.sql(
-                    f"SELECT 'key ' || (hash(i) % {keys})::INT AS k, {values}, "
+                    f"SELECT 'key ' || ({key})::INT AS k, {values}, "
                     f"TIMESTAMPTZ '2026-01-01' + to_microseconds((i * {span_s} * 1000000 // {count} "
                     f"+ random() * 30000000)::BIGINT) AS {time_column}, i::VARCHAR AS _event_id, i AS _ingest_seq, "
                     "TIMESTAMPTZ '2026-01-02' AS _ingest_time, false AS _heartbeat "
@@ -295,7 +295,7 @@ def rates(spark: SparkSession, lake: Lake, rows: int) -> TextTable:
     """Wall and CPU seconds of each, and events a CPU second."""
     # Java compiles, and Python's workers start, when something is run for the first time.
     small = Lake(lake.path("small")).ensure_exists()
-    fill(small, 40_000, 1_000, batches=2, span_s=2 * 3600)
+    fill(small, 40_000, "hash(i) % 1000", batches=2, span_s=2 * 3600)
     for number, start in enumerate(contenders(spark, small).values()):
         run(partial(start, number))
     found, numbers = [], {}
@@ -345,8 +345,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(folder).ensure_exists()
-        batches, span_s = (30, 3600) if options.hour else (4, 4 * 3600)
-        fill(lake, options.rows, options.keys, batches=batches, span_s=span_s)
+        if options.hour:
+            # Keys in turns: so all are there from early on, and none is new later.
+            fill(lake, options.rows, f"i % {options.keys}", batches=30, span_s=3600)
+        else:
+            fill(lake, options.rows, f"hash(i) % {options.keys}", batches=4, span_s=4 * 3600)
         spark = build_session(lake, settings=Settings(master="local[2]", shuffle_partitions=4))
         table = states(spark, lake, options.keys) if options.hour else rates(spark, lake, options.rows)
         spark.stop()
