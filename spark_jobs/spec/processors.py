@@ -82,7 +82,8 @@ class Processor:
         output: columns of the rows that it gives, with their SQL types.
         state: fields that are kept for a key, with their SQL types; each is None until it is set. A list is an `ARRAY`,
             a map a `MAP`. A key of which all fields are None, and no timer is set, is forgotten.
-        version: of the fields of `state`; a higher one reads what a lower one has kept through `migrate`.
+        version: of the code and the fields of `state`; a higher one goes on with what a lower one has kept, through
+            `migrate`. Without a higher one, a change of the code asks for a new epoch.
     """
 
     output: ClassVar[Mapping[str, str]] = {}
