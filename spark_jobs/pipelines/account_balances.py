@@ -1,14 +1,14 @@
 """The balance of each account after each of its transfers: its history. The last row up to a moment has that one's.
 
-Transfers count in the order in which they are booked, also where they arrive in another. One that is told twice counts
-twice: it has a row for each, with one `transfer_id`. What an account began with is its first transfer.
+Transfers count in the order in which they are booked, also where they arrive in another, and once, also where they are
+told twice: it reads what `unique_transfers` lets through. What an account began with is its first transfer.
 """
 
 from tidemark import Between, Conservation, NotNull, Pipeline, Running, Sink, Table, Watermark
 
 account_balances = Pipeline(
     name="account_balances",
-    source=Table("bronze.transfers"),
+    source=Table("bronze.unique_transfers"),
     event_time="booked_at",
     watermark=Watermark(delay="10 minutes"),
     steps=(Running(by=("account",), measures={"balance": "sum(amount)", "transfers": "count(*)"}),),

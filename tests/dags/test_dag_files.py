@@ -38,7 +38,7 @@ from tests.support.process import REPOSITORY
 KEEPING_LATE = [
     "cafe_spending", "cafe_visits", "ingest_time_activity", "ingest_time_difference", "machine_readings",
     "order_payments", "page_sessions", "rolling_sales", "service_errors", "shipment_orders", "stock_averages",
-    "top_products", "top_products_live", "unique_events", "user_activity", "valid_orders",
+    "top_products", "top_products_live", "unique_events", "unique_transfers", "user_activity", "valid_orders",
 ]  # fmt: skip
 
 GOING_ON_WITHOUT_LATE = [

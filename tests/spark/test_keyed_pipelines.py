@@ -28,7 +28,7 @@ from spark_jobs.pipelines import registry
 from spark_jobs.pipelines._registry import with_sources
 from spark_jobs.plan.logical import build
 from spark_jobs.simulator import Disorder, Shop, simulate_files
-from spark_jobs.spec import Files, Ingest, Pipeline
+from spark_jobs.spec import Files, Ingest, Pipeline, Results
 from tests.support import clicks, lakes
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
@@ -40,7 +40,7 @@ STREAMS = (
 PIPELINES = (
     "account_balances", "cafe_service", "card_fraud", "machine_health", "machine_readings", "machine_statuses",
     "personal_offers", "ride_matching", "service_errors", "service_incidents", "shipment_orders", "stock_averages",
-    "stock_triples", "top_products", "tumbling_by_hand",
+    "stock_triples", "top_products", "tumbling_by_hand", "unique_transfers",
 )  # fmt: skip
 SHOP = {
     "seed": 5, "rate": None, "users": 12, "customers": 12, "machines": 4, "drivers": 6, "accounts": 8, "cards": 12,
@@ -62,7 +62,7 @@ EXAMPLES = {
     ],
     "transfers": [
         {"transfer_id": f"example-{minutes}", "account": "example", "amount": amount, "booked_at": later(minutes)}
-        for minutes, amount in enumerate((150, 100, -50, 200, -100))
+        for minutes, amount in [*enumerate((150, 100, -50, 200, -100)), (1, 100)]
     ],
     "card_payments": [
         {"payment_id": f"example-{n}", "card": "example", "country": country, "amount": 1, "paid_at": later(minutes)}
@@ -124,6 +124,10 @@ def in_batches(definition: Any, lake: Lake) -> Any:
         each = -(-files // BATCHES.get(definition.sink.table, 3))
         return definition.model_copy(
             update={"source": definition.source.model_copy(update={"max_files_per_trigger": each})}
+        )
+    if isinstance(definition, Ingest) and isinstance(definition.source, Results):
+        return definition.model_copy(
+            update={"source": definition.source.model_copy(update={"max_files_per_trigger": 1})}
         )
     return lakes.one_file_a_batch(definition) if isinstance(definition, Pipeline) else definition
 
@@ -187,9 +191,14 @@ QUERIES = {
         "SELECT machine_id, status, changed_at FROM result",
         "SELECT machine_id, arg_max(status, changed_at), max(changed_at) FROM statuses GROUP BY machine_id",
     ),
+    "unique_transfers": (
+        "SELECT _ingest_seq, transfer_id, account, amount, booked_at FROM result",
+        "SELECT _ingest_seq, transfer_id, account, amount, booked_at FROM transfers "
+        "QUALIFY row_number() OVER (PARTITION BY transfer_id ORDER BY _ingest_seq) = 1",
+    ),
     "account_balances": (
         "SELECT _ingest_seq, account, balance, transfers FROM result",
-        "SELECT _ingest_seq, account, sum(amount) OVER up_to, count(*) OVER up_to FROM transfers "
+        "SELECT _ingest_seq, account, sum(amount) OVER up_to, count(*) OVER up_to FROM unique_transfers "
         "WINDOW up_to AS (PARTITION BY account ORDER BY booked_at, _ingest_seq "
         "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)",
     ),
@@ -426,7 +435,8 @@ def test_results_are_those_of_the_events_that_came_in_time(lake: Lake, name: str
     assert isinstance(definition, Pipeline)
     found, expected = found_and_expected(lake, name)
     assert_same(found, expected)
-    assert len(late(lake, name)) > 0 or definition.watermark is None
+    # What was late for the pipeline before does not come to this one.
+    assert len(late(lake, name)) > 0 or definition.watermark is None or name == "account_balances"
     lakes.assert_balanced(lake, in_batches(definition, lake))
 
 
@@ -439,10 +449,12 @@ def example(lake: Lake, name: str, key: str, *columns: str) -> Rows:
     return [tuple(row[column] for column in columns) for row in sorted(rows, key=lambda row: row[time])]
 
 
-def test_a_balance_has_a_row_for_each_transfer(lake: Lake) -> None:
+def test_a_balance_has_a_row_for_each_transfer_and_none_for_its_copy(lake: Lake) -> None:
     assert example(lake, "account_balances", "account", "balance", "transfers") == [
         (150, 1), (250, 2), (200, 3), (400, 4), (300, 5),
     ]  # fmt: skip
+    copies = [row for row in lakes.rows(lake, "bronze.transfers") if row["transfer_id"] == "example-1"]
+    assert len(copies) == 2
 
 
 def test_three_ticks_each_have_an_average(lake: Lake) -> None:

@@ -121,6 +121,7 @@ ELSEWHERE = {
             "shipment_orders",
             "stock_averages",
             "tumbling_by_hand",
+            "unique_transfers",
         ),
         "tests/spark/test_keyed_pipelines.py",
     ),
