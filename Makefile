@@ -72,9 +72,11 @@ format: .venv/.ready ## format the code
 unit: .venv/.ready ## the tests that need no JVM
 	@$(PY) -m pytest tests/unit -q -n 2 --dist loadfile
 
-verify: setup ## DATA=folder CASES=folder: the tests that read data from outside the repository
+verify: setup ## DATA=folder CASES=folder: the tests that read data from outside; SEEDS=3: keyed pipelines on three more streams
 	@TIDEMARK_DATA="$(DATA)" TIDEMARK_CASES="$(CASES)" TIDEMARK_SHUFFLE_PARTITIONS=1 \
 	  $(PY) -m pytest tests/spark -m outside_data -n 2 --dist loadfile
+	@for seed in $$(seq $(or $(SEEDS),0)); do \
+	  TIDEMARK_SEED=$$((100 + seed)) $(PY) -m pytest tests/spark/test_keyed_pipelines.py -q || exit 1; done
 
 cases: setup ## FILE=cases.json: run window cases of other engines
 	@$(PY) -m tests.cases "$(FILE)"
