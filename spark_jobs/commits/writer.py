@@ -188,8 +188,9 @@ class TableWriter:
         raise LedgerError(
             f"table {self.table}: batch {stamp.batch_id} of `{self.pipeline}` was written with {_described(found)}; "
             f"trying it again gives {_described(stamp)}{'' if found.rows != stamp.rows else ' that differ'}. The "
-            "stream has stopped; nothing more was written. What the batch reads, or a rule, has changed since it was "
-            "first read, as where a file was moved away: bring it back as it was, then start the stream again."
+            "stream has stopped; nothing more was written. What the batch reads, a rule, or the version of a processor "
+            "has changed since it was first read, as where a file was moved away: bring it back as it was, then start "
+            "the stream again."
         )
 
     def has(self, stamp: Stamp) -> bool:

@@ -17,7 +17,7 @@ from spark_jobs.engine.query import PlanOutdatedError, Query
 from spark_jobs.engine.reading import BronzeReader
 from spark_jobs.engine.writing import BatchWriter
 from spark_jobs.lake.accounting.ledger import LedgerEntry
-from spark_jobs.lake.checkpoints.epochs import current_epoch, history_cut
+from spark_jobs.lake.checkpoints.epochs import current_epoch, history_cut, note_raised
 from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commit_records.history import find_stamp
@@ -76,6 +76,7 @@ class PipelineQuery(Query[Pipeline]):
         lookups = self.lookups.take(*self._versions_begun_with())
         self.branches = Branches(self.logical, lookups, cut_us=cut_us, skips=self._skip is not None)
         self._is_first_batch = self._may_be_known = True
+        self._is_noted = False
 
     def _begun(self) -> tuple[int, int] | None:
         """The epoch and the number of the batch that is planned and not finished; None: there is none."""
@@ -210,9 +211,17 @@ class PipelineQuery(Query[Pipeline]):
                 writer.quarantine(computed.set_aside, entry["quarantined"], content["quarantine"])
             if entry.late_events and self.branches.operator.output.keeps_late:
                 writer.late(computed.late, entry, state.dropped, content["late"])
-            return writer.result(computed, entry, content["result"])
+            written = writer.result(computed, entry, content["result"])
         finally:
             computed.close()
+        self._note_version()
+        return written
+
+    def _note_version(self) -> None:
+        """Notes a raised version once it has written a batch: before that, the one before can still go on."""
+        if not self._is_noted:
+            note_raised(self.lake, self.epoch, self.definition)
+            self._is_noted = True
 
     def _batch_writer(self, bounds: BatchBounds, batch_id: int) -> BatchWriter:
         return BatchWriter(

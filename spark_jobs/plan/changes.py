@@ -110,16 +110,14 @@ def needs_new_epoch(before: Definition, after: Definition) -> tuple[str, ...]:
     return tuple(change.field for change in changes(before, after) if change.compatibility is not Compatibility.SAFE)
 
 
-def rows_of_two_versions(before: Definition, after: Definition) -> str | None:
-    """Why the results of a checkpoint that goes on are not those of the new definition alone; None: they are.
+def gives_other_rows(before: Definition, after: Definition) -> bool:
+    """Whether a processor is another one than it was, on a checkpoint that goes on: its table has rows of both.
 
     Args:
-        before: which the checkpoint was begun with.
+        before: which has run on the checkpoint.
         after: which runs on it.
     """
-    if not _raises_version(before, after):
-        return None
-    return "it began with another version of its processor, whose rows this one would give otherwise"
+    return isinstance(before, Pipeline) and isinstance(after, Pipeline) and _differ_in_processor(before, after)
 
 
 def _differences(before: Definition, after: Definition) -> Iterator[Change]:

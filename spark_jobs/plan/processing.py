@@ -275,10 +275,21 @@ class ProcessRunner:
                 f"processor {self._step.processor}: version {self._step.version} cannot read the state that version "
                 f"{version} has kept. Put version {version} back, or restore a savepoint from before it"
             )
-        if version < self._step.version:
-            fields = self._processor.migrate(fields, version)
+        fields = self._migrated(fields, version) if version < self._step.version else self._load_state(fields)
         forget_us = timers.pop(_TTL, None)
-        return KeyState(self._load_state(fields), Timers(timers), found["events"], forget_us)
+        return KeyState(fields, Timers(timers), found["events"], forget_us)
+
+    def _migrated(self, kept: dict[str, Any], version: int) -> dict[str, Any]:
+        """The fields of a state that a lower version has kept; none is taken for what it is not."""
+        try:
+            given = self._processor.migrate(kept, version)
+            fields = self._load_state(given)
+            if not _has_form(given, self._dump_state({**fields, **dict.fromkeys(given.keys() - fields)})):
+                raise ValueError(f"expected {dict(self._step.state)} in the form in which they are kept, got {given}")
+        except Exception as error:
+            said = f"migrate from version {version}: {type(error).__name__}: {error}"
+            raise ProcessorError(f"processor {self._step.processor}: {said}") from error
+        return dict(fields)
 
     def kept(self, state: KeyState) -> str | None:
         """What to keep of a key; None: nothing."""
@@ -328,6 +339,7 @@ class ProcessRunner:
 
     def _fire(self, key: Mapping[str, Any], state: KeyState, upto_us: int) -> Iterator[Given]:
         """Fires the timers up to an instant, those included that are set meanwhile."""
+        last_us, number = None, 0
         while (at_us := state.next_us) is not None and at_us <= upto_us:
             set_at = state.timers.at_us
             name = min((name for name, each in set_at.items() if each == at_us), default=None)
@@ -337,7 +349,10 @@ class ProcessRunner:
                 return
             del set_at[name]
             rows = self._call("on_timer", state, key, name, instant_of(at_us))
-            yield from self._given(rows, state, at_us, 0)
+            # Of timers at one instant the rows count on, so that each has a number of its own.
+            number = number if at_us == last_us else 0
+            yield from self._given(rows, state, at_us, number)
+            last_us, number = at_us, number + len(rows)
 
     def _given(self, rows: Iterable[Any], state: KeyState, at_us: int, first: int) -> Iterator[Given]:
         for number, row in enumerate(rows):
@@ -361,6 +376,15 @@ class ProcessRunner:
             if name not in fields:
                 fields[name] = None  # one that was taken out is null
         return rows
+
+
+def _has_form(given: Any, kept: Any) -> bool:
+    """Whether a value of JSON stands as values of its type are kept; a struct may leave fields out."""
+    if isinstance(kept, dict) and isinstance(given, dict):
+        return given.keys() <= kept.keys() and all(_has_form(given.get(name), each) for name, each in kept.items())
+    if isinstance(kept, list) and isinstance(given, list):
+        return len(given) == len(kept) and all(map(_has_form, given, kept))
+    return type(given) is type(kept) or (type(given) is int and type(kept) is float)
 
 
 class Bucket:

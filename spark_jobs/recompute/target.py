@@ -1,6 +1,6 @@
 """What a backfill or a repair will do, as a value; made from logs and statistics, without a JVM."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from spark_jobs.lake.accounting.foreign import Correction, ForeignChange, book, 
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.accounting.ledger_table import takes_rows_away
 from spark_jobs.lake.accounting.repaired import LateEvents, late_rows, mark_repaired, replayed_rows
-from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, starts_of
+from spark_jobs.lake.checkpoints.epochs import Epoch, current_epoch, epoch_at, starts_of
 from spark_jobs.lake.checkpoints.lineage import Lineage, lineage_of
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.checkpoints.spark_log import place
@@ -28,7 +28,7 @@ from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables.files import refuse_missing
 from spark_jobs.lake.tables.opening import exists, file_statistics, open_table
 from spark_jobs.lake.tables.planned import plan_on
-from spark_jobs.plan.changes import needs_new_epoch, rows_of_two_versions
+from spark_jobs.plan.changes import gives_other_rows, needs_new_epoch
 from spark_jobs.plan.columns import INGEST_SEQ
 from spark_jobs.plan.operators import Operator
 from spark_jobs.recompute.ranges import FIRST_US, Range
@@ -202,15 +202,7 @@ class Target:
                 f"pipeline `{self.name}` has not run on {self.lake.uri} yet: there is nothing to compute again. "
                 f"Start it: {command('run', self.name)}"
             )
-        began_with = definition_from_json(epoch.definition)
-        if (why := rows_of_two_versions(began_with, self.pipeline)) is not None:
-            raise self._refuse(
-                why,
-                "All of them by this version: "
-                f"`{command('reset', self.name, '--empty-tables')}`, then start the stream.",
-                NotComparableError,
-            )
-        changed = ", ".join(needs_new_epoch(began_with, self.pipeline))
+        changed = ", ".join(needs_new_epoch(definition_from_json(epoch.definition), self.pipeline))
         if changed:
             anew = f"`{command('reset', self.name, '--empty-tables')}`, then start the stream."
             if self.operator.recomputation.unit.why_no_cut is None:
@@ -219,6 +211,12 @@ class Target:
                 f"its definition has changed ({changed}) since epoch {epoch.number} wrote {self.result}",
                 f"Put the definition back, or compute the table anew with it: {anew}",
             )
+        if any(gives_other_rows(definition_from_json(each), self.pipeline) for each in self._have_run(epoch)):
+            raise self._refuse(
+                f"{self.result} has rows of more than one version of its processor, which nothing tells apart",
+                f"All of them by this one: `{command('reset', self.name, '--empty-tables')}`, then start the stream.",
+                NotComparableError,
+            )
         if not epoch.tables_emptied:
             raise self._refuse(
                 f"{self.result} also has rows of epochs before {epoch.number}, which nothing tells apart",
@@ -226,6 +224,13 @@ class Target:
                 NotComparableError,
             )
         return epoch
+
+    def _have_run(self, epoch: Epoch) -> Iterator[str]:
+        """The definitions that have run on an epoch and on those that it goes on."""
+        for number in lineage_of(self.lake, epoch).epochs:
+            found = epoch_at(self.lake, self.name, number)
+            if found is not None:
+                yield from (*found.before, found.definition)
 
     def _newest(self) -> tuple[int, LedgerEntry]:
         found = newest_batch(self.lake, self.result, self.name, self.epoch.number)

@@ -12,7 +12,8 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import MapState
 
 _QUESTIONS, _BYTES = 64, 32_768
-"""How many are under way at most: they fit into buffers, so that no side waits for the other one to read."""
+"""How many are under way at most, and how large they are together: less than the buffers of a socket and of its file
+take, so that no side waits for the other one to read."""
 
 _HEAD, _VERSION = struct.Struct("!ii"), 0
 """Before each message: the version of the protocol, and how long it is."""
@@ -80,9 +81,11 @@ class MapValues:
             stream.write(_HEAD.pack(_VERSION, len(message)))
             stream.write(message)
         stream.flush()
-        # All are read, also after one that failed: what is left would be taken for the answer to the next question.
-        answers = [self._api._receive_proto_message() for _ in messages]
-        for status, said, _ in answers:
-            if status != 0:
-                raise PySparkRuntimeError(f"state {self._name}: {said}")
-        return [value for _, _, value in answers]
+        return [self._answer() for _ in messages]
+
+    def _answer(self) -> bytes:
+        status, said, value = self._api._receive_proto_message()
+        # Spark answers nothing after a question that failed: whoever waited for the others would wait for ever.
+        if status != 0:
+            raise PySparkRuntimeError(f"state {self._name}: {said}")
+        return cast("bytes", value)

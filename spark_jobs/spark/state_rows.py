@@ -213,6 +213,8 @@ def _processed(
     value = F.from_json("user_map_value.state", form, JSON_OPTIONS)
     timers = F.transform_values(value.getField("timers"), lambda _, at: F.timestamp_micros(at)).alias("timers")
     of_processor = [value.getField("state").getField(name).alias(name) for name in step.state]
+    if step.version > 1:  # what a lower one has kept has its fields, until the key is next needed
+        of_processor.append(value.getField("version").alias("version"))
     return state.select(*columns_of_key(F.col("user_map_key.key")), *of_processor, timers), step.by
 
 

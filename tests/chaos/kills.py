@@ -15,6 +15,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -331,9 +332,11 @@ def run_until(command: Sequence[str], reached: Callable[[], bool]) -> None:
 
 def run_until_death(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Runs a command that kills itself."""
-    with _driver(command, environment) as process:
-        process.wait(_STUCK_S)
-    assert process.returncode == -signal.SIGKILL, f"it was not killed, but ended with {process.returncode}"
+    with tempfile.NamedTemporaryFile() as log:
+        with _driver(command, environment, log.name) as process:
+            process.wait(_STUCK_S)
+        said = log.read().decode(errors="replace")[-4000:]
+    assert process.returncode == -signal.SIGKILL, f"it was not killed, but ended with {process.returncode}: {said}"
 
 
 def _kill(driver: subprocess.Popen[bytes]) -> None:

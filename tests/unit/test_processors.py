@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -212,6 +213,68 @@ def test_a_later_version_reads_what_an_earlier_one_has_kept() -> None:
     assert later.fields == {"page": "a", "clicks": 3, "first": "of version 1"}
     with pytest.raises(ProcessorError, match="version 1 cannot read the state that version 2 has kept"):
         before.state(after.kept(later))
+
+
+class Retyped(Debounce):
+    """Gives what its test asks for instead of what was kept."""
+
+    version: ClassVar = 2
+    state: ClassVar = {"page": "BOOLEAN", "clicks": "INT", "share": "DOUBLE", "at": "STRUCT<a: TIMESTAMP, b: INT>"}
+    given: ClassVar[dict[str, Any]] = {}
+
+    def on_event(self, key: Mapping, event: Mapping, state: dict, timers: Timers) -> None:
+        """Does nothing."""
+
+    def migrate(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"page": None, **state["given"]} if "given" in state else super().migrate(state, version)
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({}, None),
+        ({"page": True, "clicks": 3, "share": 1, "at": {"a": "2026-01-01T00:00:00Z"}}, None),
+        ({"page": "false"}, "in the form in which they are kept"),
+        ({"clicks": 1.9}, "in the form in which they are kept"),
+        ({"clicks": "3"}, "in the form in which they are kept"),
+        ({"clicks": 2**40}, "clicks: expected a number from"),
+        ({"clicks": "many"}, "invalid literal for int"),
+        ({"click": 3}, "'click'] are no fields"),
+        ({"at": {"a": "2026-01-01T00:00:00Z", "c": 1}}, "in the form in which they are kept"),
+    ],
+)
+def test_what_is_migrated_is_what_it_says_or_halts(given: dict[str, Any], wrong: str | None) -> None:
+    runner = ProcessRunner(pipeline(Retyped).steps[0], COLUMNS)
+    kept = json.dumps({"version": 1, "state": {"given": given}, "timers": {}, "events": 0})
+    if wrong is None:
+        assert runner.state(kept).fields["clicks"] == given.get("clicks")
+    else:
+        with pytest.raises(ProcessorError, match="processor Retyped: migrate from version 1: ") as error:
+            runner.state(kept)
+        assert wrong in str(error.value)
+
+
+class Twice(Processor):
+    """Two timers at one instant."""
+
+    output: ClassVar = {"name": "STRING"}
+
+    def on_event(self, key: Mapping, event: Mapping, state: dict, timers: Timers) -> None:
+        for name in "ab":
+            timers.set(name, event["at"] + GAP)
+
+    def on_timer(self, key: Mapping, name: str, at: datetime, state: dict, timers: Timers) -> list[Mapping]:
+        return [{"name": name}]
+
+
+def test_rows_of_timers_at_one_instant_can_be_told_apart() -> None:
+    runner = ProcessRunner(pipeline(Twice).steps[0], COLUMNS)
+    event = (0, 0, 0, '{"user":"u","page":"a","at":"1970-01-01T00:00:00.000000Z"}')
+    given = list(runner.run('{"user":"u"}', runner.state(None), [event], 10**9))
+    assert [(each.at_us, each.number, each.row) for each in given] == [
+        (5_000_000, 0, '{"name":"a"}'),
+        (5_000_000, 1, '{"name":"b"}'),
+    ]
 
 
 def test_a_raised_version_keeps_the_checkpoint_and_another_code_alone_does_not() -> None:

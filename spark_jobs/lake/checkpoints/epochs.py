@@ -4,7 +4,8 @@
 drivers that begin an epoch exactly one does. Spark's own checkpoint of the epoch lies beside it, in
 `_checkpoints/<pipeline>/epoch-<number>/`, and where it begins in its source tables in
 `_checkpoints/<pipeline>/starts/<number>.json`. `_checkpoints/<pipeline>/bootstraps/<number>.json` notes of an epoch
-that begins at a cut that its history has been computed.
+that begins at a cut that its history has been computed. `_checkpoints/<pipeline>/raised/<number>-<version>.json` has
+the definition that went on with a higher version of its processor.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, NotFoundError
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import CheckpointError, TidemarkError, first_line
@@ -21,8 +22,8 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
 from spark_jobs.lake.store.folders import remove_folder
 from spark_jobs.lake.store.formats import PersistedValue
-from spark_jobs.plan.changes import needs_new_epoch
-from spark_jobs.spec import Definition, definition_from_json
+from spark_jobs.plan.changes import gives_other_rows, needs_new_epoch
+from spark_jobs.spec import Definition, Pipeline, Process, definition_from_json
 
 
 class Undone(BaseModel):
@@ -87,7 +88,8 @@ class Epoch(PersistedValue):
     Attributes:
         pipeline: its name.
         number: grows with every reset or restore, starting at 1.
-        definition: that runs on it, as JSON.
+        definition: that runs on it, as JSON: the one that it began with, or that went on with a raised version.
+        before: those that ran on it before that, the oldest first.
         begun_at: when the epoch began.
         tables_emptied: whether all rows of the pipeline's tables are of this epoch.
         cut_us: windows that end at or before it are computed in batch, microseconds since 1970; None: none is.
@@ -104,6 +106,7 @@ class Epoch(PersistedValue):
     cut_us: int | None = None
     claimed: int | None = None
     restored: Restored | None = None
+    before: tuple[str, ...] = Field(default=(), exclude=True)
 
     @property
     def folder(self) -> str:
@@ -240,7 +243,52 @@ def current_epoch(lake: Lake, pipeline: str) -> Epoch | None:
     paths = [item["path"] for item in lake.store.list(folder).collect() if item["path"].endswith(".json")]
     if not paths:
         return None
-    return Epoch.model_validate_json(bytes(lake.store.get(max(paths)).bytes()))
+    return _as_it_runs(lake, Epoch.model_validate_json(bytes(lake.store.get(max(paths)).bytes())))
+
+
+class RaisedVersion(PersistedValue):
+    """That a definition with a higher version of its processor has gone on with an epoch.
+
+    Attributes:
+        definition: as JSON.
+        at: when its first batch was committed.
+    """
+
+    definition: str
+    at: datetime
+
+
+def note_raised(lake: Lake, epoch: Epoch, definition: Definition) -> None:
+    """Notes, once, that a definition which has written a batch has a higher version of its processor.
+
+    Raises:
+        CheckpointError: if another definition has gone on with the epoch meanwhile.
+    """
+    if not gives_other_rows(begun_with(epoch), definition) or not isinstance(definition, Pipeline):
+        return
+    version = max(step.version for step in definition.steps if isinstance(step, Process))
+    noted = RaisedVersion(definition=definition.to_json(), at=datetime.now(UTC))
+    try:
+        create_object(lake, f"{_raised_path(epoch)}{version:06d}.json", noted.model_dump_json().encode())
+    except AlreadyExistsError:
+        _refuse_other_definition(lake, _as_it_runs(lake, epoch), definition)
+
+
+def _as_it_runs(lake: Lake, epoch: Epoch) -> Epoch:
+    """An epoch with the definition that was the last one to go on with it."""
+    # Nothing else can be raised: whoever looks at many pipelines need not ask for each.
+    if '"kind":"process"' not in epoch.definition.replace(" ", ""):
+        return epoch
+    folder, _, first = _raised_path(epoch).rpartition("/")
+    found = sorted(item["path"] for item in lake.store.list(f"{folder}/").collect())
+    raised = (path for path in found if path.rpartition("/")[2].startswith(first))
+    notes = [RaisedVersion.model_validate_json(bytes(lake.store.get(path).bytes())).definition for path in raised]
+    ran = (epoch.definition, *notes)
+    return epoch.model_copy(update={"definition": ran[-1], "before": ran[:-1]})
+
+
+def _raised_path(epoch: Epoch) -> str:
+    return f"_checkpoints/{epoch.pipeline}/raised/{epoch.number:06d}-"
 
 
 def begin_epoch(
@@ -284,7 +332,7 @@ def begin_epoch(
     try:
         create_object(lake, path, epoch.model_dump_json().encode())
     except AlreadyExistsError:
-        other = Epoch.model_validate_json(bytes(lake.store.get(path).bytes()))
+        other = _as_it_runs(lake, Epoch.model_validate_json(bytes(lake.store.get(path).bytes())))
         _refuse_other_definition(lake, other, definition)
         return other
     return epoch
@@ -345,7 +393,7 @@ def epoch_at(lake: Lake, pipeline: str, number: int) -> Epoch | None:
         content = obstore.get(lake.store, f"_checkpoints/{pipeline}/epochs/{number:06d}.json").bytes()
     except (NotFoundError, FileNotFoundError):
         return None
-    return Epoch.model_validate_json(bytes(content))
+    return _as_it_runs(lake, Epoch.model_validate_json(bytes(content)))
 
 
 def current_epochs(lake: Lake) -> dict[str, Epoch]:
@@ -356,7 +404,7 @@ def current_epochs(lake: Lake) -> dict[str, Epoch]:
 
 
 def begun_with(epoch: Epoch) -> Definition:
-    """The definition that an epoch began with: of a pipeline that is registered nowhere any more, the only one.
+    """The definition that runs on an epoch: of a pipeline that is registered nowhere any more, the only one.
 
     Raises:
         CheckpointError: if this version cannot read it.

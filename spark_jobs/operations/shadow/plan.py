@@ -20,7 +20,7 @@ from spark_jobs.lake.tables.watermarks import passed
 from spark_jobs.operations.bootstrap.plan import refuse_unsuitable
 from spark_jobs.operations.rebuild.plan import plan_rebuild, unfinished
 from spark_jobs.operations.shape import OperationPlan
-from spark_jobs.plan.changes import needs_new_epoch
+from spark_jobs.plan.changes import gives_other_rows, needs_new_epoch
 from spark_jobs.spec import Definition, DefinitionError, Pipeline
 from spark_jobs.spec.shadows import shadow, shadow_of
 from spark_jobs.spec.sources import SHADOW
@@ -346,7 +346,14 @@ def plan_promotion(lake: Lake, definition: Definition) -> PromotionPlan:
     beside = known(lake, name)
     if beside is None or beside.epoch is None:
         raise ShadowError(f"pipeline `{name}`: has no checkpoint on {lake.uri}. Nothing was changed.")
-    swaps = bool(needs_new_epoch(begun_with(beside.epoch), definition))
+    runs = begun_with(beside.epoch)
+    swaps = bool(needs_new_epoch(runs, definition))
+    if not swaps and gives_other_rows(runs, definition):
+        raise ShadowError(
+            f"pipeline `{name}`: the version of its processor was raised. Its shadow has the rows of that version from "
+            "the first event on; a deploy goes on from what the version before has kept, and its rows stay. Nothing "
+            f"was changed. Drop it, then deploy: {command('shadow', name, '--drop')}, {command('deploy', name)}"
+        )
     carries_on = not swaps and unfinished(lake, definition) is not None
     if swaps:
         if (found := Passed.of(lake, name)).both is None and not _is_ended(lake, beside.epoch):
