@@ -21,7 +21,7 @@ from spark_jobs.spec import Pipeline
 from tests.chaos import kills, timers
 from tests.support import lakes
 
-FILE, DYING = str(Path(timers.__file__)), str(Path(__file__).with_name("dying_driver.py"))
+FILE, DYING = str(Path(timers.__file__)), ("-m", "tests.chaos.dying_driver")
 PIPELINES = (timers.by_clock, timers.by_time)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -117,7 +117,7 @@ def test_a_timer_fires_once_across_kills(spark: SparkSession, lake: Lake) -> Non
     assert {each.name: timers_of(spark, lake, each) for each in PIPELINES} == expected
 
     feeding.bronze.heartbeat(lakes.ms(START + 60 * MINUTE))
-    kills.run_until_death(run(DYING, lake=lake), {"DIES_WITH": ",".join(expected)})
+    kills.run_until_death(run(*DYING, lake=lake), {"DIES_WITH": ",".join(expected)})
     for each in PIPELINES:
         planned, ended = batches(lake, each)
         assert planned == ended + 1, "the batch that fires was computed"
