@@ -200,7 +200,7 @@ class Given(NamedTuple):
     Attributes:
         at_us: the event time of what gave it.
         number: among the rows of its key at that instant: of an event its number times 1,024, and which of its rows.
-        events: how many events of the key were taken since the row before.
+        events: how many events of the key were taken since the row before, or since the key was forgotten.
         row: as JSON.
     """
 
@@ -334,6 +334,9 @@ class ProcessRunner:
                 state.forget_us = at_us + self._ttl_us
             if rows := self._call("on_event", state, columns, event):
                 yield from self._given(rows, state, time_us, seq * 1024)
+            # Here, not when it is kept: where a batch ends must not matter.
+            if state.is_empty:
+                state.events = 0
             next_us = state.next_us
         yield from self._fire(columns, state, upto_us)
 
@@ -346,6 +349,7 @@ class ProcessRunner:
             # A key is forgotten after what it does at that instant.
             if name is None:
                 state.fields, state.timers, state.forget_us = dict.fromkeys(self._names), Timers(), None
+                state.events = 0
                 return
             del set_at[name]
             rows = self._call("on_timer", state, key, name, instant_of(at_us))
@@ -353,6 +357,8 @@ class ProcessRunner:
             number = number if at_us == last_us else 0
             yield from self._given(rows, state, at_us, number)
             last_us, number = at_us, number + len(rows)
+            if state.is_empty:
+                state.events = 0
 
     def _given(self, rows: Iterable[Any], state: KeyState, at_us: int, first: int) -> Iterator[Given]:
         for number, row in enumerate(rows):

@@ -43,7 +43,9 @@ PIPELINES = (
     "personal_offers", "ride_matching", "service_errors", "service_incidents", "shipment_orders", "stock_averages",
     "stock_triples", "top_products", "tumbling_by_hand", "unique_transfers",
 )  # fmt: skip
-SEED = int(os.environ.get("TIDEMARK_SEED", "5"))
+OF_EVERY_KIND = 5
+"""With it all happens that can happen."""
+SEED = int(os.environ.get("TIDEMARK_SEED", OF_EVERY_KIND))
 """Of the streams; `make verify SEEDS=3` takes three others."""
 SHOP = {
     "seed": SEED, "rate": None, "users": 12, "customers": 12, "machines": 4, "drivers": 6, "accounts": 8, "cards": 12,
@@ -503,7 +505,8 @@ def test_what_happens_in_the_streams_is_of_every_kind(lake: Lake) -> None:
         "shipment_orders": ("_side", {"both", "left"}),
     }
     for name, (column, expected) in kinds.items():
-        assert {row[column] for row in lakes.rows(lake, registry()[name].sink.table)} == expected
+        found = {row[column] for row in lakes.rows(lake, registry()[name].sink.table)}
+        assert found == expected if SEED == OF_EVERY_KIND else found <= expected
 
 
 AUDITED = ("cafe_service", "card_fraud", "personal_offers", "ride_matching", "tumbling_by_hand")
@@ -515,7 +518,8 @@ AUDITED = ("cafe_service", "card_fraud", "personal_offers", "ride_matching", "tu
     [
         name if name in AUDITED else pytest.param(name, marks=pytest.mark.long)
         for name in sorted(QUERIES.keys() | IN_PYTHON.keys())
-        if build(registry()[name]).can_be_backfilled
+        # What was let through can be told a day later only.
+        if build(registry()[name]).can_be_backfilled and name != "unique_transfers"
     ],
 )
 def test_an_audit_computes_the_rows_of_the_stream_again(spark: SparkSession, lake: Lake, name: str) -> None:

@@ -215,6 +215,33 @@ def test_a_later_version_reads_what_an_earlier_one_has_kept() -> None:
         before.state(after.kept(later))
 
 
+class Forgetful(Processor):
+    """Keeps something, gives a row or forgets its key, as the page of the event says."""
+
+    output: ClassVar = {"page": "STRING"}
+    state: ClassVar = {"kept": "BOOLEAN"}
+
+    def on_event(self, key: Mapping, event: Mapping, state: dict, timers: Timers) -> list[Mapping]:
+        state["kept"] = None if event["page"] == "forget" else True
+        return [{"page": "row"}] if event["page"] == "row" else []
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_how_many_events_a_row_has_does_not_depend_on_where_a_batch_ends(batch: int) -> None:
+    runner = ProcessRunner(pipeline(Forgetful).steps[0], COLUMNS)
+    pages = ["keep", "forget", "row", "keep", "row", "keep", "forget", "keep", "keep", "row"]
+    events = [
+        (n, n, n, f'{{"user":"u","page":"{page}","at":"1970-01-01T00:00:00.000000Z"}}') for n, page in enumerate(pages)
+    ]
+    kept, counted = None, []
+    for begin in range(0, len(events), batch):
+        state, taken = runner.state(kept), events[begin : begin + batch]
+        counted += [given.events for given in runner.run('{"user":"u"}', state, taken, taken[-1][0])]
+        kept = runner.kept(state)
+    # Those before a key was forgotten are in no row of it.
+    assert counted == [1, 2, 3]
+
+
 class Retyped(Debounce):
     """Gives what its test asks for instead of what was kept."""
 

@@ -20,7 +20,7 @@ class Process(StepSpec):
     """Runs a `Processor` over the events of each key.
 
     A row of the result has the key, the event time of what gave it (an event, or a timer), the processor's output, and
-    `__events`: how many events of its key were taken since the row before.
+    `__events`: how many events of its key were taken since the row before, or since the key was forgotten.
 
     Attributes:
         processor: a subclass of `Processor`; kept by its name and its `code`.
