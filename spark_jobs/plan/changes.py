@@ -167,7 +167,7 @@ def _raises_version(before: Definition, after: Definition) -> bool:
     """Whether the version of a processor was raised, and no other step differs."""
     if not isinstance(before, Pipeline) or not isinstance(after, Pipeline):
         return False
-    return _differ_in_processor(before, after) and _version_of(after) > _version_of(before)
+    return _differ_in_processor(before, after) and processor_version(after) > processor_version(before)
 
 
 def _differ_in_processor(before: Pipeline, after: Pipeline) -> bool:
@@ -181,8 +181,10 @@ def _without_processor(step: object) -> object:
     return step.model_copy(update=same) if isinstance(step, Process) else step
 
 
-def _version_of(pipeline: Pipeline) -> int:
-    return max((step.version for step in pipeline.steps if isinstance(step, Process)), default=0)
+def processor_version(definition: Definition) -> int:
+    """The version of the processor of a definition; 0: it has none."""
+    steps = definition.steps if isinstance(definition, Pipeline) else ()
+    return max((step.version for step in steps if isinstance(step, Process)), default=0)
 
 
 def _only_adds_tables(before: Pipeline, after: Pipeline) -> bool:
@@ -200,7 +202,7 @@ def _why_other_steps(before: Pipeline, after: Pipeline) -> str | None:
             return _RESULT_STEPS
         return _MEASURES + (_BUILT_ANEW if _can_be_built_anew(after) else "")
     if _differ_in_processor(before, after):
-        return _LOWER_VERSION if _version_of(after) < _version_of(before) else _SAME_VERSION
+        return _LOWER_VERSION if processor_version(after) < processor_version(before) else _SAME_VERSION
     if not before.stateful_steps and not after.stateful_steps:
         return _ROW_STEPS
     if before.stateful_steps == after.stateful_steps and before.row_steps == after.row_steps:

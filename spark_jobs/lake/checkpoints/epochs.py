@@ -22,8 +22,8 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
 from spark_jobs.lake.store.folders import remove_folder
 from spark_jobs.lake.store.formats import PersistedValue
-from spark_jobs.plan.changes import gives_other_rows, needs_new_epoch
-from spark_jobs.spec import Definition, Pipeline, Process, definition_from_json
+from spark_jobs.plan.changes import gives_other_rows, needs_new_epoch, processor_version
+from spark_jobs.spec import Definition, definition_from_json
 
 
 class Undone(BaseModel):
@@ -264,9 +264,9 @@ def note_raised(lake: Lake, epoch: Epoch, definition: Definition) -> None:
     Raises:
         CheckpointError: if another definition has gone on with the epoch meanwhile.
     """
-    if not gives_other_rows(begun_with(epoch), definition) or not isinstance(definition, Pipeline):
+    if not gives_other_rows(begun_with(epoch), definition):
         return
-    version = max(step.version for step in definition.steps if isinstance(step, Process))
+    version = processor_version(definition)
     noted = RaisedVersion(definition=definition.to_json(), at=datetime.now(UTC))
     try:
         create_object(lake, f"{_raised_path(epoch)}{version:06d}.json", noted.model_dump_json().encode())
