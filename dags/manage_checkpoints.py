@@ -3,7 +3,7 @@
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
-from tidemark_dags.approvals import approval
+from tidemark_dags.approvals import approval, line_by_line
 from tidemark_dags.batch import POOL, CheckpointCommand
 from tidemark_dags.forms import left_out, pipeline_field
 from tidemark_dags.tasks import fail, log, pipeline_of, reporting_errors, this_lake
@@ -140,7 +140,7 @@ def manage_checkpoints() -> None:
     found = look()
     asked = approval(
         subject="{{ params.action }}{{ ' of' if 'shadow' in params.action else '' }} {{ params.pipeline }}?",
-        body="{% set found = ti.xcom_pull(task_ids='look') %}```\n{{ found['text'] }}\n```\n{{ params.comment }}",
+        body=line_by_line("ti.xcom_pull(task_ids='look')['text']") + "\n{{ params.comment }}",
     )
     found >> asked >> CheckpointCommand(task_id="carry_out", pipeline="{{ params.pipeline }}", pool=POOL)
 

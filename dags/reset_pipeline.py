@@ -3,7 +3,7 @@
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
-from tidemark_dags.approvals import approval
+from tidemark_dags.approvals import approval, line_by_line
 from tidemark_dags.batch import POOL, Reset
 from tidemark_dags.forms import left_out, pipeline_field
 from tidemark_dags.tasks import log, pipeline_of, reporting_errors, this_lake
@@ -65,7 +65,7 @@ def reset_pipeline() -> None:
 
     asked = approval(
         subject="Reset {{ params.pipeline }}?",
-        body="{{ ti.xcom_pull(task_ids='look') }}\n\n{{ params.comment }}",
+        body=line_by_line("ti.xcom_pull(task_ids='look')") + "\n{{ params.comment }}",
     )
     look() >> asked >> Reset(task_id="carry_out", pipeline="{{ params.pipeline }}", pool=POOL)
 

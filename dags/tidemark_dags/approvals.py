@@ -46,6 +46,15 @@ def approval(*, subject: str, body: str, task_id: str = "approval", waits: timed
     )
 
 
+def line_by_line(text: str) -> str:
+    """A template of Markdown with a list of the lines of a text, which Airflow's page would run together.
+
+    Args:
+        text: what gives it, as an expression of a template.
+    """
+    return "{% for line in (" + text + ").splitlines() if line.strip() %}- {{ line.strip() }}\n{% endfor %}"
+
+
 def answer_of(response: Mapping[str, Any]) -> Answer:
     """Who has answered what, from the result of an approval's task.
 

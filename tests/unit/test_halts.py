@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tidemark_dags.approvals import Answer, answer_of
+from jinja2 import Template
+from tidemark_dags.approvals import Answer, answer_of, line_by_line
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
@@ -234,6 +235,13 @@ def test_whoever_decides_hears_whether_the_batch_is_committed_or_halts(lake):
 
 
 # --- approvals ---
+
+
+def test_a_plan_is_shown_to_the_person_line_by_line():
+    plan = {"text": "gold.a goes back\n  table gold.a__late: nothing\n"}
+    assert Template(line_by_line("plan['text']")).render(plan=plan) == (
+        "- gold.a goes back\n- table gold.a__late: nothing\n"
+    )
 
 
 @pytest.mark.parametrize(
