@@ -109,8 +109,8 @@ def tables_of(definition: Pipeline) -> list[str]:
 def test_what_runs_on_after_a_restore_ends_as_if_nothing_had_happened(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
-    batches, pipelines = events(7, batches=7, size=25), [*KINDS.values()]
-    pay(lake, range(7))
+    batches, pipelines = events(7, batches=5, size=25), [*KINDS.values()]
+    pay(lake, range(5))
     bronze = feed(lake, batches[:3])
     lakes.run_all(spark, lake, pipelines, close=False)
     calm = copy_of(lake, tmp_path / "calm")
