@@ -200,16 +200,10 @@ def measured(**measures: str) -> Pipeline:
 
 PIPELINES = {
     # What is no part of what Spark computes.
-    "trigger interval": safe(windows(), windows(trigger_interval="1 second")),
-    "what a batch takes": safe(
-        windows(),
-        windows().model_copy(
-            update={"source": Table("bronze.clicks", max_files_per_trigger=1, max_bytes_per_trigger=10**9)}
-        ),
-    ),
-    "job, alerts, expectations, descriptions": safe(
+    "trigger, what a batch takes, job, alerts, expectations, descriptions": safe(
         windows(),
         windows(
+            trigger_interval="1 second",
             job="other",
             alerts=Alerts(max_restarts=9),
             expectations=(NotNull("n", severity="warn"),),
@@ -217,7 +211,7 @@ PIPELINES = {
             owner="us",
             column_descriptions={"n": "clicks"},
             personal=("k",),
-        ),
+        ).model_copy(update={"source": Table("bronze.clicks", max_files_per_trigger=1, max_bytes_per_trigger=10**9)}),
     ),
     # Measures.
     "a measure added": raises(windows(), measured(**MEASURES, most="max(v)")),
@@ -385,6 +379,7 @@ VARIANTS = {
     "another function of another type": "a measure added",
     "a measure added to a total": "a measure added",
     "a measure of a live result": "another function of the same type",
+    "a measure of a total": "another function of the same type",
     "offset of a window": "size of a window",
     "measures of other types in another order": "a measure added",
     "hopping instead of tumbling": "a key more of a Deduplicate",
@@ -399,7 +394,8 @@ VARIANTS = {
     "a Select after, changed": "a Where after",
     "a Select after, added": "a measure added",
     "order of a TopN": "n of a TopN",
-    "a TopN removed": "a TopN added",
+    "a TopN added": "a measure added",
+    "a TopN removed": "a measure added",
     "another key of a Deduplicate": "keys in another order",
     "a Deduplicate added": "sessions instead of windows",
     "how of a Join": "within of a Join",
