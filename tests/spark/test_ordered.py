@@ -261,29 +261,30 @@ def test_what_the_ledger_calls_waiting_is_in_state(
 
 
 @pytest.fixture(scope="module")
-def repaired(
-    spark: SparkSession, streamed: tuple[Lake, Any, Any], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Lake, Mapping[str, Any]]:
-    """A copy of the lake, audited as it was, and every pipeline repaired that can be."""
-    lake = clicks.copy_of(streamed[0], tmp_path_factory.mktemp("repaired") / "lake")
-    before = {name: clicks.audited(spark, lake, each) for name, each in PIPELINES.items()}
-    for name, each in PIPELINES.items():
-        if name in REPAIRED:
-            clicks.run_repair(spark, lake, each)
-    return lake, before
+def copied(streamed: tuple[Lake, Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """The lake again, for repairs; each test changes the tables of its own pipeline only."""
+    return clicks.copy_of(streamed[0], tmp_path_factory.mktemp("repaired") / "lake")
 
 
-@pytest.mark.parametrize("name", list(PIPELINES))
-def test_an_audit_computes_the_rows_of_the_stream_again(name: str, repaired: tuple[Lake, Mapping[str, Any]]) -> None:
-    _, audits = repaired
-    assert audits[name].sound, audits[name]
+def in_batch(*names: str) -> list[Any]:
+    """An inner join is left out of `make test`: in batch it is [as_of] less the rows without a partner."""
+    return [pytest.param(name, marks=pytest.mark.long) if name == "as_of_inner" else name for name in names]
 
 
-@pytest.mark.parametrize("name", REPAIRED)
-def test_a_repair_gives_the_rows_of_all_events(
-    name: str, streamed: tuple[Lake, Any, Any], repaired: tuple[Lake, Mapping[str, Any]]
+@pytest.mark.parametrize("name", in_batch(*PIPELINES))
+def test_an_audit_computes_the_rows_of_the_stream_again(
+    name: str, streamed: tuple[Lake, Any, Any], spark: SparkSession
 ) -> None:
-    lake, _ = repaired
+    found = clicks.audited(spark, streamed[0], PIPELINES[name])
+    assert found.sound, found
+
+
+@pytest.mark.parametrize("name", in_batch(*REPAIRED))
+def test_a_repair_gives_the_rows_of_all_events(
+    name: str, streamed: tuple[Lake, Any, Any], copied: Lake, spark: SparkSession
+) -> None:
+    lake = copied
+    assert clicks.run_repair(spark, lake, PIPELINES[name]) is not None
     readings, statuses = ([e for batch in table for e in batch] for table in streamed[1:])
     expected = ORACLES[name]([e for e in readings if e.v >= 0], statuses)
     assert in_order(found(lake, name)) == in_order(expected)
