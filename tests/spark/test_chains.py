@@ -98,10 +98,10 @@ class Chain:
 def chain(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Chain:
     """A chain: upstream's rows, killed and started ingests, then a repair upstream, then the pipeline over it."""
     lake = Lake(str(tmp_path_factory.mktemp("chain"))).ensure_exists()
-    batches = merged(events(3, 12, minutes=20), 2, 2, 2, 2, 2, 2)
-    bronze = feed(lake, batches[:4])
+    batches = merged(events(3, 12, minutes=20), 4, 2, 2, 4)
+    bronze = feed(lake, batches[:3])
     lakes.run_all(spark, lake, (HOURLY, reading(), UPSTREAM), close=False)
-    for batch in batches[4:]:
+    for batch in batches[3:]:
         bronze.append(batch)
     lakes.run(spark, lake, UPSTREAM)
     with pytest.raises(Killed):
