@@ -464,6 +464,8 @@ class Observer:
             list(pool.map(lambda each: self._run(lake, each), befores))
             bronzes.later()
             changing.landed(self._landing, later=True)
+            # Of its own: what is copied for a case must not be written meanwhile for another one.
+            self._fresh = copy_of(lake, self._root / "fresh")
             found = pool.map(self._all_of, sorted(self._begun.values(), key=len, reverse=True))
             return {name: seen for each in found for name, seen in each.items()}
 
@@ -492,7 +494,7 @@ class Observer:
         number = next(self._numbers)
         if isinstance(definition, Pipeline):
             at_once = definition.model_copy(update={"trigger_interval": timedelta(0)})
-            return self._run(self._lake, changing.under_another_name(at_once, f"fresh_{number}"))
+            return self._run(self._fresh, changing.under_another_name(at_once, f"fresh_{number}"))
         return self._run(Lake(str(self._root / f"fresh-{number}")).ensure_exists(), definition)
 
 
