@@ -138,10 +138,6 @@ def test_what_another_order_of_addition_gives_is_right(spark: SparkSession, lake
     lakes.run(spark, lake, definition)
     before = lakes.comparable(lakes.rows(lake, "gold.balances"))
     assert 5 <= len(before) <= 10
-    found = audited(spark, lake, definition)
-    assert found.sound, audit_text(found)
-    assert "2026-01-01" in str(found.recounted)
-    assert [each.partition(":")[0] for each in found.not_compared] == ["middle"]
     (done,) = run_backfill(spark, lake, definition, force=True)
     assert done.changed.rows == 0
     assert lakes.comparable(lakes.rows(lake, "gold.balances")) == before
@@ -154,7 +150,9 @@ def test_what_another_order_of_addition_gives_is_right(spark: SparkSession, lake
     gone = f"window_start = '{lost['window_start']:%Y-%m-%dT%H:%M:%SZ}' AND k = '{lost['k']}'"
     open_table(lake, "gold.balances").delete(gone)
     found = audited(spark, lake, definition)
-    assert not found.sound
+    assert found.differing == 2, audit_text(found)
+    assert "2026-01-01" in str(found.recounted)
+    assert [each.partition(":")[0] for each in found.not_compared] == ["middle"]
     assert any(f"k={chosen['k']}" in each.row and "total is" in each.what for each in found.problems), found.problems
     assert sum("changed by another program" in said for holds, said in found.checks if not holds) == 2
     run_backfill(spark, lake, definition, force=True)
