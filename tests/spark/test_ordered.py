@@ -84,7 +84,7 @@ def events_of(seed: int) -> tuple[list[list[Event]], list[list[Event]]]:
     chance, tables = random.Random(seed), []
     for side in "rs":
         seq, batches = 0, []
-        for batch in range(7):
+        for batch in range(5):
             events = []
             for _ in range(chance.randint(6, 12)):
                 minute = batch * 4 + chance.randint(*((-30, -12) if chance.random() < 0.2 else (-2, 3)))
@@ -210,7 +210,7 @@ def in_order(rows: Sequence[tuple[Any, ...]]) -> list[str]:
 @pytest.fixture(scope="module")
 def streamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, Any, Any]:
     lake = Lake(str(tmp_path_factory.mktemp("ordered"))).ensure_exists()
-    readings, statuses = events_of(1)
+    readings, statuses = events_of(2)
     bronze_of(lake, readings, statuses)
     lakes.run_all(spark, lake, list(PIPELINES.values()), close=False)
     return lake, readings, statuses

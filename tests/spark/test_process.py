@@ -75,7 +75,7 @@ Event = tuple[int, int, "str | None", int, Decimal]
 
 def events_of(seed: int) -> list[list[Event]]:
     chance, seq, batches = random.Random(seed), 0, []
-    for batch in range(7):
+    for batch in range(6):
         events = []
         for _ in range(chance.randint(6, 12)):
             minute = batch * 4 + chance.randint(*((-30, -12) if chance.random() < 0.2 else (-2, 3)))
