@@ -76,14 +76,8 @@ def test_what_they_have_written_in_hopping_windows_is_sound(spark: SparkSession,
     assert_stays_sound(spark, lake, pipeline(HOPPING))
 
 
-def values(lake: Lake) -> list[tuple[object, ...]]:
-    """The rows, without how often each was revised, and without sums of doubles."""
-    return lakes.comparable(lakes.rows(lake, "gold.activity"), without=("mean", "revision", "final_after"))
-
-
 def test_an_audit_names_every_wrong_row_with_its_window_and_key(spark: SparkSession, windows: Lake) -> None:
     lake, definition = windows, pipeline()
-    before = values(lake)
     rows = sorted(lakes.rows(lake, "gold.activity"), key=lambda row: (row["window_start"], str(row["k"])))
     deleted, doubled, changed = (row for row in rows[4:7])
     table = open_table(lake, "gold.activity")
@@ -123,10 +117,7 @@ def test_an_audit_names_every_wrong_row_with_its_window_and_key(spark: SparkSess
     assert {problem.row.rpartition(", ")[2] for problem in hidden.problems} == {"k=‹masked›"}
     assert "total is ‹masked›, should be ‹masked›" in {problem.what for problem in hidden.problems}
 
-    # What the audit says to run puts it right, but for late events, which it counts; and a row may stay there twice.
-    target, plan = plan_backfill(lake, definition, BEGIN, END, force=True, mode="as-streamed")
-    backfill.execute(spark, target, plan)
-    assert set(values(lake)) == set(before)
+    # That this puts it right: tests/spark/test_comparing.py::test_what_another_order_of_addition_gives_is_right
 
 
 def test_an_audit_accepts_what_a_backfill_counted_before_the_stream(spark: SparkSession, windows: Lake) -> None:
