@@ -61,7 +61,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     from spark_jobs.spark.session import build_session
 
     lake = Lake(str(tmp_path_factory.mktemp("session"))).ensure_exists()
-    session = build_session(lake, settings=Settings(master="local[2]"))
+    # Tests of half an hour leave more behind than a driver of few pipelines does.
+    session = build_session(lake, settings=Settings(master="local[2]", driver_memory="3g"))
     yield session
     session.stop()
     # It tells of each connection that it closes, the last ones when pytest has closed where that would be written.
