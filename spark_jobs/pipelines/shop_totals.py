@@ -1,6 +1,6 @@
 """One row for the whole stream of sales: how many, how much, and the newest."""
 
-from tidemark import Aggregate, Pipeline, Sink, Table
+from tidemark import Aggregate, Between, Conservation, NotNull, Pipeline, Sink, Table
 
 shop_totals = Pipeline(
     name="shop_totals",
@@ -16,6 +16,7 @@ shop_totals = Pipeline(
         ),
     ),
     sink=Sink("gold.shop_totals", mode="update"),
+    expectations=(NotNull("newest_sale"), Between("sales", min=1), Conservation()),
     trigger_interval="10 seconds",
     description="One row: all sales of the shop since its stream began.",
     owner="shop",
