@@ -13,6 +13,15 @@ from typing import Any, ClassVar
 
 import pytest
 
+from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.epochs import (
+    begin_epoch,
+    current_epoch,
+    epoch_at,
+    note_raised,
+    refuse_changed_definition,
+)
+from spark_jobs.lake.errors import CheckpointError
 from spark_jobs.plan.changes import Compatibility, changes
 from spark_jobs.plan.processing import Bucket, ProcessorError, ProcessRunner, codec
 from spark_jobs.spec import (
@@ -383,3 +392,29 @@ def test_the_example_of_the_guide_and_its_test_run_as_they_are(tmp_path: Path, m
     (tmp_path / "its_test.py").write_text(test_file.replace("spark_jobs.pipelines.", ""), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("its_test").test_the_last_of_a_burst_is_kept()
+
+
+def test_an_epoch_goes_on_with_the_definition_that_was_raised_last(lake: Lake) -> None:
+    first, later = pipeline(Debounce), pipeline(Later)
+    epoch = begin_epoch(lake, first, 1)
+    note_raised(lake, epoch, first)
+    assert current_epoch(lake, first.name) == epoch
+    # Until it has written a batch, the one before can go on.
+    assert refuse_changed_definition(lake, later) == refuse_changed_definition(lake, first) == epoch
+
+    note_raised(lake, epoch, later)
+    note_raised(lake, epoch, later)  # as after a restart
+    for found in (current_epoch(lake, first.name), epoch_at(lake, first.name, 1)):
+        assert found is not None
+        assert (found.definition, found.before) == (later.to_json(), (first.to_json(),))
+        assert "before" not in json.loads(found.model_dump_json())
+    step = later.steps[0]
+    other = later.model_copy(update={"steps": (step.model_copy(update={"code": step.code + "\nmore = 1\n"}),)})
+    for changed in (first, other):
+        with pytest.raises(CheckpointError, match=r"its definition has changed \(steps\) since epoch 1"):
+            refuse_changed_definition(lake, changed)
+    with pytest.raises(CheckpointError, match=r"has changed \(steps\)"):
+        note_raised(lake, epoch, other)
+    # The next epoch begins with what it is begun with.
+    assert begin_epoch(lake, first, 2).before == ()
+    assert current_epoch(lake, first.name) == epoch_at(lake, first.name, 2)
