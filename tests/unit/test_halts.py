@@ -9,6 +9,7 @@ from tidemark_dags.approvals import Answer, answer_of, line_by_line
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
+from spark_jobs.control.desired import awaiting, orders
 from spark_jobs.control.desired.awaiting import DeployError, await_running
 from spark_jobs.control.desired.deployment import plan
 from spark_jobs.control.monitoring import monitor
@@ -21,6 +22,7 @@ from spark_jobs.lake.checkpoints.halts import ChoiceRefusedError, Halt, HaltedEr
 from spark_jobs.lake.errors import ConcurrentDriverError
 from spark_jobs.lake.tables.decisions import decisions_of
 from spark_jobs.lake.tables.planned import plan_on
+from spark_jobs.operations.deploy.execute import Deployment, order, watch
 from spark_jobs.operations.resume.execute import await_carried_out
 from spark_jobs.spark.throwables import Thrown, thrown
 from spark_jobs.spec import DefinitionError
@@ -174,12 +176,14 @@ def test_the_status_shows_it_deployed_or_not_with_what_to_run(lake):
         assert "tidemark resume ingest_sales --quarantine" in done.output
 
 
-def driving(lake, state, *, error=None):
+def driving(lake, state, *, error=None, generation=1):
     """What a living driver of the job says of the pipeline."""
     job, now = INGEST.job, datetime.now(UTC)
-    terms.records(lake, job).append(1, terms.Term(host="h", supervisor="s", begun_at=now))
-    status.records(lake, job).append(1, status.Status(job=job, state="running", since=now, term=1, order=1))
-    seen = PipelinePulse(generation=1, state=state, since=now, error=error)
+    if not terms.records(lake, job).newest_number():
+        terms.records(lake, job).append(1, terms.Term(host="h", supervisor="s", begun_at=now))
+        status.records(lake, job).append(1, status.Status(job=job, state="running", since=now, term=1, order=1))
+    progressed = now if state == "running" else None
+    seen = PipelinePulse(generation=generation, state=state, since=now, error=error, progressed_at=progressed)
     pulse.beat(
         lake,
         Pulse(
@@ -209,6 +213,85 @@ def test_a_deploy_says_that_it_is_halted_and_does_not_wait_for_it(lake):
     driving(lake, "halted", error="it is halted")
     with pytest.raises(DeployError, match="ingest_sales: halted: it is halted"):
         await_running(lake, ordered, timeout=timedelta(minutes=1))
+
+
+CHANGED = an_ingest(trigger_interval=timedelta(seconds=2))
+
+
+def changed_by_a_deploy(lake, *, halts_at=None, driver=None):
+    """What a guarded deploy of another version says, where the one before is deployed; the order that then stands."""
+    deploy(lake, [INGEST])
+    ordered = order(lake, plan(lake, [CHANGED]), by="a test", say=lambda _: None)
+    if halts_at is not None:
+        halts.note_halt(lake, halts_at, after=0)
+    driving(lake, "halted", error="it is halted", generation=2)
+    wait = {"timeout": timedelta(minutes=1), "by": "a test", "say": lambda _: None, "sleep": driver or pytest.fail}
+    with pytest.raises(DeployError) as raised:
+        watch(lake, Deployment.model_validate_json(ordered.model_dump_json()), mode="guarded", **wait)
+    return str(raised.value), orders.records(lake, INGEST.job).newest()[1].pipelines[NAME]
+
+
+def test_a_fix_for_what_is_halted_stays_ordered_until_somebody_decides(lake):
+    told, after = changed_by_a_deploy(lake)
+    assert after.parsed() == CHANGED
+    assert "It does not start until you decide: `tidemark resume ingest_sales`" in told
+    assert "The order remains" in told
+    assert "versions before" not in told
+    assert (halts.standing(lake, NAME), decisions_of(lake, NAME)) == (a_halt(), [])
+
+
+def test_a_version_that_halts_gives_way_to_one_that_tries_the_batch_again(tmp_path):
+    found = a_lake(tmp_path)
+    open_epoch(found, INGEST)
+
+    def goes_on_once_that_is_decided(_):
+        if halts.standing(found, NAME) is None:
+            driving(found, "running", generation=3)
+
+    told, after = changed_by_a_deploy(found, halts_at=a_halt(), driver=goes_on_once_that_is_decided)
+    assert (after.parsed(), after.generation) == (INGEST, 3)
+    assert "The versions before run again, from where they were: ingest_sales" in told
+    (row,) = decisions_of(found, NAME)
+    assert (row["action"], row["decided_by"]) == ("resume", "a test, guarded")
+
+
+def test_where_the_version_before_halts_as_well_both_errors_are_told(tmp_path):
+    found = a_lake(tmp_path)
+    open_epoch(found, INGEST)
+
+    def halts_again(_):
+        halts.note_halt(found, a_halt(broken={"older rule": 5}), after=2)
+        driving(found, "halted", error="older rule, 5 rows", generation=3)
+
+    told, after = changed_by_a_deploy(found, halts_at=a_halt(), driver=halts_again)
+    assert after.parsed() == INGEST
+    assert "it is halted" in told
+    assert "do not run yet either: ingest_sales. ingest_sales: halted: older rule, 5 rows" in told
+    assert halts.standing(found, NAME).broken == {"older rule": 5}
+
+
+def test_a_version_that_had_failed_is_none_to_go_back_to(tmp_path):
+    found, wait = a_lake(tmp_path), {"timeout": timedelta(minutes=1), "by": "a test", "say": lambda _: None}
+    open_epoch(found, INGEST)
+    deploy(found, [INGEST])
+    driving(found, "failed", error="no such topic")
+    ordered = order(found, plan(found, [CHANGED]), by="a test", say=lambda _: None)
+    driving(found, "failed", error="no such topic either", generation=2)
+    with pytest.raises(DeployError, match=r"no such topic either$"):
+        watch(found, ordered, mode="guarded", **wait)
+    assert orders.records(found, INGEST.job).newest()[1].pipelines[NAME].parsed() == CHANGED
+
+
+def test_a_version_that_nobody_has_tried_is_not_taken_back(tmp_path, monkeypatch):
+    found = a_lake(tmp_path)
+    open_epoch(found, INGEST)
+    deploy(found, [INGEST])
+    ordered = order(found, plan(found, [CHANGED]), by="a test", say=lambda _: None)
+    monkeypatch.setattr(awaiting, "LEASE_S", 0)
+    wait = {"timeout": timedelta(minutes=1), "by": "a test", "say": pytest.fail, "sleep": lambda _: None}
+    with pytest.raises(DeployError, match=r"no supervisor watches .* The order remains"):
+        watch(found, ordered, mode="guarded", **wait)
+    assert orders.records(found, INGEST.job).newest()[1].pipelines[NAME].parsed() == CHANGED
 
 
 def test_whoever_decides_hears_whether_the_batch_is_committed_or_halts(lake):

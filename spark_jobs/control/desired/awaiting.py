@@ -12,6 +12,7 @@ from spark_jobs.control.supervision.lease import GONE, LEASE_S, active_superviso
 from spark_jobs.control.supervision.pulse import PipelinePulse, Pulse
 from spark_jobs.control.supervision.status import Status
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import TidemarkError
 
@@ -20,6 +21,10 @@ _LOOK_EVERY_S = 0.5
 
 class DeployError(TidemarkError):
     """What was ordered does not run, or did not in time."""
+
+
+class NoSupervisorError(DeployError):
+    """Nobody starts drivers: nothing that was ordered has been tried."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ def await_running(
     Raises:
         DeployError: if one fails, its driver does, or time runs out; with the pipeline's error, or else the last lines
             of the driver.
+        NoSupervisorError: if there is none that would start a driver.
     """
     deadline = datetime.now(UTC) + timeout
     waiting = {each.pipeline: each for each in ordered}
@@ -99,7 +105,7 @@ def await_running(
                 pulse = now.pipeline(each.pipeline)
                 if pulse is None or pulse.generation < each.generation:
                     continue
-                _refuse_failed(each, pulse)
+                _refuse_failed(lake, each, pulse)
                 if pulse.state == "running" and pulse.progressed_at is not None:
                     on_progress(f"{each.pipeline}: runs (generation {pulse.generation}, driver of job {job})")
                     waiting.pop(each.pipeline)
@@ -138,8 +144,9 @@ def _still_runs(lake: Lake, ordered: OrderOutcome) -> bool:
     return seen is not None and seen.state not in ("stopped", "failed", "halted")
 
 
-def _refuse_failed(each: OrderOutcome, seen: PipelinePulse) -> None:
-    if seen.state in ("failed", "halted"):
+def _refuse_failed(lake: Lake, each: OrderOutcome, seen: PipelinePulse) -> None:
+    # Of a halt about which somebody has decided the driver hears within seconds.
+    if seen.state == "failed" or (seen.state == "halted" and halts.standing(lake, each.pipeline) is not None):
         raise DeployError(f"{each.pipeline}: {seen.state}: {seen.error}")
 
 
@@ -162,7 +169,7 @@ def _refuse_absent_supervisor(lake: Lake, since: datetime) -> None:
         return
     active = active_supervisor(lake)
     if active is None or now - active[1] > GONE:
-        raise DeployError(
+        raise NoSupervisorError(
             f"no supervisor watches {lake.uri}: nothing starts drivers there. The order remains and is followed as "
             f"soon as one does. Start it: `make up`, or `{command('supervise')}`."
         )

@@ -9,11 +9,19 @@ from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.control.desired import deployment, orders
-from spark_jobs.control.desired.awaiting import DeployError, await_running, job_now
+from spark_jobs.control.desired.awaiting import (
+    DeployError,
+    NoSupervisorError,
+    await_running,
+    failed_generations,
+    job_now,
+)
 from spark_jobs.control.desired.deployment import Action, Plan
 from spark_jobs.control.desired.orders import OrderOutcome
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.checkpoints.epochs import current_epoch
+from spark_jobs.lake.checkpoints.halts import Halt
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commands import command
 from spark_jobs.lake.errors import TidemarkError, first_line
@@ -34,13 +42,16 @@ class Deployment(BaseModel):
 
     Attributes:
         outcomes: of the orders.
-        before: pipeline -> what ran before, as JSON, of those that run another version from now on.
+        before: pipeline -> what ran before, as JSON, of those that run another version from now on; not of those that
+            had failed for good: to go back to that helps nobody.
+        halted: pipeline -> the halt at which it waited for a person already when it was ordered.
     """
 
     model_config = ConfigDict(frozen=True)
 
     outcomes: tuple[OrderOutcome, ...]
     before: Mapping[str, str] = {}
+    halted: Mapping[str, Halt] = {}
 
 
 def order(lake: Lake, plan: Plan, *, by: str, say: Say) -> Deployment:
@@ -62,6 +73,8 @@ def order(lake: Lake, plan: Plan, *, by: str, say: Say) -> Deployment:
         for step in plan.steps
         if step.pipeline in running and step.changes and step.action in (Action.RESTART, Action.MOVE)
     ]
+    failed = failed_generations(lake)
+    halted = {name: each for name, each in halts.all_standing(lake).items() if name in plan.definitions}
     if not plan.blocked:
         for name in changed:
             _save(lake, name, by, say)
@@ -70,8 +83,8 @@ def order(lake: Lake, plan: Plan, *, by: str, say: Say) -> Deployment:
         told = f"generation {each.generation} ordered" if each.changed else "already runs this way, nothing to do"
         say(f"{each.pipeline}: {told} (job {each.job})")
     ordered = {each.pipeline for each in outcomes if each.changed}
-    before = {name: running[name].definition for name in changed if name in ordered}
-    return Deployment(outcomes=outcomes, before=before)
+    before = {name: running[name].definition for name in changed if name in ordered and name not in failed}
+    return Deployment(outcomes=outcomes, before=before, halted=halted)
 
 
 def _save(lake: Lake, name: str, by: str, say: Say) -> None:
@@ -108,35 +121,67 @@ def watch(
 
     Raises:
         DeployError: if one fails, or time runs out; guarded, the versions before run again by then, where there are.
+        NoSupervisorError: if nobody starts drivers; nothing is taken back.
     """
+    waiting = [each for each in ordered.outcomes if _waits(lake, each.pipeline, ordered)]
+    others = [each for each in ordered.outcomes if each not in waiting]
     try:
-        await_running(lake, ordered.outcomes, timeout=timeout, on_progress=say, sleep=sleep)
+        await_running(lake, others, timeout=timeout, on_progress=say, sleep=sleep)
+    except NoSupervisorError:
+        raise  # nothing was tried: the order remains, as it says
     except DeployError as error:
-        failed = [each for each in ordered.outcomes if each.pipeline in ordered.before and not _runs(lake, each)]
+        failed = [each for each in others if each.pipeline in ordered.before and not _runs(lake, each)]
         if mode != "guarded" or not failed:
             raise
         say(f"{error}")
         names = ", ".join(each.pipeline for each in failed)
         say(f"The versions before go on: {names}")
-        _put_back(lake, ordered.before, failed, by=by, say=say, sleep=sleep)
+        told = str(error).replace("; the order remains", "")
+        try:
+            _put_back(lake, ordered, failed, by=by, say=say, sleep=sleep)
+        except DeployError as again:
+            raise DeployError(
+                f"{told}\nThe versions before are ordered again, and do not run yet either: {names}. {again}"
+            ) from error
         raise DeployError(
-            f"{str(error).replace('; the order remains', '')}\nThe versions before run again, from where they were: "
-            f"{names}. Their tables and checkpoints are whole. Fix the definition, then deploy it again. What was "
-            f"saved before: {command('savepoints', 'list')}"
+            f"{told}\nThe versions before run again, from where they were: {names}. Their tables and checkpoints are "
+            f"whole. Fix the definition, then deploy it again. What was saved before: {command('savepoints', 'list')}"
         ) from error
+    if waiting:
+        # What was ordered is what is tried once somebody has decided: it cannot be judged before, nor taken back.
+        names = ", ".join(each.pipeline for each in waiting)
+        told = "\n".join(str(ordered.halted[each.pipeline].error()) for each in waiting)
+        raise DeployError(f"{told}\nThe order remains: once that is decided, what was ordered runs: {names}.")
+
+
+def _waits(lake: Lake, name: str, ordered: Deployment) -> bool:
+    """Whether a pipeline still waits for the person for whom it waited when it was ordered."""
+    before = ordered.halted.get(name)
+    return before is not None and halts.standing(lake, name) == before
 
 
 def _put_back(
     lake: Lake,
-    before: Mapping[str, str],
+    ordered: Deployment,
     failed: Iterable[OrderOutcome],
     *,
     by: str,
     say: Say,
     sleep: Callable[[float], None],
 ) -> None:
-    definitions = [definition_from_json(before[each.pipeline]) for each in failed]
-    outcomes = deployment.execute(lake, deployment.plan(lake, definitions), by=f"{by}, guarded")
+    """Orders the versions before, and waits for them.
+
+    Where the new version has halted at a batch, nobody need decide about it: the version before tries it again, and
+    halts by itself where it cannot compute it either.
+    """
+    failed, by = tuple(failed), f"{by}, guarded"
+    definitions = [definition_from_json(ordered.before[each.pipeline]) for each in failed]
+    outcomes = deployment.execute(lake, deployment.plan(lake, definitions), by=by)
+    for each in failed:
+        if (halt := halts.standing(lake, each.pipeline)) is not None:
+            comment = "the version that halted has given way to the one before"
+            halts.decide(lake, each.pipeline, "resume", by=by, comment=comment, expected=halt)
+            say(f"{each.pipeline}: the version before tries {halt.subject} again")
     await_running(lake, outcomes, timeout=_BACK, on_progress=say, sleep=sleep)
 
 
