@@ -17,8 +17,9 @@ Runs pipelines, or brings those that run to the definition in `spark_jobs/pipeli
 **The form**
 - *Pipelines*: one or more of the registered ones.
 - *With sources*: also the ingests that fill the tables which they read.
-- *Mode*: `guarded`: a version that fails, or makes no progress in time, gives way to the one that ran before, which
-  goes on from where it was; the run is red and says why. `direct`: its order remains. `shadow`: each pipeline that has
+- *Mode*: `guarded`: a version that fails, halts, or makes no progress in time, gives way to the one that ran before,
+  which goes on from where it was; the run is red and says why. Of a pipeline that was halted or had failed already
+  the order remains, so that a fix can be deployed. `direct`: its order remains. `shadow`: each pipeline that has
   changed runs beside the version that runs, into a table of its own; [Manage checkpoints](/dags/manage_checkpoints)
   compares the two, and promotes or drops it. *With sources* has no meaning there.
 - *Wait*: how long until the first progress.

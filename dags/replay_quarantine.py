@@ -17,6 +17,8 @@ Takes rows out of a quarantine that pass by now, each once. **The streams contin
   pipelines read them as they read any new row: what is late by now goes to their late tables.
 - **Of a pipeline with `Enrich(missing="quarantine")`**, after the table got the keys: events are looked up again, in
   the version that the newest batch has taken. Those that are found are counted in the results; the others stay.
+- **Of a batch that was skipped** ([Resume halted](/dags/resume_halted)), reason `skipped`: its events are counted, once
+  nothing fails at them any more. If one still fails, `replay` is red, and nothing is written.
 
 **The form**
 - *Pipeline*: the ingest, or the pipeline.
@@ -54,7 +56,7 @@ carried out to its end by the next one; no row comes twice. On a terminal: `tide
             type="array",
             items={"type": "string"},
             title="Reasons",
-            description="Such as between(units, 1..), one a line; empty: all.",
+            description="Such as between(units, 1..) or skipped, one a line; empty: all.",
         ),
         "since": Param(
             None,
