@@ -56,7 +56,7 @@ From a terminal: `tidemark audit`.
 def audit_ledger() -> None:
     """Finds the pipelines, then audits each."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def find() -> list[str]:
         """Those that have run."""
         with reporting_errors():

@@ -40,7 +40,7 @@ From a terminal: `tidemark check`.
 def check_quality() -> None:
     """Finds the pipelines, then checks the table of each."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def find() -> list[str]:
         """Those that have expectations and have run."""
         with reporting_errors():

@@ -69,14 +69,14 @@ look at [Monitor streams](/dags/monitor_streams). To end them: [Stop streams](/d
             type="number",
             exclusiveMinimum=0,
             title="Wait (minutes)",
-            description="Until the first progress. Longer, and the run fails; the order remains.",
+            description="Until the first progress. Longer, and the run fails; Mode says what becomes of the order.",
         ),
     },
 )
 def deploy_streams() -> None:
     """Three tasks, one after the other."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def plan() -> dict[str, Any]:
         """What will happen; refuses what cannot."""
         from spark_jobs.control.desired import deployment
@@ -99,7 +99,7 @@ def deploy_streams() -> None:
             raise fail("\n".join([*map(deployment.refusal, planned.blocked), "Nothing was ordered."]))
         return planned.model_dump(mode="json")
 
-    @task
+    @task(show_return_value_in_logs=False)
     def deploy(planned: dict[str, Any]) -> dict[str, Any]:
         """Saves what is to change and writes the orders, unless somebody has changed something meanwhile."""
         from spark_jobs.control.desired.deployment import Plan
@@ -109,7 +109,7 @@ def deploy_streams() -> None:
             ordered = order(this_lake(), Plan.model_validate(planned), by=_by(), say=log)
         return ordered.model_dump(mode="json")
 
-    @task
+    @task(show_return_value_in_logs=False)
     def await_progress(ordered: dict[str, Any]) -> None:
         """Waits until every pipeline has made its first progress; guarded, the version before goes on where not."""
         from spark_jobs.operations.deploy.execute import Deployment, watch

@@ -40,7 +40,7 @@ From a terminal: `tidemark maintain`, and `tidemark maintain --dry-run` to look 
 def maintain_tables() -> None:
     """Finds the tables, then maintains each; beside them Airflow's own logs."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def find() -> list[str]:
         """The tables of the lake; `ops.ledger` last, to which all others add."""
         from spark_jobs.lake.accounting.ledger_table import TABLE
@@ -51,7 +51,7 @@ def maintain_tables() -> None:
         log(", ".join(tables) if tables else "There is no table on this lake yet.")
         return tables
 
-    @task
+    @task(show_return_value_in_logs=False)
     def remove_task_logs() -> int:
         """Removes logs of tasks that are older than what is kept."""
         from tidemark_dags.task_logs import remove_old

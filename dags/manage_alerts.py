@@ -39,7 +39,7 @@ What becomes of the alerts of deployed pipelines. Streams are not touched.
 def manage_alerts() -> None:
     """One task, at once."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def carry_out() -> None:
         """Refuses what was never deployed."""
         from spark_jobs.control.monitoring.asking import acknowledge, mute

@@ -102,7 +102,7 @@ ACTIONS = [
 def manage_checkpoints() -> None:
     """Look, ask a person where something is taken away, carry out what was decided."""
 
-    @task.short_circuit
+    @task.short_circuit(show_return_value_in_logs=False)
     def look() -> dict[str, Any]:
         """What was asked for, or the plan; nothing, which skips the rest, where there is nothing to decide."""
         params, lake = get_current_context()["params"], this_lake()

@@ -43,7 +43,7 @@ def monitor_streams() -> None:
     """One look, then a report for each pipeline."""
 
     # Airflow or the lake may be unreachable for a moment, and a look that did not take place is no alert.
-    @task(outlets=[MOVED], retries=1, retry_delay=timedelta(seconds=5))
+    @task(outlets=[MOVED], retries=1, retry_delay=timedelta(seconds=5), show_return_value_in_logs=False)
     def look(*, outlet_events: Any = None) -> list[dict[str, Any]]:
         """Looks at all pipelines in one process."""
         from spark_jobs.control.monitoring import monitor
@@ -72,7 +72,7 @@ def monitor_streams() -> None:
             notify_of(lake, observation, context)
         return [each.model_dump(mode="json") for each in observation.reports]
 
-    @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}")
+    @task(map_index_template="{{ task.op_kwargs['report']['pipeline'] }}", show_return_value_in_logs=False)
     def report(report: dict[str, Any]) -> None:
         """Red where a limit of this pipeline is exceeded."""
         log(report["summary"])

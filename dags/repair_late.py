@@ -43,7 +43,7 @@ A whole range, also without late events: the DAGs *Backfill …*. From a termina
 def repair_late() -> None:
     """Finds the pipelines, then repairs each."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def find() -> list[str]:
         """Those that keep late events and have run."""
         with reporting_errors():

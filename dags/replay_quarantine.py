@@ -79,7 +79,7 @@ carried out to its end by the next one; no row comes twice. On a terminal: `tide
 def replay_quarantine() -> None:
     """Report, ask a person, carry out what was decided."""
 
-    @task.short_circuit
+    @task.short_circuit(show_return_value_in_logs=False)
     def report() -> dict[str, Any]:
         """What would be read, by reason; nothing, which skips the rest, where there is nothing to decide."""
         from spark_jobs.operations.replay.asking import asked_for, look

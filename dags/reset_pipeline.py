@@ -54,7 +54,7 @@ rebuild` swaps in results that a batch has computed and compared.
 def reset_pipeline() -> None:
     """Report, ask a person, carry out what was decided."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def look() -> str:
         """What will be done; refuses a pipeline that runs."""
         plan = _plan()

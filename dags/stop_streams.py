@@ -45,7 +45,7 @@ A driver that does not end by itself is killed by the supervisor after two minut
 def stop_streams() -> None:
     """Two tasks, one after the other."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def stop() -> list[dict[str, Any]]:
         """Writes the order."""
         from spark_jobs.control.desired import orders
@@ -59,7 +59,7 @@ def stop_streams() -> None:
             log(f"{each.pipeline}: {'is to stop' if each.changed else 'was stopped already'} (job {each.job})")
         return [each.model_dump(mode="json") for each in ordered]
 
-    @task
+    @task(show_return_value_in_logs=False)
     def await_stopped(ordered: list[dict[str, Any]]) -> None:
         """Waits until no driver runs any of them."""
         from spark_jobs.control.desired import awaiting

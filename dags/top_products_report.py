@@ -32,7 +32,7 @@ ORDER BY rank
 def top_products_report() -> None:
     """One task."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def report() -> None:
         """Logs the newest closed hour."""
         from spark_jobs.lake.tables import query

@@ -1,6 +1,7 @@
 """Inside a task: the lake, and how its log says what happened."""
 
 import logging
+import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidemark")
 
-_SHOWN = 110
+_SHOWN = 104
 """Characters of a line that fit beside the time and the level on a laptop's screen."""
+
+_COMMAND = re.compile(r"`(?:tidemark|make|airflow) [^`]+`|(?<!`)\btidemark [a-z][^`,;]*$")
+"""A command in a text: between quotes, or at the end of a line."""
+
+_GLUE = "\ufffc"
+"""Stands for a space at which no line is broken."""
 
 
 def this_lake() -> "Lake":
@@ -43,10 +50,11 @@ def log(text: str, level: int = logging.INFO) -> None:
     """Writes a text to the task's log in lines that the page shows whole; it escapes line breaks, and wraps nothing."""
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        # A link stays in one piece.
-        parts = textwrap.wrap(line, _SHOWN, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        # A link stays in one piece, and so does a command, which is to be pasted.
+        whole = _COMMAND.sub(lambda found: found[0].replace(" ", _GLUE), line)
+        parts = textwrap.wrap(whole, _SHOWN, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         for part in parts or [""]:
-            _log.log(level, "%s", part)
+            _log.log(level, "%s", part.replace(_GLUE, " "))
 
 
 def fail(text: str) -> SystemExit:

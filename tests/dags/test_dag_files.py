@@ -98,6 +98,7 @@ dags = {
         "start": dag.start_date.isoformat() if dag.start_date else None,
         "paused": dag.is_paused_upon_creation,
         "pools": {task.task_id: task.pool for task in dag.tasks},
+        "shows": [task.task_id for task in dag.tasks if getattr(task, "show_return_value_in_logs", False)],
         "asks": [task.subject for task in dag.tasks if hasattr(task, "subject")],
         "pipelines": [task.pipeline for task in dag.tasks if hasattr(task, "pipeline")],
     }
@@ -151,6 +152,10 @@ def test_every_dag_says_on_its_page_what_it_does_and_never_piles_up(described: A
         assert "tidemark" in dag["tags"]
         assert dag["name"][0].isupper()
     assert described["dags"]["monitor_streams"]["timeout"] is not None
+
+
+def test_no_log_ends_with_what_a_task_gives_to_the_next_one(described: Any) -> None:
+    assert {name: dag["shows"] for name, dag in described["dags"].items() if dag["shows"]} == {}
 
 
 def test_only_a_look_is_tried_again(described: Any) -> None:

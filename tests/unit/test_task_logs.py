@@ -2,7 +2,9 @@
 
 import logging
 import os
+import re
 
+import pytest
 from tidemark_dags.task_logs import remove_old
 from tidemark_dags.tasks import log
 
@@ -37,3 +39,19 @@ def test_long_lines_are_wrapped_and_a_link_stays_in_one_piece(caplog):
     assert last == f"    {link}"
     assert len(wrapped) == 3
     assert all(len(line) <= 110 for line in wrapped)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{} `tidemark resume top_products --lake /data/lake` tries the batch again",
+        "{} What was saved before: tidemark savepoints list --lake /data/lake",
+    ],
+)
+def test_a_command_is_not_broken_over_two_lines(caplog, text):
+    command = re.search(r"tidemark [^`]*lake /data/lake", text)[0]
+    for length in range(60, 110):
+        caplog.clear()
+        with caplog.at_level("INFO", logger="tidemark"):
+            log(text.format("word " * (length // 5) + "x" * (length % 5)))
+        assert any(command in line for line in caplog.messages), length
