@@ -47,7 +47,8 @@ If the pipeline was halted at something else meanwhile, nothing is done. On a te
             type="string",
             enum=["resume", "quarantine", "skip"],
             title="Choice",
-            description="For the batch at which it is halted, and no other.",
+            description="For this batch only. resume: try it again, after a fix. quarantine: set aside the rows that "
+            "break the rule. skip: set all of its rows aside.",
         ),
         "comment": Param("", type="string", title="Comment", description="Why; kept in ops.decisions."),
         "wait_minutes": Param(
@@ -62,7 +63,7 @@ If the pipeline was halted at something else meanwhile, nothing is done. On a te
 def resume_halted() -> None:
     """Find the halt, ask a person, carry out what was decided."""
 
-    @task
+    @task(show_return_value_in_logs=False)
     def find_halt() -> dict[str, Any]:
         """The batch that it is about; refuses a pipeline that is not halted."""
         from spark_jobs.operations.resume.plan import plan_resume
@@ -73,7 +74,7 @@ def resume_halted() -> None:
         log(f"{plan.pipeline}: {plan.halt.what}\n" + "\n".join(f"such as: {sample}" for sample in plan.halt.samples))
         return plan.halt.model_dump(mode="json")
 
-    @task
+    @task(show_return_value_in_logs=False)
     def carry_out(found: dict[str, Any], response: dict[str, Any]) -> None:
         """In the name of the person who has answered."""
         from spark_jobs.lake.checkpoints import halts
@@ -99,8 +100,11 @@ def resume_halted() -> None:
             "{% set halt = ti.xcom_pull(task_ids='find_halt') %}"
             "**{{ params.pipeline }}** is halted at batch {{ halt['batch_id'] }} of epoch {{ halt['epoch'] }}, which "
             "{% if halt['failed'] %}cannot be computed: `{{ halt['failed'] }}`{% else %}breaks:{% endif %}\n\n"
-            "{% for rule, count in halt['broken'].items() %}- `{{ rule }}`: {{ count }} rows\n{% endfor %}\n"
-            "Proposed: **{{ params.choice }}**, for this batch only. {{ params.comment }}"
+            "{% for rule, count in halt['broken'].items() %}- `{{ rule }}`: {{ count }} rows\n{% endfor %}"
+            "{% for sample in halt['samples'] %}- such as: {{ sample }}\n{% endfor %}\n"
+            "Proposed: **{{ params.choice }}**, for this batch only: "
+            "{{ {'resume': 'it is tried again', 'quarantine': 'the rows that break the rule are set aside', "
+            "'skip': 'all of its rows are set aside'}[params.choice] }}. {{ params.comment }}"
         ),
     )
     found >> asked

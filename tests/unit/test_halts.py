@@ -251,6 +251,9 @@ def test_a_version_that_halts_gives_way_to_one_that_tries_the_batch_again(tmp_pa
     told, after = changed_by_a_deploy(found, halts_at=a_halt(), driver=goes_on_once_that_is_decided)
     assert (after.parsed(), after.generation) == (INGEST, 3)
     assert "The versions before run again, from where they were: ingest_sales" in told
+    assert "ingest_sales: halted: batch 7 of epoch 1 breaks no refunds (3 rows)" in told
+    assert "such as: quantity is -5" in told
+    assert "tidemark resume" not in told, "nobody has to decide about it"
     (row,) = decisions_of(found, NAME)
     assert (row["action"], row["decided_by"]) == ("resume", "a test, guarded")
 
@@ -265,7 +268,7 @@ def test_where_the_version_before_halts_as_well_both_errors_are_told(tmp_path):
 
     told, after = changed_by_a_deploy(found, halts_at=a_halt(), driver=halts_again)
     assert after.parsed() == INGEST
-    assert "it is halted" in told
+    assert "batch 7 of epoch 1 breaks no refunds" in told
     assert "do not run yet either: ingest_sales. ingest_sales: halted: older rule, 5 rows" in told
     assert halts.standing(found, NAME).broken == {"older rule": 5}
 

@@ -133,10 +133,9 @@ def watch(
         failed = [each for each in others if each.pipeline in ordered.before and not _runs(lake, each)]
         if mode != "guarded" or not failed:
             raise
-        say(f"{error}")
         names = ", ".join(each.pipeline for each in failed)
-        say(f"The versions before go on: {names}")
-        told = str(error).replace("; the order remains", "")
+        say(f"Does not run as ordered, the versions before go on: {names}")
+        told = _reasons(lake, error, failed)
         try:
             _put_back(lake, ordered, failed, by=by, say=say, sleep=sleep)
         except DeployError as again:
@@ -158,6 +157,19 @@ def _waits(lake: Lake, name: str, ordered: Deployment) -> bool:
     """Whether a pipeline still waits for the person for whom it waited when it was ordered."""
     before = ordered.halted.get(name)
     return before is not None and halts.standing(lake, name) == before
+
+
+def _reasons(lake: Lake, error: DeployError, failed: Iterable[OrderOutcome]) -> str:
+    """Why versions are taken back; of a halt without what a person would have to decide, as nobody has to."""
+    found = [(each.pipeline, halts.standing(lake, each.pipeline)) for each in failed]
+    halted = {name: halt for name, halt in found if halt is not None}
+    told = [
+        "\n".join((f"{name}: halted: {halt.what}", *(f"such as: {sample}" for sample in halt.samples)))
+        for name, halt in halted.items()
+    ]
+    first = str(error).replace("; the order remains", "")
+    of_a_halt = any(first.startswith(f"{name}: halted: ") for name in halted)
+    return "\n".join(told if of_a_halt else [first, *told])
 
 
 def _put_back(
