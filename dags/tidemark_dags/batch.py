@@ -1,6 +1,7 @@
 """Tasks that run a finite command of Tidemark's as a process of its own, such as a backfill."""
 
 import json
+import shlex
 import sys
 import uuid
 from abc import abstractmethod
@@ -109,7 +110,7 @@ class BatchCommand(BaseOperator):
         from spark_jobs.operations import reports as batch_reports
 
         arguments, settings = self.arguments(context), Settings()
-        log(f"tidemark {' '.join(arguments)}")
+        log(shlex.join(("tidemark", *arguments)))
         folder = _folder(settings)
         name = f"{arguments[0]}-{self.pipeline}"
         report, output = folder / f"{name}.json", folder / f"{name}.log"
