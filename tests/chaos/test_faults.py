@@ -10,8 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import BaseError
 
+from spark_jobs.cli.errors import shown
+from spark_jobs.lake import Lake
 from tests.chaos.faults import Clock, Disk, has_a_compiler
+from tests.support.minio import minio_binary, start_minio
+from tests.support.process import leave_out
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
@@ -25,6 +30,30 @@ def test_a_full_disk_takes_no_byte_and_is_as_it_was_afterwards(tmp_path: Path) -
         assert sorted(path.name for path in disk.folder.iterdir()) == ["kept", "more"]
         assert kept.read_text() == "before"
     assert not kept.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+def test_minio_on_a_full_disk_says_so_and_writes_again_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if minio_binary() is None:
+        leave_out("no MinIO: run `make setup-tests`")
+    with Disk(tmp_path / "data", "512m") as disk, start_minio(tmp_path) as minio:
+        minio.create_bucket("full")
+        for name, value in minio.environment().items():
+            monkeypatch.setenv(name, value)
+        lake = Lake("s3a://full/lake")
+        lake.store.put("kept", b"before")
+        with disk.full(random.Random(1)):
+            with pytest.raises(BaseError) as refused:
+                lake.store.put("more", b"x")
+            assert bytes(lake.store.get("kept").bytes()) == b"before"
+        (told,) = shown(refused.value)
+        assert "no space is left in the lake's store" in str(told)
+        assert "XMinioStorageFull" in str(told)
+        # For a second MinIO goes by what it last saw of its disk; the client asks again.
+        lake.store.put("more", b"after")
+        assert sorted(item["path"] for item in lake.store.list().collect()) == ["kept", "more"]
 
 
 @pytest.mark.skipif(not has_a_compiler(), reason="no C compiler, or not on Linux")
