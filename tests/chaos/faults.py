@@ -162,16 +162,30 @@ class Disk:
 
     @contextlib.contextmanager
     def full(self, _chance: random.Random) -> Iterator[None]:
-        """Not a byte is free for a while."""
+        """Not a byte is free for a while, whatever others remove meanwhile."""
+        over = threading.Event()
+        filler = threading.Thread(target=self._keep_full, args=(over,), daemon=True)
         try:
-            with self._ballast.open("wb", buffering=0) as file:
-                for size in (2**20, 2**12, 1):
-                    with contextlib.suppress(OSError):
-                        while True:
-                            file.write(bytes(size))
+            self._fill()
+            filler.start()
             yield
         finally:
+            over.set()
+            if filler.is_alive():
+                filler.join()
             self._ballast.unlink(missing_ok=True)
+
+    def _keep_full(self, over: threading.Event) -> None:
+        # MinIO clears away what it could not finish.
+        while not over.wait(0.05):
+            self._fill()
+
+    def _fill(self) -> None:
+        with self._ballast.open("ab", buffering=0) as file:
+            for size in (2**20, 2**12, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(bytes(size))
 
 
 class Clock:

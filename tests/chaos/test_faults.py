@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -26,6 +27,14 @@ def test_a_full_disk_takes_no_byte_and_is_as_it_was_afterwards(tmp_path: Path) -
         kept.write_text("before")
         with disk.full(random.Random(1)), pytest.raises(OSError, match="No space left"):
             (disk.folder / "more").write_text("x")
+        removed = disk.folder / "removed"
+        removed.write_bytes(bytes(2**20))
+        with disk.full(random.Random(1)):
+            removed.unlink()
+            until = time.monotonic() + 10
+            while (free := shutil.disk_usage(disk.folder).free) and time.monotonic() < until:
+                time.sleep(0.01)
+            assert free == 0, "what was removed is filled again"
         (disk.folder / "more").write_text("after")
         assert sorted(path.name for path in disk.folder.iterdir()) == ["kept", "more"]
         assert kept.read_text() == "before"
