@@ -81,8 +81,8 @@ verify: setup ## DATA=folder CASES=folder: the tests that read data from outside
 cases: setup ## FILE=cases.json: run window cases of other engines
 	@$(PY) -m tests.cases "$(FILE)"
 
-chaos: setup-tests ## N=200 SEED=1 LAKE=folder|minio: kill drivers, compare with a calm run; FAULTS=200: other faults
-	@$(PY) -m $(if $(FAULTS),tests.chaos.faults --rounds $(FAULTS),tests.chaos.kills --kills $(or $(N),200)) --lake $(or $(LAKE),$(if $(FAULTS),minio,folder)) --seed $(or $(SEED),1)
+chaos: setup-tests ## N=200 SEED=1 LAKE=folder|minio: kill drivers, compare with a calm run; OF=pipelines: of the registered ones; FAULTS=200: other faults
+	@$(PY) -m $(if $(FAULTS),tests.chaos.faults --rounds $(FAULTS),$(if $(OF),tests.chaos.each_pipeline,tests.chaos.kills --kills $(or $(N),200))) --lake $(or $(LAKE),$(if $(FAULTS),minio,folder)) --seed $(or $(SEED),1)
 
 long: setup-tests ## the variants of tests that take minutes
 	@$(PY) -m pytest tests -m long

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from spark_jobs.lake.errors import LakeUnavailableError, first_line
 from spark_jobs.lake.settings import Retention, S3Settings, Settings
+from spark_jobs.lake.store.health import store_is_full
 from spark_jobs.spec.errors import TidemarkError
 
 _PREFIXES = {Settings.__name__: "TIDEMARK", Retention.__name__: "TIDEMARK_KEEP", S3Settings.__name__: "AWS"}
@@ -30,6 +31,13 @@ def shown(error: Exception) -> tuple[TidemarkError, ...]:
                     f"{wrong['msg'].removeprefix('Value error, ')}, got {wrong['input']!r}. Nothing was done."
                 )
                 for wrong in error.errors()
+            )
+        case BaseError() if store_is_full(str(error)):
+            return (
+                LakeUnavailableError(
+                    f"no space is left in the lake's store: {first_line(error)}. What was written before stays. Make "
+                    "room there, then run the same command again."
+                ),
             )
         case BaseError():
             return (

@@ -18,7 +18,7 @@ from spark_jobs.lake.errors import (
     TidemarkError,
     first_line,
 )
-from spark_jobs.lake.store.health import trouble
+from spark_jobs.lake.store.health import store_is_full, trouble
 from spark_jobs.plan.personal import mentioned, personal_with
 from spark_jobs.plan.processing import ProcessorError
 from spark_jobs.spec import Definition
@@ -143,6 +143,8 @@ def explained(
     without = (words or Words()).of(error)
     cause = without or root_cause(error)
     reason = "no space is left on its disk, or on that of Spark's temporary files" if _has(text, _FULL) else None
+    if reason is None and lake.on_s3 and store_is_full(text):
+        reason = "no space is left in its store"
     if reason is None and _SKEWED in text:
         reason = "the clock of this machine is too far from that of the store, which refuses what it is asked"
     reason = reason or trouble(lake)

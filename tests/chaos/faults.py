@@ -2,10 +2,10 @@
 
 `make chaos FAULTS=200 SEED=1 LAKE=minio` runs so many rounds. In each, drivers are stopped in their tracks and let go
 on, killed, or get a second one beside them, and their clock jumps by an hour and back. On MinIO they reach the store
-through a proxy that breaks their connections, delays them or answers 503; of a folder the disk is full for a while. All
-at seeded moments. Then the faults end, a last driver finishes the work, and the tables are compared with a calm run.
-What a round did is appended to `.cache/chaos/faults-<lake>-<seed>.jsonl` as it ends; what drivers said is in
-`faults-<lake>-<seed>/round-<seed>.log`.
+through a proxy that breaks their connections, delays them or answers 503. The disk, of a folder or under MinIO, is full
+for a while. All at seeded moments. Then the faults end, a last driver finishes the work, and the tables are compared
+with a calm run. What a round did is appended to `.cache/chaos/faults-<lake>-<seed>.jsonl` as it ends; what drivers said
+is in `faults-<lake>-<seed>/round-<seed>.log`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from urllib.parse import urlsplit
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
+from spark_jobs.lake.store.folders import remove_objects
 from tests.chaos import kills
 from tests.support import lakes
 from tests.support.minio import start_minio
@@ -145,16 +146,15 @@ class Disk:
 
     Args:
         folder: where it is mounted, which only root may do.
+        size: of it, as `mount` takes it.
     """
 
-    _SIZE = "192m"
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._ballast = folder, folder / "ballast"
+    def __init__(self, folder: Path, size: str = "192m") -> None:
+        self.folder, self._size, self._ballast = folder, size, folder / "ballast"
 
     def __enter__(self) -> Disk:
         self.folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self._SIZE}", "tmpfs", str(self.folder)], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self._size}", "tmpfs", str(self.folder)], check=True)
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -162,16 +162,30 @@ class Disk:
 
     @contextlib.contextmanager
     def full(self, _chance: random.Random) -> Iterator[None]:
-        """Not a byte is free for a while."""
+        """Not a byte is free for a while, whatever others remove meanwhile."""
+        over = threading.Event()
+        filler = threading.Thread(target=self._keep_full, args=(over,), daemon=True)
         try:
-            with self._ballast.open("wb", buffering=0) as file:
-                for size in (2**20, 2**12, 1):
-                    with contextlib.suppress(OSError):
-                        while True:
-                            file.write(bytes(size))
+            self._fill()
+            filler.start()
             yield
         finally:
+            over.set()
+            if filler.is_alive():
+                filler.join()
             self._ballast.unlink(missing_ok=True)
+
+    def _keep_full(self, over: threading.Event) -> None:
+        # MinIO clears away what it could not finish.
+        while not over.wait(0.05):
+            self._fill()
+
+    def _fill(self) -> None:
+        with self._ballast.open("ab", buffering=0) as file:
+            for size in (2**20, 2**12, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(bytes(size))
 
 
 class Clock:
@@ -352,22 +366,31 @@ def _disturb(
 
 @contextlib.contextmanager
 def _minio(root: Path, work: kills.Work) -> Iterator[Scene]:
-    with start_minio(root / "minio") as minio, Proxy(minio.endpoint) as proxy:
+    with contextlib.ExitStack() as stack:
+        # MinIO keeps its data in this folder of the one that it gets. It refuses to write when a tenth is left.
+        full = _fault_of(stack, root / "minio" / "data", "512m")
+        minio = stack.enter_context(start_minio(root / "minio"))
+        proxy = stack.enter_context(Proxy(minio.endpoint))
         minio.create_bucket("chaos")
         os.environ.update(minio.environment())
         environment = {**minio.environment(), "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
         faults = {way: partial(proxy.going, way) for way in ("gone", "slow", "busy")}
-        yield Scene(lambda name: Lake(f"s3a://chaos/{name}"), environment, faults, work)
+        yield Scene(lambda name: Lake(f"s3a://chaos/{name}"), environment, {**faults, **full}, work)
 
 
 @contextlib.contextmanager
 def _folder(root: Path, work: kills.Work) -> Iterator[Scene]:
+    with contextlib.ExitStack() as stack:
+        full = _fault_of(stack, root / "disk", "192m")
+        yield Scene(lambda name: Lake(str(root / "disk" / name)).ensure_exists(), {}, full, work)
+
+
+def _fault_of(stack: contextlib.ExitStack, folder: Path, size: str) -> dict[str, Fault]:
+    """A small disk in a folder, which can be full; nothing where it cannot be had."""
     if os.geteuid() != 0:
         print("left out: a full disk (only root may mount a small file system)")
-        yield Scene(lambda name: Lake(str(root / name)).ensure_exists(), {}, {}, work)
-        return
-    with Disk(root / "disk") as disk:
-        yield Scene(lambda name: Lake(str(disk.folder / name)).ensure_exists(), {}, {"full": disk.full}, work)
+        return {}
+    return {"full": stack.enter_context(Disk(folder, size)).full}
 
 
 _SCENES = {"minio": _minio, "folder": _folder}
@@ -424,13 +447,28 @@ def main() -> int:
                 f"round {seed}: {', '.join(result.faults)}; {result.differing or 'equal'}; {result.seconds} s",
                 flush=True,
             )
-            if not lake.on_s3:
-                # The small disk goes with all that is on it; what is to be looked into stays.
-                if result.differing:
-                    shutil.copytree(lake.uri, root / f"lake-{seed}", dirs_exist_ok=True)
-                shutil.rmtree(lake.uri)
+            # The small disk goes with all that is on it; what is to be looked into stays.
+            if result.differing:
+                _keep(lake, root / f"lake-{seed}")
+            _remove(lake)
     print(summary(done))
     return 1 if any(each.differing for each in done) else 0
+
+
+def _keep(lake: Lake, folder: Path) -> None:
+    """Copies a lake to a folder."""
+    for item in lake.store.list().collect():
+        target = folder / str(item["path"])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(bytes(lake.store.get(item["path"]).bytes()))
+
+
+def _remove(lake: Lake) -> None:
+    """Makes room for the lakes of other rounds."""
+    if lake.on_s3:
+        remove_objects(lake, [item["path"] for item in lake.store.list().collect()])
+    else:
+        shutil.rmtree(lake.uri)
 
 
 def summary(done: Sequence[Round]) -> str:

@@ -34,7 +34,7 @@ from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.simulator import Disorder, Shop, simulate_files
-from spark_jobs.spec import Definition, Ingest, Pipeline
+from spark_jobs.spec import Definition, Files, Ingest, Pipeline
 from tests.chaos import pipelines
 from tests.support import lakes
 from tests.support.minio import start_minio
@@ -52,14 +52,16 @@ class Work:
     """What a driver runs that is killed.
 
     Attributes:
-        definitions: of `tests/chaos/pipelines.py`.
+        definitions: of the file.
+        file: where the driver finds them.
     """
 
     definitions: tuple[Definition, ...]
+    file: str = PIPELINES_FILE
 
     @classmethod
     def of(cls, *names: str) -> Work:
-        """Those of these names."""
+        """Those of these names in `tests/chaos/pipelines.py`."""
         return cls(tuple(getattr(pipelines, name) for name in names))
 
     @property
@@ -71,6 +73,11 @@ class Work:
     def readers(self) -> tuple[Pipeline, ...]:
         """What reads them."""
         return tuple(each for each in self.definitions if isinstance(each, Pipeline))
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether a reader looks up what the tests fill."""
+        return any(pipelines.LOOKUP in reader.lookups for reader in self.readers)
 
 
 ALL = Work(tuple(value for value in vars(pipelines).values() if isinstance(value, Ingest | Pipeline)))
@@ -121,7 +128,7 @@ def simulate(landing: Path, *, files: int, rows_per_file: int) -> None:
 
 def command(lake: Lake, work: Work = ALL) -> list[str]:
     """A driver that does all the work there is, first the ingests, then the pipelines, and then ends."""
-    chosen = [f"{PIPELINES_FILE}:{each.name}" for each in work.definitions]
+    chosen = [f"{work.file}:{each.name}" for each in work.definitions]
     program = [sys.executable, "-m", "spark_jobs.cli", "run", *chosen]
     return [*program, "--lake", lake.uri, "--until-caught-up", "--close"]
 
@@ -144,7 +151,7 @@ def run_calm(lake: Lake, environment: Mapping[str, str], work: Work = ALL) -> di
 
 def batches_of_ingests(lake: Lake, work: Work = ALL) -> dict[str, list[int]]:
     """How many files each batch of each ingest has read."""
-    return {each.name: _batches_of(lake, each) for each in work.ingests}
+    return {each.name: _batches_of(lake, each) for each in work.ingests if isinstance(each.source, Files)}
 
 
 def _batches_of(lake: Lake, ingest: Ingest) -> list[int]:
@@ -153,11 +160,16 @@ def _batches_of(lake: Lake, ingest: Ingest) -> list[int]:
 
 
 def arrive_by(
-    batches: Mapping[str, Sequence[int]], landing: Path, lake: Lake, run_ingest: Callable[[str], object]
+    batches: Mapping[str, Sequence[int]],
+    landing: Path,
+    lake: Lake,
+    run_ingest: Callable[[str], object],
+    work: Work = ALL,
 ) -> None:
     """Lets files of an input arrive in a lake, so many at a time, and has them ingested each time."""
-    _put_lookup(lake)
-    for ingest in (each for each in ALL.ingests if each.name in batches):
+    if work.looks_up:
+        _put_lookup(lake)
+    for ingest in (each for each in work.ingests if each.name in batches):
         files = iter(_input_of(ingest, landing))
         for count in batches[ingest.name]:
             _put(lake, ingest, [next(files) for _ in range(count)])
@@ -178,7 +190,7 @@ def run_calm_by(
         program = [sys.executable, "-m", "spark_jobs.cli", "run", name, "--lake", lake.uri, "--until-caught-up"]
         subprocess.run(program, env=together, capture_output=True, check=True)
 
-    arrive_by(batches, landing, lake, run_ingest)
+    arrive_by(batches, landing, lake, run_ingest, work)
     return run_calm(lake, environment, work)
 
 
@@ -238,8 +250,11 @@ def run_killed(
     program = command(lake, work)
     early = most_kills // 4 if most_kills > 1 else 0
     for watched, most in ((work.definitions, early), (work.readers, most_kills)):
-        for moment in _kill_again_and_again(program, lake, environment, chance, watched, most - result.kills):
-            result.moments.append(moment)
+        for _ in range(most - result.kills):
+            death = kill_once(program, lake, environment, chance, watched, work)
+            if death is None:
+                break
+            result.moments.append(death.moment)
             result.kills += 1
     run = subprocess.run(program, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     if run.returncode:
@@ -255,40 +270,58 @@ def run_killed(
     return result
 
 
-def _kill_again_and_again(
-    program: list[str],
+@dataclass(frozen=True)
+class Death:
+    """Of a driver.
+
+    Attributes:
+        moment: what ran, and the newest file of the lake.
+        within: pipelines that had planned a batch and not finished it, and had written something in this driver.
+    """
+
+    moment: str
+    within: frozenset[str]
+
+
+def kill_once(
+    program: Sequence[str],
     lake: Lake,
     environment: Mapping[str, str],
     chance: random.Random,
     watched: Sequence[Definition],
-    most: int,
-) -> Iterator[str]:
-    """Until as many have been killed, or one has ended before; gives what ran and the lake's newest file at each death.
+    work: Work = ALL,
+) -> Death | None:
+    """Kills a driver a random moment after one of what is watched has committed something.
 
     Args:
         program: the driver's command.
         lake: that it works on.
         environment: of the driver.
-        chance: that picks the moments.
-        watched: the moment of death comes after one of these has committed something.
-        most: kills.
+        chance: that picks the moment.
+        watched: of its definitions.
+        work: what it runs.
+
+    Returns:
+        None where it has ended before.
     """
-    for _ in range(most):
-        with _driver(program, environment) as driver:
-            if not _await_progress(driver, lake, watched):
-                _refuse_failure(driver)
-                return
-            # The moment of death: anywhere in the next batches.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                driver.wait(chance.uniform(0.0, 2.5))
-                _refuse_failure(driver)
-                return
-            progress = _progress(lake)
-            phase = "pipelines" if any(progress[reader.name] for reader in ALL.readers) else "ingest"
-            moment = f"{phase}: {_newest(lake)}"
-            _kill(driver)
-            _change_lookup(lake)
-            yield moment
+    before = _progress(lake, work)
+    with _driver(program, environment) as driver:
+        if not _await_progress(driver, lake, watched, work):
+            _refuse_failure(driver)
+            return None
+        # The moment of death: anywhere in the next batches.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            driver.wait(chance.uniform(0.0, 2.5))
+            _refuse_failure(driver)
+            return None
+        _kill(driver)
+    marks = _marks(lake, work)
+    phase = "pipelines" if any(marks[reader.name] for reader in work.readers) else "ingest"
+    within = (name for name, found in marks.items() if len(found) > before[name] and _in_batch(found))
+    death = Death(f"{phase}: {_newest(lake)}", frozenset(within))
+    if work.looks_up:
+        _change_lookup(lake)
+    return death
 
 
 def _refuse_failure(driver: subprocess.Popen[bytes]) -> None:
@@ -352,12 +385,26 @@ def _kill(driver: subprocess.Popen[bytes]) -> None:
     driver.wait()
 
 
-def _progress(lake: Lake) -> dict[str, int]:
+def _progress(lake: Lake, work: Work) -> dict[str, int]:
     """How many commits and log entries of each pipeline there are in the lake."""
+    return {name: len(found) for name, found in _marks(lake, work).items()}
+
+
+def _marks(lake: Lake, work: Work) -> dict[str, list[str]]:
+    """The commits and log entries of each pipeline."""
     marks = ("/_delta_log/", "/offsets/", "/commits/")
     paths = [str(item["path"]) for item in lake.store.list().collect()]
     marked = [path for path in paths if any(mark in path for mark in marks)]
-    return {each.name: sum(path.startswith(_places(each)) for path in marked) for each in ALL.definitions}
+    return {each.name: [path for path in marked if path.startswith(_places(each))] for each in work.definitions}
+
+
+def _in_batch(marks: Sequence[str]) -> bool:
+    """Whether the newest batch that was planned has not been finished."""
+    planned, done = (
+        {path.rsplit("/", 1)[-1] for path in marks if log in path and path.rsplit("/", 1)[-1].isdigit()}
+        for log in ("/offsets/", "/commits/")
+    )
+    return bool(planned - done)
 
 
 def _places(definition: Definition) -> tuple[str, ...]:
@@ -370,12 +417,12 @@ def _newest(lake: Lake) -> str:
     return str(items[-1]["path"]) if items else ""
 
 
-def _await_progress(driver: subprocess.Popen[bytes], lake: Lake, watched: Sequence[Definition]) -> bool:
+def _await_progress(driver: subprocess.Popen[bytes], lake: Lake, watched: Sequence[Definition], work: Work) -> bool:
     """Waits until the driver commits something for one of these; False where it ends without."""
-    before = newest = _progress(lake)
+    before = newest = _progress(lake, work)
     deadline = time.monotonic() + _STUCK_S
     while driver.poll() is None:
-        now = _progress(lake)
+        now = _progress(lake, work)
         if any(now[each.name] > before[each.name] for each in watched):
             return True
         if now != newest:
@@ -403,9 +450,11 @@ def lakes_of(kind: str, root: Path) -> Iterator[tuple[Any, dict[str, str]]]:
 
 def put_input(lake: Lake, landing: Path, work: Work = ALL) -> None:
     """Copies the input into a lake, in order, each file a moment after the one before: a source reads them so."""
-    _put_lookup(lake)
+    if work.looks_up:
+        _put_lookup(lake)
     for ingest in work.ingests:
-        _put(lake, ingest, _input_of(ingest, landing))
+        if isinstance(ingest.source, Files):
+            _put(lake, ingest, _input_of(ingest, landing))
 
 
 def _put_lookup(lake: Lake) -> None:

@@ -5,7 +5,9 @@ from unittest.mock import patch
 
 import pytest
 from deltalake.exceptions import DeltaError
+from obstore.exceptions import BaseError
 
+from spark_jobs.cli.errors import shown
 from spark_jobs.engine.failures import StoppedError, explained, root_cause
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import begin_epoch
@@ -103,6 +105,35 @@ def test_what_deltalake_meets_in_a_store_is_told_as_the_store(said: str, reason:
     assert isinstance(found, LakeUnavailableError)
     assert (found.exit_code, reason in str(found)) == (75, True)
     assert isinstance(lost, StoppedError)
+
+
+# As MinIO answered what deltalake 1.6 wrote to its full disk: an object, and one in parts. Shortened.
+FULL_STORE = """Generic S3 error: Error performing PUT http://h/a.parquet in 2s, after 10 retries, max_retries: 10 - \
+Server returned non-2xx status code: 507 Insufficient Storage: <?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>XMinioStorageFull</Code><Message>Storage backend has reached its minimum free drive threshold. Please \
+delete a few objects to proceed.</Message><Key>a.parquet</Key></Error>"""
+FULL_FOR_PARTS = """Generic S3 error: Error performing POST http://h/a?uploads= in 4s, after 10 retries - \
+Server returned non-2xx status code: 500 Internal Server Error: <?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>InternalError</Code><Message>We encountered an internal error, please try again.: cause(no space left on \
+device)</Message><Key>a</Key></Error>"""
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [(FULL_STORE, "XMinioStorageFull: Storage backend"), (FULL_FOR_PARTS, "no space left on device")],
+)
+def test_a_store_without_room_is_told_as_full(said: str, words: str) -> None:
+    found = told(DeltaError(said), Lake("s3a://bucket/lake"))
+    assert isinstance(found, LakeUnavailableError)
+    assert found.exit_code == 75
+    for part in ("`sales`", "s3a://bucket/lake: no space is left in its store", words, "run the same"):
+        assert part in str(found)
+    assert "cannot be reached" not in str(found)
+    assert "<?xml" not in str(found)
+    (shown_by_a_command,) = shown(BaseError(said))
+    assert isinstance(shown_by_a_command, LakeUnavailableError)
+    assert "no space is left in the lake's store" in str(shown_by_a_command)
+    assert "AWS_ENDPOINT_URL" not in str(shown_by_a_command)
 
 
 def test_a_driver_that_meets_another_in_the_log_of_files_says_so(lake: Lake) -> None:

@@ -1,4 +1,4 @@
-"""What is visibly wrong with a lake's folder, where a library only says that a file cannot be written."""
+"""What is visibly wrong with a lake's folder, where a library only says that a file cannot be written; or its store."""
 
 import os
 import shutil
@@ -8,6 +8,14 @@ from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.location import Lake
 
 _FULL_BYTES = 64 * 1024
+# What a store answers that has no room: MinIO to a whole object, and to the parts of one; MinIO's and Ceph's quotas.
+_FULL_STORE = (
+    "XMinioStorageFull",
+    "507 Insufficient Storage",
+    "no space left on device",
+    "XMinioAdminBucketQuotaExceeded",
+    "QuotaExceeded",
+)
 
 
 def refuse_vanished(lake: Lake) -> None:
@@ -37,3 +45,12 @@ def trouble(lake: Lake) -> str | None:
     if shutil.disk_usage(folder).free < _FULL_BYTES:
         return "no space is left on its disk"
     return None
+
+
+def store_is_full(said: str) -> bool:
+    """Whether an error tells of a store that has no room left.
+
+    Args:
+        said: by a library that has asked it to write.
+    """
+    return any(mark in said for mark in _FULL_STORE)
