@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_line
 from spark_jobs.lake.settings import Settings
-from spark_jobs.spark.java import java_class, name_classes
+from spark_jobs.spark.java import java_class, remember_classes
 from spark_jobs.spark.settings import secret_environment, spark_settings
 
 _LAST_BREATH_S = 2.0
@@ -87,7 +87,7 @@ def build_session(
             "secret that it asks for (TIDEMARK_SPARK_SECRET); its log says more."
         ) from error
     _tell_errors_once()
-    name_classes(spark)
+    remember_classes(spark)
     _probe_store(spark, lake)
     return spark
 
