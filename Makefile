@@ -52,9 +52,9 @@ status: .venv/.ready ## what runs, and how the streams fare
 run: setup ## a simulated shop, live for two minutes in the terminal, without Airflow
 	@tidemark demo
 
-# One pool: tests that wait for Airflow or for a driver leave the processors to those that compute (tests/conftest.py).
+# One pool of three: who waits for Airflow or for a driver leaves the processors to those that compute (tests/support/workers.py).
 test: setup-tests lint ## lint, types and all tests: README's second command
-	@$(PY) -m pytest tests -q -m "not outside_data and not long" -n 2 --dist loadfile --no-loadscope-reorder
+	@$(PY) -m pytest tests -q -m "not outside_data and not long" -n 3 --dist loadfile --no-loadscope-reorder
 
 check: lint unit ## what to run before each commit: format, lint, types, layers, unit tests
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
+from xdist.remote import Producer
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.commands import typed_lake
@@ -17,6 +18,7 @@ from spark_jobs.lake.settings import Settings
 from tests.support.minio import Minio, minio_binary, start_minio
 from tests.support.process import leave_out
 from tests.support.settings import suit_short_lives
+from tests.support.workers import WAITING, WORKERS, WaitingApart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,27 +28,25 @@ if TYPE_CHECKING:
 suit_short_lives()
 
 _FIRST = (
-    "tests/dags/test_streams_under_airflow.py",
     "tests/spark/test_shop_pipelines.py",
     "tests/spark/test_keyed_pipelines.py",
-    "tests/control/test_supervised.py",
-    "tests/control/test_zombies.py",
-    "tests/control/test_cluster.py",
-    "tests/control/test_alerts.py",
+    "tests/spark/test_rescale.py",
+    "tests/spark/test_changes.py",
 )
-"""Files that take longest, or mostly wait: they begin first, and the others fill the processors beside them."""
+"""Files that take longest: they begin first, so that workers end together."""
 _BUCKETS = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files that take longest first and the unit tests last; workers take one file after the other."""
-    places = {file: place for place, file in enumerate(_FIRST)}
+    """Puts the files that take longest first; workers take one file after the other."""
+    order = (*WAITING, *_FIRST)
+    places = {file: place for place, file in enumerate(order)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(order)))
 
-    def place(item: pytest.Item) -> int:
-        file = item.nodeid.partition("::")[0]
-        return len(places) + 1 if file.startswith("tests/unit/") else places.get(file, len(places))
 
-    items.sort(key=place)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WaitingApart | None:
+    """Has tests that wait run beside tests that compute, where a third worker is there for them."""
+    return WaitingApart(config, log) if config.getoption("numprocesses") == WORKERS else None
 
 
 @pytest.fixture(autouse=True)

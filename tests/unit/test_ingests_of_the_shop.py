@@ -60,8 +60,9 @@ def reasons(folder: Path, stream: StreamName, rows: int, **shop: Any) -> Counter
     """What becomes of the first rows of a stream that arrives in order and unspoilt."""
     a_shop = Shop(**{"seed": 7, "start": STARTS, "rate": None, "streams": (stream,), **shop}, disorder=Disorder.none())
     simulate_files(a_shop, out=str(folder), rows=rows)
+    ingest = the_ingest(stream)
     return Counter(
-        broken_rule(the_ingest(stream), json.loads(line, parse_float=Decimal))
+        broken_rule(ingest, json.loads(line, parse_float=Decimal))
         for path in sorted((folder / stream).iterdir())
         for line in path.read_text().splitlines()
     )
