@@ -7,6 +7,9 @@ from spark_jobs.spec.errors import TidemarkError as TidemarkError  # the root of
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _S3_ANSWER = re.compile(r"<Error>.*?<Code>(?P<code>[^<]*)</Code>.*?<Message>(?P<message>[^<]*)</Message>", re.DOTALL)
 
+# `deltalake` puts each cause on a line of its own, behind an arrow in red.
+_CAUSED_BY = re.compile(r"\s*\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
+
 
 class LakeUnavailableError(TidemarkError):
     """The lake cannot be read or written."""
@@ -68,9 +71,9 @@ def first_line(error: BaseException) -> str:
     """What a library says went wrong, without the stack that follows.
 
     Of what S3 answers, XML on lines of its own, the code and the message are kept: they tell a missing bucket from an
-    expired token.
+    expired token. Causes on lines of their own are, too.
     """
-    text = str(error)
+    text = _CAUSED_BY.sub(": ", str(error))
     line = (text.splitlines() or [repr(error)])[0]
     if not (answer := _S3_ANSWER.search(text)):
         return line

@@ -1,44 +1,55 @@
-"""Why a driver ended, from what is left of it."""
+"""What is told of a library's error: the line that says what is wrong."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from deltalake import DeltaTable
 
-from spark_jobs.control.supervision.causes import cause_of_end
-from spark_jobs.control.supervision.pulse import DRAINED
-
-REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
-HEAP = 'Exception in thread "stream execution" java.lang.OutOfMemoryError: Java heap space'
-LOST = "SessionLostError: Spark has ended in this driver (its JVM ended with exit code 52). It ends."
+from spark_jobs.lake.errors import first_line
 
 
-def cause(*, killed=None, ending=None, exit_code=1, lines=()):
-    return cause_of_end(killed=killed, ending=ending, exit_code=exit_code, lines=lines)
+class _Busy(BaseHTTPRequestHandler):
+    """A store that has no time for anybody."""
+
+    def do_GET(self) -> None:
+        self.send_response(503, "Slow Down")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
 
 
-@pytest.mark.parametrize(
-    ("left", "expected"),
-    [
-        ({"killed": "Spark has not answered", "exit_code": -9}, "its supervisor ended it: Spark has not answered"),
-        ({"ending": LOST, "lines": (HEAP, REFUSED)}, HEAP),
-        ({"ending": LOST, "lines": (REFUSED,)}, LOST),
-        # What Java had said before and has lived through is no cause of something else.
-        ({"ending": "FencedError: a newer term", "lines": (HEAP,), "exit_code": 3}, "FencedError: a newer term"),
-        (
-            {"exit_code": -9, "lines": ("2026-03-01 INFO batch 3",)},
-            "it was ended by SIGKILL: by somebody, or by the system because memory ran out",
-        ),
-        ({"exit_code": -15}, "it was ended by SIGTERM"),
-        ({"lines": ("error: no jars. Run `make setup`.", "a word of Java's")}, "no jars. Run `make setup`."),
-        ({"lines": ("Traceback (most recent call last):", "KeyError: 'x'")}, "it said last: KeyError: 'x'"),
-        ({"ending": DRAINED, "lines": (), "exit_code": 1}, "it wrote no output"),
-    ],
-)
-def test_the_cause_is_told_and_not_what_followed_from_it(left, expected):
-    assert cause(**left) == expected
+@pytest.fixture
+def busy_store() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
-def test_the_last_line_of_a_log_does_not_explain_an_end_that_nobody_saw():
-    assert cause(exit_code=None, lines=("2026-03-01 INFO batch 3",)).startswith("exit code not known")
+def test_what_a_store_has_answered_is_told_with_what_was_asked(busy_store: str) -> None:
+    options = {
+        "AWS_ENDPOINT_URL": busy_store,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "anybody",
+        "AWS_SECRET_ACCESS_KEY": "nothing",
+        "max_retries": "0",
+    }
+    with pytest.raises(OSError, match="Generic S3 error") as raised:
+        DeltaTable("s3://bucket/table", storage_options=options)
+    told = first_line(raised.value)
+    assert told.startswith(
+        f"Kernel error -> Generic S3 error: Error performing GET {busy_store}/bucket/table/_delta_log"
+    )
+    assert told.endswith("503 Service Unavailable")
+    assert "\x1b" not in told
 
 
-def test_a_very_long_word_is_cut():
-    assert len(cause(ending="ValueError: " + "x" * 10_000)) <= 400
+def test_the_stack_behind_an_error_is_not_told() -> None:
+    assert first_line(RuntimeError("it failed\n\tat java.lang.Thread.run")) == "it failed"
