@@ -53,6 +53,7 @@ _UNREACHABLE = (
 )
 
 _OF_PROCESSOR = re.compile(rf"^(?:\w+\.)*({ProcessorError.__name__}: .+)$", re.MULTILINE)
+_ADVICE = re.compile(r" *If necessary,? set \S+ to \S+ to bypass this error[^.]*\.")
 _WHOLE = "Every batch that was committed is whole; the one that it was in runs again at the next start."
 
 
@@ -180,7 +181,14 @@ def _is_whole(lake: Lake, pipeline: str) -> bool:
 
 
 def root_cause(error: BaseException) -> str:
-    """The innermost cause that an error names: Java's last `Caused by`, without packages, or its first line."""
+    """The innermost cause that an error names: Java's last `Caused by`, without packages, or its first line.
+
+    Spark advises to switch its checks off, which makes nulls of what cannot be computed: not here.
+    """
+    return _ADVICE.sub("", _innermost(error)).rstrip(". ")
+
+
+def _innermost(error: BaseException) -> str:
     # A traceback of Spark's Python worker: what a processor says of itself stands in its last line.
     if (found := _OF_PROCESSOR.search(str(error))) is not None:
         return found[1].rstrip(". ")

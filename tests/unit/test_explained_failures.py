@@ -186,6 +186,11 @@ def test_a_checkpoint_of_another_driver_is_told_from_one_that_lost_files(lake: L
         ("File does not exist.\nmore", "File does not exist"),
         ("x\nCaused by: java.lang.NullPointerException\n\tat y", "NullPointerException"),
         ("", "RuntimeError('')"),
+        (
+            "Caused by: org.apache.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. "
+            'If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012',
+            "SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012",
+        ),
     ],
 )
 def test_the_root_cause(text: str, cause: str) -> None:
