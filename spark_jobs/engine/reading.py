@@ -105,10 +105,11 @@ class BronzeReader:
     def state_knows_no_sources(self) -> bool:
         """Whether an earlier version has begun the checkpoint, whose state has no place for the source of an event.
 
-        The result goes on without.
+        The result goes on without. Rows of a processor never name a table: they tell of no such version, and none had
+        processors.
         """
         operator = self._plan.operator
-        if operator is None or not operator.state.keeps_events:
+        if operator is None or not operator.state.keeps_events or SOURCE_TABLE not in operator.output.content:
             return False
         result, epoch = operator.output.result.name, current_epoch(self._lake, self._pipeline.name)
         if epoch is None or not tables.exists(self._lake, result):

@@ -21,7 +21,7 @@ from spark_jobs.lake.checkpoints.verifying import verify
 from spark_jobs.operations.state.execute import read_state
 from spark_jobs.operations.state.plan import plan_state
 from spark_jobs.recompute.target import BackfillRefusedError, Target
-from spark_jobs.spec import Pipeline, Process, Processor, Sink, Table, Timers, Watermark
+from spark_jobs.spec import Pipeline, Process, Processor, Sink, Table, Timers, Union, Watermark
 from tests.support import clicks, lakes
 
 MINUTE = 60_000
@@ -175,6 +175,36 @@ def test_late_events_of_a_processor_stay_where_they_are(
 ) -> None:
     with pytest.raises(BackfillRefusedError, match="late events cannot be counted after all"):
         clicks.run_repair(spark, streamed[0], VISITS)
+
+
+class Numbered(Processor):
+    """A row for each event."""
+
+    output: ClassVar = {"v": "DECIMAL(10, 2)"}
+
+    def on_event(self, key: Mapping, event: Mapping, state: dict, timers: Timers) -> list[Mapping]:
+        return [{"v": event["v"]}]
+
+
+def test_of_two_tables_each_row_has_a_number_of_its_own_before_and_after_a_restart(
+    lake: Lake, spark: SparkSession
+) -> None:
+    select = {"k": "k", "v": "v", "t": "t"}
+    source = Union(Table("bronze.readings", select=select), Table("bronze.others", select=select))
+    numbered = lakes.one_file_a_batch(
+        VISITS.model_copy(update={"source": source, "steps": (Process(Numbered, by=("k",), order="arrival"),)})
+    )
+    bronze = [lakes.Bronze(lake, table, READINGS, "t") for table in ("bronze.readings", "bronze.others")]
+    for batch in range(3):  # each by a driver of its own
+        for of_table, each in enumerate(bronze):
+            value = Decimal(10 * of_table + batch)
+            each.append([{"k": "a", "v": value, "t": lakes.at(START + batch * MINUTE)}])
+        lakes.run_all(spark, lake, [numbered], close=False)
+    rows = {row["v"]: row["__row"] for row in lakes.rows(lake, "gold.visits")}
+    # By the number of the event in its table, then by the table.
+    assert sorted(rows, key=rows.__getitem__) == [0, 10, 1, 11, 2, 12]
+    assert len({*rows.values()}) == 6
+    assert clicks.audited(spark, lake, numbered).sound
 
 
 class VisitsByParts(Processor):
