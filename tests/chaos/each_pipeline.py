@@ -30,6 +30,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.pipelines import registry
 from spark_jobs.pipelines._registry import with_sources
+from spark_jobs.plan.columns import EVENT_ID, OTHER
 from spark_jobs.simulator import STREAM_NAMES, Disorder, Shop, simulate_files
 from spark_jobs.spec import Ingest
 from spark_jobs.spec.chains import links
@@ -126,7 +127,7 @@ def contents(lake: Lake, work: kills.Work) -> dict[str, Any]:
     for definition in work.definitions:
         reads = () if isinstance(definition, Ingest) else definition.tables
         read = {definition.sink.table, *(table.name for table in reads)}
-        own = ("_source",) if read.isdisjoint(nameless) else ("_source", "_event_id")
+        own = ("_source",) if read.isdisjoint(nameless) else ("_source", EVENT_ID, f"{OTHER}{EVENT_ID}")
         for table in tables_of(definition):
             rows = [kills.with_place(row) for row in lakes.rows(lake, table)]
             if table == _BY_ARRIVAL:
