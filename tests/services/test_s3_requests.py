@@ -129,5 +129,5 @@ class TestAnswers:
     def test_also_where_they_come_lines_later(self):
         error = Exception(f"Kernel error -> Generic S3 error\n  ↳ 404 Not Found\n   ↳ {self.ANSWER}")
         assert first_line(error) == (
-            "Kernel error -> Generic S3 error: NoSuchBucket: The specified bucket does not exist"
+            "Kernel error -> Generic S3 error: 404 Not Found: NoSuchBucket: The specified bucket does not exist"
         )
