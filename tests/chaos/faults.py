@@ -367,7 +367,7 @@ def _disturb(
 @contextlib.contextmanager
 def _minio(root: Path, work: kills.Work) -> Iterator[Scene]:
     with contextlib.ExitStack() as stack:
-        # MinIO keeps its data in this folder of the one that it gets. It refuses to write when a tenth is left.
+        # MinIO keeps its data in this folder of the one that it gets.
         full = _fault_of(stack, root / "minio" / "data", "512m")
         minio = stack.enter_context(start_minio(root / "minio"))
         proxy = stack.enter_context(Proxy(minio.endpoint))
