@@ -16,7 +16,8 @@ WAITING = (
 
 WORKERS = 3
 """Of `make test`: one for those, and one for each of two processors."""
-_FIRST = "gw0"
+_WAITER = "gw0"
+"""The worker that takes them."""
 
 
 class WaitingApart(LoadFileScheduling):
@@ -27,13 +28,13 @@ class WaitingApart(LoadFileScheduling):
     """
 
     def _reschedule(self, node: WorkerController) -> None:
-        if self.workqueue and node.gateway.id == _FIRST and all(_kind(file) == "computes" for file in self.workqueue):
+        if self.workqueue and node.gateway.id == _WAITER and all(_kind(file) == "computes" for file in self.workqueue):
             node.shutdown()
         else:
             super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        order = ("waits", "unit", "computes") if node.gateway.id == _FIRST else ("computes", "unit", "waits")
+        order = ("waits", "unit", "computes") if node.gateway.id == _WAITER else ("computes", "unit", "waits")
         self.workqueue.move_to_end(min(self.workqueue, key=lambda file: order.index(_kind(file))), last=False)
         super()._assign_work_unit(node)
 
