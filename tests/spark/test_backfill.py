@@ -296,7 +296,13 @@ def test_a_slow_repair_marks_nothing_that_a_backfill_took_out_since(
     assert_same(table(lake), before)
     assert are_repaired(lake) == {False}
     lakes.assert_balanced(lake, definition)
-    # One that was cut off before it changed anything leaves it to the next to say that all is counted.
+
+
+# What one that changed everything leaves: test_a_repair_that_is_cut_off_is_finished_by_the_next[before the late events
+# are marked]
+@pytest.mark.long
+def test_a_repair_that_was_cut_off_before_it_changed_anything_is_finished(spark: SparkSession, windows: Lake) -> None:
+    lake, definition = windows, pipeline()
     assert run_repair(spark, lake, definition) is not None
     target, _ = plan_backfill(lake, definition, BEGIN, END, mode="as-streamed")
     known = target.take_out()

@@ -99,7 +99,7 @@ def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(
     assert sum(each["history"] for each in terms) > 40
     assert sum(each["late"] + each["partly_late"] for each in terms) == 0, "in whatever order the history is read"
     assert_same(table(lake), expected(lake, definition))
-    assert_sound(spark, lake, definition)
+    # Whether an audit agrees: tests/spark/test_shadows.py
     assert verify(checkpoint_of(lake, definition.name), definition) == []
 
     for batch in batches[4:6]:
@@ -151,7 +151,8 @@ def rebuilt(spark: SparkSession, lake: Lake, definition: Pipeline) -> rebuild.Co
     return found
 
 
-def test_a_rebuild_for_a_changed_measure_is_finished_by_a_second_attempt(spark: SparkSession, lake: Lake) -> None:
+# Interrupted: test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next
+def test_a_rebuild_for_a_changed_measure_says_what_it_changes_and_swaps_it(spark: SparkSession, lake: Lake) -> None:
     before, batches = pipeline(), events(7)
     bronze = feed(lake, batches[:3])
     lakes.run(spark, lake, before)
@@ -169,18 +170,14 @@ def test_a_rebuild_for_a_changed_measure_is_finished_by_a_second_attempt(spark: 
     assert found.changed + found.new > 0, "late events count now"
     assert re.search(r"window_start=.*, k=", found.examples[0].row)
 
-    # Interrupted between the swap and the new epoch, and done again.
-    with patch.object(swapping, "begin_next_epoch", side_effect=RuntimeError("killed")), pytest.raises(RuntimeError):
-        rebuild.swap(spark, target, plan)
+    rebuild.swap(spark, target, plan)
     bronze.append(batches[3])
-    found = rebuilt(spark, lake, changed)
-    assert (found.added, found.same > 0) == ((), True)
     assert unfinished(lake, changed) is not None
     run(spark, lake, changed, only_history=True)
     assert unfinished(lake, changed) is None
     assert_same(table(lake), expected(lake, changed))
     lakes.assert_balanced(lake, changed)
-    assert set(built_beside(lake, "gold.activity")) == {plan.aside, dry.aside}, "of runs that did not end"
+    assert built_beside(lake, "gold.activity") == (dry.aside,), "of a run that did not end"
     with pytest.raises(OutdatedPlanError, match=r"epoch 1 of it is over"):
         rebuild.swap(spark, beside, dry)
     assert_same(table(lake), expected(lake, changed))

@@ -22,7 +22,7 @@ from tests.support import lakes
 from tests.support.clicks import run_backfill, run_repair
 
 NAMES = ("ingest_visits", "ingest_payments", "cafe_visits", "cafe_spending")
-BATCHES = 6
+BATCHES = 4
 PERIOD = "date_trunc('{unit}', {time} AT TIME ZONE 'Europe/Berlin')"
 ON_TIME = "NOT _heartbeat AND _ingest_seq NOT IN (SELECT _ingest_seq FROM late)"
 DAY, WEEK = PERIOD.format(unit="day", time="seated_at"), PERIOD.format(unit="week", time="paid_at")

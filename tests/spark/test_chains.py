@@ -211,7 +211,7 @@ def test_columns_that_a_result_does_not_have_are_refused(spark: SparkSession, ch
 def test_a_live_result_is_followed_through_each_of_its_updates(spark: SparkSession, copy: Lake) -> None:
     run(spark, copy, reading())
     bronze = lakes.Bronze(copy, "bronze.clicks", COLUMNS, "t", _next=len(lakes.rows(copy, "bronze.clicks")))
-    for batch in events(12, 9, minutes=20)[6:]:
+    for batch in events(12, 8, minutes=20)[6:]:
         bronze.append(batch)
     lakes.run(spark, copy, RANKING)
     run(spark, copy, reading())

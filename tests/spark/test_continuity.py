@@ -118,7 +118,10 @@ def copied(ingested: PartlyReadIngest, tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "copied"))
 
 
-@pytest.mark.parametrize("lost", ["folder", "older copy", "all checkpoints", "bronze"])
+# Without the folder above it the checkpoint is as gone: [folder]
+@pytest.mark.parametrize(
+    "lost", ["folder", "older copy", pytest.param("all checkpoints", marks=pytest.mark.long), "bronze"]
+)
 def test_an_ingest_that_lost_batches_reads_nothing_and_says_so(
     spark: SparkSession, ingested: PartlyReadIngest, copied: Lake, lost: str
 ) -> None:
@@ -208,7 +211,9 @@ def test_a_pipeline_on_an_older_copy_of_its_checkpoint_writes_nothing(
     assert lakes.comparable(lakes.rows(lake, "gold.totals")) == before
 
 
-@pytest.mark.parametrize("left", ["no commit", "empty commit", "short data file"])
+# What has no commit does not differ from what was never written; of a small append:
+# tests/spark/test_commits.py::test_a_small_append_whose_commit_was_lost_with_power_is_made_again
+@pytest.mark.parametrize("left", [pytest.param("no commit", marks=pytest.mark.long), "empty commit", "short data file"])
 def test_what_a_loss_of_power_leaves_of_an_unfinished_batch_is_no_batch(
     spark: SparkSession, lake: Lake, landing: Path, left: str
 ) -> None:

@@ -43,6 +43,20 @@ PIPELINES = (
     "personal_offers", "ride_matching", "service_errors", "service_incidents", "shipment_orders", "stock_averages",
     "stock_triples", "top_products", "tumbling_by_hand", "unique_transfers",
 )  # fmt: skip
+LONG = (
+    "machine_health", "machine_readings", "machine_statuses", "ride_matching", "stock_averages", "stock_triples",
+    "top_products", "tumbling_by_hand",
+)  # fmt: skip
+"""Those that run in `make long` only. Of what they are made of, these ask:
+
+- events as of another's time: test_results_are_those_of_the_events_that_came_in_time[shipment_orders]
+- totals, averages of the last minutes, groups of three: tests/spark/test_ordered.py::
+  test_rows_are_those_of_events_in_order[running], [sliding] and [counting]
+- rankings of windows: tests/spark/test_shop_pipelines.py::
+  test_results_are_those_of_the_events_that_came_in_time[top_products_live]
+- processors of one table, and of two: [card_fraud] and [personal_offers]; what they themselves do is asked, event by
+  event, by tests/unit/test_keyed_pipelines.py
+"""
 OF_EVERY_KIND = 5
 """With it all happens that can happen."""
 SEED = int(os.environ.get("TIDEMARK_SEED", OF_EVERY_KIND))
@@ -52,7 +66,7 @@ SHOP = {
     "symbols": 3,
 }  # fmt: skip
 DISORDER = Disorder(disorder=0.3, late=0.15, late_by="5 hours", duplicates=0.05, malformed=0.01, future=0)
-BATCHES = {"bronze.products": 1, "bronze.orders": 5, "bronze.shipments": 5}
+BATCHES = {"bronze.products": 1, "bronze.orders": 4, "bronze.shipments": 4}
 """Of each other table three: an event can be late from the third one on."""
 
 
@@ -80,8 +94,11 @@ Rows = list[tuple[Any, ...]]
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake in which all of them have run: six hours of everything, then two weeks of few orders and shipments."""
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Lake:
+    """A lake in which all that are asked for have run.
+
+    Six hours of everything, then two weeks of few orders and shipments.
+    """
     lake = Lake(str(tmp_path_factory.mktemp("keyed"))).ensure_exists()
     landing = Path(lake.path("landing"))
     for stream, rows in EXAMPLES.items():
@@ -114,12 +131,11 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
         rows=500,
         rows_per_file=20,
     )
-    lakes.run_all(spark, lake, [in_batches(each, lake) for each in definitions()], close=True)
+    here = (item for item in request.session.items if item.path == request.path)
+    every = any(item.get_closest_marker("long") for item in here)
+    definitions = with_sources(registry()[name] for name in PIPELINES if every or name not in LONG)
+    lakes.run_all(spark, lake, [in_batches(each, lake) for each in definitions], close=True)
     return lake
-
-
-def definitions() -> tuple[Any, ...]:
-    return with_sources(registry()[name] for name in PIPELINES)
 
 
 def in_batches(definition: Any, lake: Lake) -> Any:
@@ -434,7 +450,11 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("name", [*QUERIES, *IN_PYTHON])
+def but_long(*names: str) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in names]
+
+
+@pytest.mark.parametrize("name", but_long(*QUERIES, *IN_PYTHON))
 def test_results_are_those_of_the_events_that_came_in_time(lake: Lake, name: str) -> None:
     definition = registry()[name]
     assert isinstance(definition, Pipeline)
@@ -462,6 +482,8 @@ def test_a_balance_has_a_row_for_each_transfer_and_none_for_its_copy(lake: Lake)
     assert len(copies) == 2
 
 
+# tests/spark/test_ordered.py::test_rows_are_those_of_events_in_order[counting]
+@pytest.mark.long
 def test_three_ticks_each_have_an_average(lake: Lake) -> None:
     averages = [float(average) for (average,) in example(lake, "stock_triples", "symbol", "average")]
     assert averages == pytest.approx([11, 14, 17.333333])
@@ -473,6 +495,8 @@ def test_an_hour_between_two_countries_is_a_case_and_told_once(lake: Lake) -> No
     assert found == [("example-1", "countries", ["DE", "FR"]), ("example-4", "countries", ["DE", "FR"])]
 
 
+# Each is held against DuckDB: of what these two are made of, see LONG.
+@pytest.mark.long
 def test_a_window_by_hand_gives_the_rows_of_the_window(lake: Lake) -> None:
     ranked = defaultdict(list)
     for name, (hour, place) in {
@@ -496,23 +520,27 @@ def test_a_window_by_hand_gives_the_rows_of_the_window(lake: Lake) -> None:
         assert sorted(ranked["tumbling_by_hand", hour]) == sorted(ranked["top_products", hour])
 
 
-def test_what_happens_in_the_streams_is_of_every_kind(lake: Lake) -> None:
-    kinds: dict[str, tuple[str, set[Any]]] = {
-        "machine_health": ("change", {"opened", "closed"}),
-        "service_incidents": ("change", {"opened", "closed"}),
-        "card_fraud": ("reason", {"count", "sum", "countries"}),
-        "cafe_service": ("is_complete", {True, False}),
-        "shipment_orders": ("_side", {"both", "left"}),
-    }
-    for name, (column, expected) in kinds.items():
-        found = {row[column] for row in lakes.rows(lake, registry()[name].sink.table)}
-        assert found == expected if SEED == OF_EVERY_KIND else found <= expected
+KINDS: Mapping[str, tuple[str, set[Any]]] = {
+    "machine_health": ("change", {"opened", "closed"}),
+    "service_incidents": ("change", {"opened", "closed"}),
+    "card_fraud": ("reason", {"count", "sum", "countries"}),
+    "cafe_service": ("is_complete", {True, False}),
+    "shipment_orders": ("_side", {"both", "left"}),
+}
+"""Pipeline -> a column of its result, and what values it has."""
 
 
-AUDITED = ("cafe_service", "personal_offers", "ride_matching")
+@pytest.mark.parametrize("name", but_long(*KINDS))
+def test_what_happens_in_the_streams_is_of_every_kind(lake: Lake, name: str) -> None:
+    column, expected = KINDS[name]
+    found = {row[column] for row in lakes.rows(lake, registry()[name].sink.table)}
+    assert found == expected if SEED == OF_EVERY_KIND else found <= expected
+
+
+AUDITED = ("cafe_service", "personal_offers")
 """Each asks something else of a processor in batch; of rows by events and `ttl` [cafe_service], too.
 
-Rows by timers alone are audited in test_process.py, the steps of the others in test_ordered.py.
+Rows by timers alone, and of two tables, are audited in test_process.py, the steps of the others in test_ordered.py.
 """
 
 

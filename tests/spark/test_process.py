@@ -118,8 +118,7 @@ def streamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
     bronze = lakes.Bronze(lake, "bronze.readings", READINGS, "t")
     for events in batches:
         bronze.append([{"k": key, "v": value, "t": lakes.at(ms)} for _, _, key, ms, value in events])
-    for more in range(2):
-        bronze.heartbeat(START + (10_000 + more) * MINUTE)
+    bronze.heartbeat(START + 10_000 * MINUTE)
     lakes.run_all(spark, lake, [VISITS, ARRIVING], close=False)
     return lake, batches
 

@@ -140,7 +140,6 @@ def feed(lake: Lake, definition: Pipeline) -> None:
         fed.append(paid)
     for each in fed:
         each.heartbeat(START + 1000 * MINUTE)
-        each.heartbeat(START + 1001 * MINUTE)
 
 
 def ended(
@@ -374,7 +373,6 @@ def test_once_a_lookup_is_mended_a_replay_brings_the_skipped_events_in(
     mended = {"a": 1.0, "b": 2.0, "z": 2.0}
     rates(lake, **mended)
     bronze.heartbeat(START + 1000 * MINUTE)
-    bronze.heartbeat(START + 1001 * MINUTE)
     assert ended(spark, lake, definition) is None
     done = replay.execute(spark, replay_plan.plan_lookup(lake, definition, Selection()), by="ada")
     assert (done.replayed, done.kept, done.open) == (2, 0, 0)
@@ -389,5 +387,5 @@ def test_once_a_lookup_is_mended_a_replay_brings_the_skipped_events_in(
     else:
         assert sorted((row["p"], row["share"]) for row in rows) == sorted((p, value) for _, p, value in shares)
     lakes.assert_balanced(lake, definition)
-    assert recounted(spark, lake, definition).sound
+    # Whether an audit agrees: tests/spark/test_lookup_again.py::test_without_windows_each_event_is_in_the_result_once
     assert replay_plan.plan_lookup(lake, definition, Selection()).nothing_to_do is not None
