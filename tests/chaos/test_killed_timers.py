@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -27,8 +26,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 HEARD = {"a": [0, 1], "b": [0.5], "c": [2]}
 """Machine -> minutes of its readings."""
-LAST, PASSED = 2 * MINUTE, 4 * MINUTE
-"""When the last of them is, and a heartbeat by which the watermark passes it, and no timer."""
+PASSED = 4 * MINUTE
+"""When a heartbeat is by which the watermark passes all of them, and no timer."""
 
 
 def run(*program: str, lake: Lake) -> list[str]:
@@ -45,45 +44,14 @@ def batches(lake: Lake, pipeline: Pipeline) -> tuple[int, int]:
     return -1 if planned is None else planned, -1 if ended is None else ended
 
 
-class Feeding:
-    """Gives the drivers of a lake their readings once they ask for them.
-
-    Args:
-        lake: where.
-
-    Attributes:
-        arrived_at: when they have arrived; None: they have not.
-    """
-
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
-        columns = {"machine": pa.string(), "t": lakes.TIMESTAMP}
-        self.bronze = lakes.Bronze(lake, "bronze.readings", columns, "t")
-        self.bronze.heartbeat(lakes.ms(START))
-        self.arrived_at: datetime | None = None
-
-    def timers_are_set(self) -> bool:
-        """Whether the batches that set them have ended, in the tables and in the checkpoints."""
-        ended = {each.name: batches(self._lake, each)[1] for each in PIPELINES}
-        if min(ended.values()) < 0:
-            return False
-        if self.arrived_at is None:
-            self._arrive()
-        return all(self._batch_that_sets(each) <= ended[each.name] for each in PIPELINES)
-
-    def _arrive(self) -> None:
-        self.arrived_at = datetime.now(UTC).replace(microsecond=0)
-        self.bronze.arrived_ms = lakes.ms(self.arrived_at)
-        self.bronze.append([{"machine": k, "t": START + at * MINUTE} for k, times in HEARD.items() for at in times])
-        self.bronze.heartbeat(lakes.ms(START + PASSED))
-
-    def _batch_that_sets(self, pipeline: Pipeline) -> float:
-        sets = (
-            batch
-            for batch, entry in lakes.ledger(self._lake, pipeline)
-            if (entry["read"] if pipeline.watermark is None else entry.watermark_ms > lakes.ms(START + LAST))
-        )
-        return next(sets, math.inf)
+def arrive(lake: Lake) -> tuple[lakes.Bronze, datetime]:
+    """The readings, and when they have arrived: a moment from now, so that no timer is due before all are set."""
+    arrived_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=10)
+    bronze = lakes.Bronze(lake, "bronze.readings", {"machine": pa.string(), "t": lakes.TIMESTAMP}, "t")
+    bronze.arrived_ms = lakes.ms(arrived_at)
+    bronze.append([{"machine": k, "t": START + at * MINUTE} for k, times in HEARD.items() for at in times])
+    bronze.heartbeat(lakes.ms(START + PASSED))
+    return bronze, arrived_at
 
 
 def timers_of(spark: SparkSession, lake: Lake, pipeline: Pipeline) -> dict[str, datetime]:
@@ -107,16 +75,15 @@ def failing_once() -> Callable[[str, int], None]:
 
 
 def test_a_timer_fires_once_across_kills(spark: SparkSession, lake: Lake) -> None:
-    feeding = Feeding(lake)
-    kills.run_until(run("-m", "spark_jobs", lake=lake), feeding.timers_are_set)
-    assert feeding.arrived_at is not None
+    bronze, arrived_at = arrive(lake)
+    lakes.run_all(spark, lake, PIPELINES, close=False)
     expected = {
-        "by_clock": dict.fromkeys(HEARD, feeding.arrived_at + timers.BY_CLOCK),
+        "by_clock": dict.fromkeys(HEARD, arrived_at + timers.BY_CLOCK),
         "by_time": {machine: START + times[-1] * MINUTE + timers.BY_TIME for machine, times in HEARD.items()},
     }
     assert {each.name: timers_of(spark, lake, each) for each in PIPELINES} == expected
 
-    feeding.bronze.heartbeat(lakes.ms(START + 60 * MINUTE))
+    bronze.heartbeat(lakes.ms(START + 60 * MINUTE))
     kills.run_until_death(run(*DYING, lake=lake), {"DIES_WITH": ",".join(expected)})
     for each in PIPELINES:
         planned, ended = batches(lake, each)

@@ -113,12 +113,12 @@ class Stage:
         found = (job_now(self.lake, job).pipeline(name) for job in self.gates)
         return next(filter(None, found), None)
 
-    def until(self, holds: Callable[[], Any]) -> None:
+    def until(self, holds: Callable[[], Any], every_s: float = 0.25) -> None:
         """Waits for what a driver says."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             assert time.monotonic() < deadline, f"{self.reports}"
-            time.sleep(0.25)
+            time.sleep(every_s)
 
     def until_committed(self, name: str, batch_id: int, generation: int = 1) -> None:
         """Waits until a driver has told of a batch."""
@@ -144,7 +144,8 @@ class Stage:
             self.look()
             return set(kinds) <= {c.kind for c in self.told if (c.pipeline, c.began) == (name, began)}
 
-        self.until(all_told)
+        # Seldom: a look reads the tables of all pipelines, and takes the drivers their processor.
+        self.until(all_told, every_s=1.0)
 
     def of(self, name: str) -> dict[str, list[bool]]:
         """Kind -> each change of a pipeline: True where it began, False where it cleared."""
@@ -176,8 +177,8 @@ def stage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     stage = Stage(Lake(str(tmp_path_factory.mktemp("alerts") / "lake")).ensure_exists())
     with pytest.MonkeyPatch.context() as patch:
         # What a driver says is waited for here some fifty times.
-        patch.setattr(process, "PULSE_EVERY_S", 0.25)
-        patch.setattr(loop, "_ORDERS_EVERY_S", 0.25)
+        patch.setattr(process, "PULSE_EVERY_S", 0.5)
+        patch.setattr(loop, "_ORDERS_EVERY_S", 0.5)
         for job in ("streams", HOLDS):
             stage.drive(spark, job)
         yield stage

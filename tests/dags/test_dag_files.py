@@ -16,7 +16,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from click.testing import Result
 from jinja2 import Environment, StrictUndefined
-from tidemark_dags.batch import POOL, Audit, Backfill, CheckpointCommand, is_repairable, ran
+from tidemark_dags.batch import POOL, Audit, Backfill, CheckpointCommand, Repair, Replay, is_repairable, ran
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from infra.airflow import setup_home
@@ -359,11 +361,11 @@ def test_every_verb_about_alerts_has_a_form(described: Any) -> None:
 
 
 class Answered:
-    """A run of *Manage checkpoints* up to its last task: what was found, and what a person has answered."""
+    """A run that asks, up to its last task: what each task before has found, and what a person has answered."""
 
     def __init__(self, found: dict[str, Any], answer: str) -> None:
         person = {"id": "7", "name": "ada"}
-        self._results = {"look": found, "approval": {"chosen_options": [answer], "responded_by_user": person}}
+        self._results = {**found, "approval": {"chosen_options": [answer], "responded_by_user": person}}
 
     def xcom_pull(self, task_ids: str) -> dict[str, Any]:
         return self._results[task_ids]
@@ -385,8 +387,37 @@ def shadowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 def carried_out(action: str, found: dict[str, Any], answer: str) -> Result:
     """The command that the form leads to, as the task runs it; no driver is there to wait for."""
     task = CheckpointCommand(task_id="carry_out", pipeline="top_products")
-    context = {"params": {"action": action, "comment": "a test"}, "ti": Answered(found, answer)}
+    context = {"params": {"action": action, "comment": "a test"}, "ti": Answered({"look": found}, answer)}
     return CliRunner().invoke(app, [*task.arguments(context), "--wait", "0 seconds"])
+
+
+def parsed(*words: str) -> dict[str, Any]:
+    """What `tidemark` takes a command for, which is not run."""
+    name, *given = words
+    commands = get_command(app)
+    assert isinstance(commands, TyperGroup)
+    return commands.commands[name].make_context(name, [*given, "--report=report.json"]).params
+
+
+def test_a_task_that_replays_or_repairs_runs_a_command_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, name = a_lake(tmp_path / "lake"), "top_products"
+    monkeypatch.setenv("TIDEMARK_LAKE", lake.uri)
+    given = parsed(*Repair(task_id="repair", pipeline=name).arguments({}))
+    assert (given["names"], given["dry_run"], given["force"]) == ([name], False, False)
+
+    replay, found = Replay(task_id="replay", pipeline=name), {"until": "2026-01-02", "reasons": {"skipped": 1}}
+    params = {"reasons": ["skipped", "future"], "since": "2026-01-01", "comment": "a test"}
+    asked = {answer: {"params": params, "ti": Answered({"report": found}, answer)} for answer in ("Approve", "Reject")}
+    given = parsed(*replay.arguments(asked["Approve"]))
+    assert given["pipeline"] == name
+    assert (given["reason"], given["since"], given["until"]) == (["skipped", "future"], "2026-01-01", "2026-01-02")
+    assert (given["by"], given["comment"], given["dry_run"]) == ("ada", "a test", False)
+    with pytest.raises(AirflowSkipException, match="Rejected by ada"):
+        replay.arguments(asked["Reject"])
+    rows = [(row["action"], row["decided_by"], row["comment"]) for row in decisions_of(lake, name)]
+    assert rows == [("reject", "ada", "a test")]
 
 
 def test_a_shadow_is_promoted_or_dropped_as_a_named_person_has_approved(shadowed: Lake) -> None:

@@ -29,6 +29,7 @@ from tests.dags.machine import until
 _FAMILY = (
     "import subprocess, sys, time; subprocess.Popen(['sleep', '600']); print('ready', flush=True); time.sleep(600)"
 )
+_ALONE = "import time; print('ready', flush=True); time.sleep(600)"
 _DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 
 
@@ -76,6 +77,21 @@ def test_what_does_not_listen_is_killed_after_the_time_out(background: Backgroun
     started(background, _DEAF + _FAMILY)
     assert background.stop(within_s=0.5).startswith("2 of 2 processes killed")
     assert not background.runs()
+
+
+def test_down_ends_all_that_up_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    parts = [Background(name, home=tmp_path / ".airflow/run", log=tmp_path / f"{name}.log") for name in commands.PARTS]
+    try:
+        # Who is asked alone ends what it has started; Airflow is asked as a whole.
+        for each in parts:
+            started(each, _FAMILY if each.name == "airflow" else _ALONE)
+        laptop.down(Console(file=StringIO()), Lake(str(tmp_path / "lake")).ensure_exists())
+        assert [each.runs() for each in parts] == [False] * 3
+        assert parts[0].stop(within_s=1) == "was not running"
+    finally:
+        for each in parts:
+            each.stop(within_s=0)
 
 
 def test_another_process_of_the_same_number_is_left_alone(background: Background, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from spark_jobs.console.laptop.airflow import AirflowError, password
 from spark_jobs.control.desired import awaiting
-from spark_jobs.control.supervision import status
 from spark_jobs.control.supervision.launchers import is_running
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.checkpoints import halts
@@ -132,7 +131,8 @@ def _answered(here: Machine, dag: str, asks: str, option: str, **conf: Any) -> t
     return here.ended(dag, run_id), detail
 
 
-# In whose name: the approval of a replay asks it, too; what decisions do: tests/spark/test_halted.py.
+# In whose name: test_an_operator_saves_and_goes_back_by_a_form_and_an_answer. What decisions do:
+# tests/spark/test_halted.py.
 @pytest.mark.long
 def test_a_halted_pipeline_is_decided_about_in_the_name_of_whoever_answers(here: Machine) -> None:
     name = "ingest_readings"
@@ -165,6 +165,9 @@ def test_what_is_rejected_is_not_carried_out_and_noted(here: Machine) -> None:
     assert rows[0] == ("reject", "admin", "a test")
 
 
+# The command: tests/dags/test_dag_files.py::test_a_task_that_replays_or_repairs_runs_a_command_that_there_is. An answer
+# by a person, and the command that it leads to: test_an_operator_saves_and_goes_back_by_a_form_and_an_answer.
+@pytest.mark.long
 def test_quarantined_rows_are_replayed_in_the_name_of_whoever_approves(here: Machine) -> None:
     name = "ingest_sales"
     until(lambda: counted(here.lake, registry()[name], Selection()), 60, "a row that was set aside")
@@ -177,6 +180,8 @@ def test_quarantined_rows_are_replayed_in_the_name_of_whoever_approves(here: Mac
 
 
 def test_the_monitor_is_green_with_a_row_named_after_each_pipeline(here: Machine) -> None:
+    # Of which it tells the DAG of the next test.
+    until(lambda: _closed_hours(here), 120, "an hour that is closed")
     run = here.look()
     assert run.state == "success", run.log("look")
     assert run.rows("report") == dict.fromkeys(DEMO, "success")
@@ -208,31 +213,21 @@ def test_a_killed_driver_comes_back_and_the_monitor_tells_of_the_restart(here: M
     assert "restarted once" in run.log("report", "top_products")
 
 
-def test_streams_outlive_airflow(here: Machine) -> None:
+# That streams go on without it: test_streams_outlive_airflow. What is left of a killed process is ended:
+# tests/dags/test_laptop.py.
+@pytest.mark.long
+@pytest.mark.parametrize("database", ["kept", "gone"])
+def test_an_airflow_that_was_killed_comes_back_and_streams_go_on(here: Machine, database: str) -> None:
     before = here.pulse()
     assert before is not None
     # A task that dies with Airflow holds up the next of its DAG for a minute.
     here.await_tasks()
     assert "killed" in here.airflow.stop(within_s=0, everyone=True)
-    read = _read(here, "shop_totals")
-    here.sell("sales", rows=100, hours_ago=20)
-    until(lambda: _read(here, "shop_totals") > read, 120, "further events in the ledger")
-    after = here.pulse()
-    assert after is not None
-    assert (after.pid, after.sequence > before.sequence) == (before.pid, True)
+    if database == "gone":
+        (here.folder / ".airflow/airflow.db").unlink()
     here.up()
     here.close_shop()
-    # That its DAGs run as before: test_a_broken_pipeline_is_red_with_its_real_error_and_the_others_go_on.
-    assert here.pulse() is not None
     assert here.pulse().pid == before.pid  # type: ignore[union-attr]
-
-
-@pytest.mark.long  # test_streams_outlive_airflow brings Airflow back, with the database that it had.
-def test_a_database_of_airflow_that_is_gone_is_set_up_again(here: Machine) -> None:
-    here.await_tasks()
-    here.airflow.stop(within_s=0, everyone=True)
-    (here.folder / ".airflow/airflow.db").unlink()
-    here.up()
     run = here.look()
     assert run.state == "success", run.log("look")
 
@@ -348,6 +343,10 @@ def test_a_backfill_that_cannot_be_is_red_with_its_message(here: Machine) -> Non
     assert "it is reversed" in run.log("backfill")
 
 
+# Which pipelines, and the command: test_each_pipeline_that_has_run_has_a_row_also_one_that_came_from_a_file and
+# test_a_task_that_replays_or_repairs_runs_a_command_that_there_is in tests/dags/test_dag_files.py. How rows are named:
+# test_the_monitor_is_green_with_a_row_named_after_each_pipeline. What the process of such a task does: the backfill.
+@pytest.mark.long
 def test_a_repair_has_a_row_for_each_pipeline_that_has_run(here: Machine) -> None:
     run = here.run_that_is_due("repair_late", within_s=600)
     assert run.state == "success"
@@ -355,22 +354,18 @@ def test_a_repair_has_a_row_for_each_pipeline_that_has_run(here: Machine) -> Non
     assert "late event" in run.log("repair", "top_products")
 
 
-def test_stop_drains_and_the_driver_ends_with_its_last_pipeline(here: Machine) -> None:
-    """One that is stopped stops no other: tests/control/test_supervised.py."""
+def test_stop_drains_what_is_named_and_the_others_go_on(here: Machine) -> None:
+    """That a driver ends with its last pipeline: tests/control/test_zombies.py."""
     driver = here.pulse()
     assert driver is not None
-    run = here.run("stop_streams", pipelines=sorted({*DEMO, "ingest_clicks"}))
+    run = here.run("stop_streams", pipelines=["shop_totals", "ingest_clicks"])
     assert run.state == "success"
-    until(lambda: not is_running(driver.pid, driver.pid_born), 150, "the end of the driver")
-    found = until(lambda: _status(here, "stopped"), 30, "the supervisor's word that it has stopped")
-    assert found.exit_code in (0, None)
-    for name in DEMO:
-        epoch = current_epoch(here.lake, name)
-        assert epoch is not None
-        definition = registry()[name]
-        rows = ledger_rows(here.lake, definition.sink.table, name, epoch.number)
-        checks = audit.checks(here.lake, definition, epoch.number, rows)
-        assert [text for holds, text in checks if not holds] == []
+    found = here.pulse()
+    assert found is not None
+    assert found.pid == driver.pid
+    states = {name: seen.state for name, seen in found.pipelines.items()}
+    assert states == {**dict.fromkeys(DEMO, "running"), "shop_totals": "stopped", "ingest_clicks": "stopped"}
+    assert _unbalanced(here, "shop_totals") == []
 
 
 def test_an_operator_saves_and_goes_back_by_a_form_and_an_answer(here: Machine) -> None:
@@ -397,20 +392,37 @@ def test_an_operator_saves_and_goes_back_by_a_form_and_an_answer(here: Machine) 
     assert run.state == "success", run.log("look")
     assert f"goes back to savepoint `by_form` (batch {before[-1][0]} of epoch 1)" in run.log("look")
     assert "Nothing was written: dry run." in run.log("look")
-    epoch = current_epoch(here.lake, name)
-    assert epoch is not None
-    checks = audit.checks(here.lake, registry()[name], epoch.number, lakes.ledger(here.lake, registry()[name]))
-    assert [text for holds, text in checks if not holds] == []
+    assert _unbalanced(here, name) == []
 
 
-def test_down_leaves_no_process_behind(here: Machine) -> None:
-    processes = [here.process(name) for name in ("airflow", "supervisor", "shop")]
+def test_streams_outlive_airflow(here: Machine) -> None:
+    """It ends as `make down` ends it."""
+    before = here.pulse()
+    assert before is not None
     # A task does not end when Airflow asks it to; one that needs longer than `make down` waits is killed.
     here.finish_tasks()
+    airflow = here.airflow
+    assert airflow.stop(within_s=20, everyone=True).startswith("ended in")
+    assert not airflow.runs()
+    read = _read(here, "top_products_live")
+    here.sell("sales", rows=100, hours_ago=20)
+    until(lambda: _read(here, "top_products_live") > read, 120, "further events in the ledger")
+    after = here.pulse()
+    assert after is not None
+    assert (after.pid, after.sequence > before.sequence) == (before.pid, True)
+
+
+def test_down_leaves_no_process_behind_and_nothing_unaccounted_for(here: Machine) -> None:
+    driver = here.pulse()
+    assert driver is not None
+    processes = [here.process(name) for name in ("airflow", "supervisor", "shop")]
     said = here.down()
     assert "kill" not in said
     assert [process.runs() for process in processes] == [False] * 3
+    assert not is_running(driver.pid, driver.pid_born)
     assert here.down().count("was not running") == 3
+    for name in DEMO:
+        assert _unbalanced(here, name) == []
 
 
 def _running_since(here: Machine, term: int, *, at: datetime | None = None) -> bool:
@@ -423,6 +435,11 @@ def _running_since(here: Machine, term: int, *, at: datetime | None = None) -> b
         one.state == "running" and one.progressed_at is not None and (at is None or one.progressed_at > at)
         for one in seen
     )
+
+
+def _closed_hours(here: Machine) -> int:
+    _, rows = query.run(here.lake, "SELECT count(DISTINCT window_start) FROM gold.top_products")
+    return int(str(rows[0][0]))
 
 
 def _late(here: Machine, which: str) -> int:
@@ -460,6 +477,10 @@ def _read(here: Machine, pipeline: str) -> int:
     return sum(row["read"] for _, row in rows)
 
 
-def _status(here: Machine, state: str) -> status.Status | None:
-    found = status.records(here.lake, "streams").newest()[1]
-    return found if found is not None and found.state == state else None
+def _unbalanced(here: Machine, pipeline: str) -> list[str]:
+    """The equations of its ledger that do not hold."""
+    epoch = current_epoch(here.lake, pipeline)
+    assert epoch is not None
+    definition = registry()[pipeline]
+    checks = audit.checks(here.lake, definition, epoch.number, lakes.ledger(here.lake, definition))
+    return [text for holds, text in checks if not holds]

@@ -92,7 +92,7 @@ def test_minio_starts_and_its_setup_gives_each_user_a_way_in(tmp_path: Path) -> 
         is_ready=lambda: answers(ready),
         environment=environment("minio"),
     ):
-        run_module("minio-setup", AWS_ENDPOINT_URL=f"http://{address}")
+        run_module("minio-setup", starts=2, AWS_ENDPOINT_URL=f"http://{address}")
         for service in ("streams", "airflow-scheduler"):
             given = SERVICES[service].environment(ENV)
             assert given["AWS_REGION"] == REGION
@@ -105,7 +105,8 @@ def test_kafka_starts_and_its_setup_gives_each_user_a_way_in(tmp_path: Path) -> 
         leave_out("no jars of Kafka: `make setup-tests` fetches them")
     assert SERVICES["kafka"].command == ["bash", "/etc/tidemark/kafka/start.sh"]
     with start_sasl_kafka(tmp_path, SERVICES["kafka"].environment(ENV)) as broker:
-        run_module("kafka-setup", TIDEMARK_KAFKA=broker.bootstrap_servers)
+        # That a second start finds all in place: tests/services/test_kafka_sasl.py.
+        run_module("kafka-setup", starts=1, TIDEMARK_KAFKA=broker.bootstrap_servers)
         for service in ("streams", "simulator"):
             given = SERVICES[service].environment(ENV)
             options = {
@@ -120,11 +121,11 @@ def test_kafka_starts_and_its_setup_gives_each_user_a_way_in(tmp_path: Path) -> 
             assert set(topics) <= set(client.list_topics(timeout=20).topics)
 
 
-def run_module(service: str, **places: str) -> None:
-    """Runs a set-up twice, as two starts do."""
+def run_module(service: str, *, starts: int, **places: str) -> None:
+    """Runs a set-up as so many starts do."""
     program, *arguments = SERVICES[service].command
     assert program == "python"
-    for _ in range(2):
+    for _ in range(starts):
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=REPOSITORY,

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -41,19 +42,28 @@ ANSWER_WITHIN_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Path]]:
+    """A broker whose listener for the machine itself has TLS, and a file with the authority of its certificate."""
     if kafka_jars() is None:
         leave_out("no jars of Kafka: `make setup-tests` fetches them")
     root = tmp_path_factory.mktemp("kafka")
+    folder = with_tls(root)
+    with start_sasl_kafka(root / "broker", {"KAFKA_ADMIN_PASSWORD": ADMIN_PASSWORD}, folder=folder) as found:
+        yield found, root / "ca.pem"
+
+
+@pytest.fixture(scope="module")
+def broker(secured: tuple[Broker, Path]) -> Broker:
+    """The same by its listener without TLS, with its users."""
+    broker = replace(secured[0], bootstrap_servers=secured[0].clients)
     passwords = {"KAFKA_STREAMS_PASSWORD": STREAMS_PASSWORD, "KAFKA_SIMULATOR_PASSWORD": SIMULATOR_PASSWORD}
-    with start_sasl_kafka(root, {"KAFKA_ADMIN_PASSWORD": ADMIN_PASSWORD}) as broker:
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            become(monkeypatch, broker, "admin", ADMIN_PASSWORD)
-            for _ in range(2):  # at every start: the second time it finds all in place
-                setup_users.setup_users(
-                    {"TIDEMARK_KAFKA": broker.bootstrap_servers, "KAFKA_TOPICS": "sales, clicks", **passwords}
-                )
-        yield broker
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        become(monkeypatch, broker, "admin", ADMIN_PASSWORD)
+        for _ in range(2):  # at every start: the second time it finds all in place
+            setup_users.setup_users(
+                {"TIDEMARK_KAFKA": broker.bootstrap_servers, "KAFKA_TOPICS": "sales, clicks", **passwords}
+            )
+    return broker
 
 
 def become(monkeypatch: pytest.MonkeyPatch, broker: Broker, user: str, password: str) -> None:
@@ -172,26 +182,23 @@ def test_who_may_not_tell_kafkas_tools_of_the_lag_knows_it_all_the_same(
 
 
 def test_over_tls_both_clients_trust_the_authority_that_the_settings_name(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, secured: tuple[Broker, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kafka_jars() is None:
-        leave_out("no jars of Kafka: `make setup-tests` fetches them")
-    folder = with_tls(tmp_path)
-    with start_sasl_kafka(tmp_path / "broker", {"KAFKA_ADMIN_PASSWORD": ADMIN_PASSWORD}, folder=folder) as broker:
-        become(monkeypatch, broker, "admin", ADMIN_PASSWORD)
-        monkeypatch.setenv("TIDEMARK_KAFKA_SECURITY_PROTOCOL", "SASL_SSL")
-        with pytest.raises(KafkaSettingsError, match="certificate verify failed"):
-            check_credentials(broker.bootstrap_servers)
-
-        monkeypatch.setenv("TIDEMARK_KAFKA_SSL_CA_LOCATION", str(tmp_path / "ca.pem"))
+    broker, authority = secured
+    become(monkeypatch, broker, "admin", ADMIN_PASSWORD)
+    monkeypatch.setenv("TIDEMARK_KAFKA_SECURITY_PROTOCOL", "SASL_SSL")
+    with pytest.raises(KafkaSettingsError, match="certificate verify failed"):
         check_credentials(broker.bootstrap_servers)
-        admin = AdminClient(options())
-        for answer in admin.create_topics([NewTopic("sales", 1, 1)]).values():
-            answer.result(timeout=ANSWER_WITHIN_S)
-        assert send("sales") is None
-        reader = spark.read.format("kafka").options(**security_options(kafka_settings()))
-        places = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "sales"}
-        assert reader.options(**places).load().count() == 1
+
+    monkeypatch.setenv("TIDEMARK_KAFKA_SSL_CA_LOCATION", str(authority))
+    check_credentials(broker.bootstrap_servers)
+    admin = AdminClient(options())
+    for answer in admin.create_topics([NewTopic("secured", 1, 1)]).values():
+        answer.result(timeout=ANSWER_WITHIN_S)
+    assert send("secured") is None
+    reader = spark.read.format("kafka").options(**security_options(kafka_settings()))
+    places = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "secured"}
+    assert reader.options(**places).load().count() == 1
 
 
 def with_tls(root: Path) -> Path:

@@ -24,22 +24,22 @@ KEYED = [KINDS[name] for name in ("held", "before", "pauses")]
 def test_keyed_steps_in_a_bucket_go_on_go_back_and_end_as_in_a_folder(
     spark: SparkSession, minio: tuple[Minio, str], lake: Lake
 ) -> None:
-    folder, bucket, batches = lake, Lake(f"s3a://{minio[1]}/lake"), events(7, batches=5, size=20)
+    folder, bucket, batches = lake, Lake(f"s3a://{minio[1]}/lake"), events(7, batches=4, size=20)
 
     def arrive(where: Lake, some: slice, begin: int) -> None:
-        pay(where, range(5)[some])
+        pay(where, range(4)[some])
         bronze = feed(where, [])
         bronze._next = begin
         for batch in batches[some]:
             bronze.append(batch)
 
     for where in (folder, bucket):
-        arrive(where, slice(0, 3), 0)
+        arrive(where, slice(0, 2), 0)
         lakes.run_all(spark, where, KEYED, close=False)
     for each in KEYED:
         take_savepoint(bucket, each.name, print, name="before", by="tests")
     for where in (folder, bucket):
-        arrive(where, slice(3, 5), sum(map(len, batches[:3])))
+        arrive(where, slice(2, 4), sum(map(len, batches[:2])))
         lakes.run_all(spark, where, KEYED, close=False)
 
     def found(where: Lake) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
@@ -21,6 +22,9 @@ from tests.support import lakes
 from tests.support.minio import Minio
 
 
+# In a folder: tests/spark/test_lookup_again.py. Another replay on MinIO: test_replay.py; a batch that dies before its
+# commit: test_written_results.py.
+@pytest.mark.long
 def test_events_are_looked_up_again_on_minio(spark: SparkSession, minio: tuple[Minio, str]) -> None:
     _, bucket = minio
     lake, definition = Lake(f"s3a://{bucket}/lake"), pipeline("tumbling")

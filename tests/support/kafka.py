@@ -28,10 +28,12 @@ class Kafka:
     Attributes:
         bootstrap_servers: Its address, ``127.0.0.1:port``.
         credentials: Options of librdkafka for its administrator; none where it asks for none.
+        clients: The address of its listener for compose's other services; empty where there is one listener.
     """
 
     bootstrap_servers: str
     credentials: Mapping[str, str] = field(default_factory=dict)
+    clients: str = ""
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Make a topic and wait for it."""
@@ -125,7 +127,7 @@ def start_sasl_kafka(
         is_ready=lambda: _answers(Kafka(clients, credentials)),
         environment={**os.environ, **environment, **places},
     ):
-        yield Kafka(host, credentials)
+        yield Kafka(host, credentials, clients)
 
 
 def _shell(word: str) -> str:
