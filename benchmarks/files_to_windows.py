@@ -1,8 +1,9 @@
 """The whole way from JSON files to bronze to hourly windows: Tidemark beside plain PySpark and PyFlink.
 
-`python -m benchmarks.files_to_windows` runs the three programs of `contenders/` in turns over the same files, each in a
-process of its own, and prints medians of three: wall time from the start of the process to its end, processor time of
-all its processes (Java and Python, also those that end on the way), time to the first commit of bronze, peak memory.
+`python -m benchmarks.files_to_windows` runs the three programs of `contenders/` in turns over the same files, plain
+PySpark also with Tidemark's settings, each in a process of its own, and prints medians of three: wall time from the
+start of the process to its end, processor time of all its processes (Java and Python, also those that end on the way),
+time to the first commit of bronze, peak memory.
 After each run DuckDB compares what it wrote with the files.
 
 The input is made once by the simulator: three million sales of one day in 20 files of JSON lines, in order of arrival.
@@ -47,6 +48,8 @@ SETTINGS = {"TIDEMARK_MASTER": "local[2]", "TIDEMARK_SHUFFLE_PARTITIONS": "2", "
 FILES, SECONDS_OF_A_DAY = 20, 86_400
 DISORDER = Disorder(late_after="6 hours", late_by="12 hours", malformed=0.0002, future=0)
 
+CHOICES = ("plain", "tuned", "pyflink", "tidemark")
+
 SALE = {"product_id": "VARCHAR", "quantity": "INT", "unit_price": "DECIMAL(10, 2)", "sold_at": "TIMESTAMPTZ"}
 """What DuckDB reads of a line."""
 
@@ -67,16 +70,18 @@ class Contender:
     """One program.
 
     Attributes:
-        command: that runs it; a folder and the number of files a batch are added.
+        command: that runs it; a folder and the number of files a batch are added, then `options`.
         environment: variables that it needs.
         first_commit: what is there once bronze has rows; a pattern below the folder.
         check: of the input and what the program wrote; returns what is to be told of it.
+        options: of the command.
     """
 
     command: tuple[str, ...]
     environment: dict[str, str]
     first_commit: str
     check: Callable[[Path, Path], str]
+    options: tuple[str, ...] = ()
 
 
 def prepare(rows: int) -> Path:
@@ -189,13 +194,14 @@ def tidemark(tree: Path) -> Contender:
     )
 
 
-def plain() -> Contender:
-    """Plain PySpark."""
+def plain(*options: str) -> Contender:
+    """Plain PySpark, with the settings of the guides or, `tuned`, with Tidemark's."""
     return Contender(
         (sys.executable, str(CONTENDERS / "by_pyspark.py")),
         {**SETTINGS, "PYTHONPATH": str(HERE)},
         "bronze/sales/_delta_log/00000000000000000000.json",
         lambda root, folder: _check_delta(root, folder, with_late=False),
+        options,
     )
 
 
@@ -227,6 +233,8 @@ def contenders(names: Sequence[str], trees: Sequence[Path], out: Console) -> dic
     found: dict[str, Contender] = {}
     if "plain" in names:
         found["plain"] = plain()
+    if "tuned" in names:
+        found["plain, tuned"] = plain("tuned")
     if "pyflink" in names and (by_flink := pyflink(out)) is not None:
         found["pyflink"] = by_flink
     if "tidemark" in names:
@@ -252,9 +260,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--files-a-batch", type=int, default=4, help="of Tidemark's ingest and plain PySpark's")
     parser.add_argument("--trees", type=Path, nargs="+", default=[], help="checkouts of Tidemark, instead of this one")
-    parser.add_argument(
-        "--only", choices=("plain", "pyflink", "tidemark"), nargs="+", default=["plain", "pyflink", "tidemark"]
-    )
+    parser.add_argument("--only", choices=CHOICES, nargs="+", default=CHOICES)
     options = parser.parse_args()
     if len({tree.resolve().name for tree in options.trees}) < len(options.trees):
         parser.error("--trees: the checkouts are named by their folders, and two have the same name")
@@ -267,7 +273,7 @@ def main() -> None:
         each = measured[name]
         (folder / "landing").symlink_to(root)
         figures = run_to_its_end(
-            [*each.command, str(folder), str(options.files_a_batch)],
+            [*each.command, str(folder), str(options.files_a_batch), *each.options],
             each.environment,
             reached=lambda: any(folder.glob(each.first_commit)),
         )

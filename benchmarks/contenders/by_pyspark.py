@@ -1,16 +1,19 @@
-"""Files to bronze to windows in plain PySpark: `python by_pyspark.py <folder> <files a batch>`.
+"""Files to bronze to windows in plain PySpark: `python by_pyspark.py <folder> <files a batch> [tuned]`.
 
-Two streaming queries, one after the other as Tidemark's driver runs them, in a session with the same settings. What
-cannot be read and what is late is dropped.
+Two streaming queries, one after the other as Tidemark's driver runs them. What cannot be read and what is late is
+dropped. The session has what Delta's and Spark's guides for streams tell to set, or, `tuned`, all that Tidemark sets.
 """
 
+import os
 import sys
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.lake import Lake
+from spark_jobs.lake.settings import Settings
 from spark_jobs.spark.session import build_session
+from spark_jobs.spark.settings import jars
 
 FILES_OF_A_COMMIT = 2
 """One for each processor writes a batch: so the windows read one commit a batch."""
@@ -19,10 +22,32 @@ COLUMNS = "sale_id STRING, product_id STRING, quantity INT, unit_price DECIMAL(1
 VALID = "_unread IS NULL AND product_id IS NOT NULL AND quantity >= 1 AND unit_price >= 0 AND sold_at IS NOT NULL"
 
 
-def main(folder: str, files_a_batch: int) -> None:
+def session_of_guides() -> SparkSession:
+    """Delta, state in RocksDB, and as many cores and partitions and as much memory as Tidemark has."""
+    settings = Settings()
+    options = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.driver.extraClassPath": os.pathsep.join(jars()),
+        "spark.driver.memory": settings.driver_memory,
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master(settings.master)
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def main(folder: str, files_a_batch: int, *, tuned: bool) -> None:
     """Runs both until they have caught up."""
     lake = Lake(folder).ensure_exists()
-    spark = build_session(lake)
+    spark = build_session(lake) if tuned else session_of_guides()
     lines = spark.readStream.schema(f"{COLUMNS}, _unread STRING").option("columnNameOfCorruptRecord", "_unread")
     sales = lines.option("maxFilesPerTrigger", files_a_batch).json(lake.path("landing", "sales")).where(VALID)
     bronze = sales.drop("_unread").withColumns(
@@ -53,4 +78,4 @@ def write(lake: Lake, rows: DataFrame, table: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), tuned="tuned" in sys.argv[3:])

@@ -19,13 +19,13 @@ from spark_jobs.plan.columns import FATE, LATE_US, SEQ, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.data_files import DataFiles
-from spark_jobs.spark.frames import size_of
-from spark_jobs.spark.observed_rows import ObservedRows
+from spark_jobs.spark.frames import compute, size_of
+from spark_jobs.spark.observed_rows import Figure, ObservedRows
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec.names import in_spark
 from spark_jobs.transforms import account
 from spark_jobs.transforms.branches import Branches
-from spark_jobs.transforms.content import BY_IDENTITY, digest, digest_sql
+from spark_jobs.transforms.content import BY_IDENTITY, digest, digest_figures
 from spark_jobs.transforms.late import with_late_watermark
 from spark_jobs.transforms.results import with_revision
 
@@ -55,8 +55,8 @@ class BatchPass(ABC):
         self._operator = branches.operator
         # A checkpoint of an earlier version may know no source tables.
         self._content = [name for name in self._operator.output.content if name != SOURCE_TABLE or name in columns]
-        self.events: Mapping[str, int | None] = {}
-        self.figures: dict[str, int | None] = {}
+        self.events: Mapping[str, int] = {}
+        self.figures: Mapping[str, int] = {}
         self.repeated_tasks = 0
 
     @abstractmethod
@@ -118,24 +118,24 @@ class BatchPass(ABC):
         return hashes
 
     @property
-    def _of_results(self) -> list[str]:
-        """What is counted over result rows; SQL with names."""
+    def _of_results(self) -> list[Figure]:
+        """What is counted over result rows."""
         # The digest is not of measures: sums of floating-point numbers may differ in their last digits.
         return [
-            f"count(CASE WHEN {self._is_result} THEN 1 END) AS rows",
-            f"count(CASE WHEN {self._is_result} AND {FATE} IS NOT NULL THEN 1 END) AS withheld",
-            *(f"{sql} AS {name}" for name, sql in self._operator.accounting.result_terms.items()),
-            *digest_sql(_hash(self._is_result, self._content), prefix="result"),
+            Figure.count("rows", self._is_result),
+            Figure.count("withheld", f"{self._is_result} AND {FATE} IS NOT NULL"),
+            *(Figure(name, sql) for name, sql in self._operator.accounting.result_terms.items()),
+            *digest_figures(_hash(self._is_result, self._content), prefix="result"),
         ]
 
     @property
-    def _of_narrow(self) -> list[str]:
-        """What is counted over late events and those that were set aside; SQL with names."""
+    def _of_narrow(self) -> list[Figure]:
+        """What is counted over late events and those that were set aside."""
         pairs = self._branches.lateness.late_pairs(LATE_US)
         return [
-            f"count(CASE WHEN {self._is_late} THEN 1 END) AS late_events",
-            f"sum(CASE WHEN {self._is_late} THEN {pairs} END) AS pairs_late",
-            *chain.from_iterable(digest_sql(hashed, prefix=role) for role, hashed in self._narrow_hashes.items()),
+            Figure.count("late_events", self._is_late),
+            Figure("pairs_late", f"CASE WHEN {self._is_late} THEN {pairs} END"),
+            *chain.from_iterable(digest_figures(hashed, prefix=role) for role, hashed in self._narrow_hashes.items()),
         ]
 
     def _appended(self, rows: DataFrame) -> DataFrame:
@@ -156,7 +156,10 @@ class KeepingPass(BatchPass):
 
     def __init__(self, plan: LogicalPlan, branches: Branches, bounds: BatchBounds, batch: DataFrame) -> None:
         super().__init__(plan, branches, bounds, batch.columns)
-        self._observed = ObservedRows(self._judged(batch), account.terms_of_events(plan, self._branches.lateness))
+        terms = account.terms_of_events(plan, self._branches.lateness)
+        self._of_events = [figure.name for figure in terms]
+        figures = [*terms, *self._of_results, *self._of_narrow]
+        self._observed = ObservedRows(self._judged(batch), figures)
         kept = f"{self._is_result} OR {self._is_late} OR {self._is_set_aside}"
         self._kept = self._observed.rows.where(kept).drop(LATE_US).persist()
 
@@ -167,9 +170,9 @@ class KeepingPass(BatchPass):
 
     def run(self) -> None:
         """Computes and counts the batch in one job of Spark's, which keeps its rows in memory."""
-        counted = self._judged(self._kept).selectExpr(*self._of_results, *self._of_narrow)
-        self.figures = counted.collect()[0].asDict()
-        self.events, self.repeated_tasks = self._observed.figures, self._observed.repeated_tasks
+        compute(self._kept)
+        self.figures, self.repeated_tasks = self._observed.figures, self._observed.repeated_tasks
+        self.events = {name: self.figures[name] for name in self._of_events}
 
     def close(self) -> None:
         """Lets go of the rows that were kept in memory."""
@@ -216,11 +219,12 @@ class WritingPass(BatchPass):
         super().__init__(plan, branches, bounds, results.columns)
         self._columns, self._data_files = columns, files
         terms = account.terms_of_events(plan, self._branches.lateness)
-        of_narrow = [*self._of_narrow, f"count(CASE WHEN {self._is_result} THEN 1 END) AS {_STRAYS}"]
-        self._narrow = ObservedRows(self._judged(narrow), [*terms, *map(F.expr, of_narrow)])
+        self._of_events = [figure.name for figure in terms]
+        of_narrow = [*self._of_narrow, Figure.count(_STRAYS, self._is_result)]
+        self._narrow = ObservedRows(self._judged(narrow), [*terms, *of_narrow])
         self._kept = self._narrow.rows.where(f"{self._is_late} OR {self._is_set_aside}").drop(LATE_US).persist()
-        of_results = [*self._of_results, f"count(CASE WHEN {branches.narrow_rows} THEN 1 END) AS {_STRAYS}"]
-        self._results = ObservedRows(results, [*map(F.expr, of_results)])
+        of_results = [*self._of_results, Figure.count(_STRAYS, branches.narrow_rows)]
+        self._results = ObservedRows(results, of_results)
         self._files: list[dict[str, Any]] = []
 
     @property
@@ -237,16 +241,14 @@ class WritingPass(BatchPass):
         # No narrow row is a result: those tasks write nothing, but keep what is late.
         rows = self._results.rows.unionByName(self._kept.where(self._is_result))
         self._files = self._data_files.write(self._appended(rows).select(*columns_of(self._columns)))
-        of_narrow, of_results = dict(self._narrow.figures), dict(self._results.figures)
-        if strays := (of_narrow.pop(_STRAYS) or 0) + (of_results.pop(_STRAYS) or 0):
+        of_narrow, of_results = self._narrow.figures, self._results.figures
+        if strays := of_narrow[_STRAYS] + of_results[_STRAYS]:
             raise LedgerError(
                 f"pipeline `{self._plan.definition.name}`: {strays} rows of a batch came from another of its branches "
                 "than expected. Nothing of it was written; the stream has stopped."
             )
-        # Both were counted over the narrow rows, but only the terms of the events are the ledger's.
-        of_late = {sql.rpartition(" AS ")[2] for sql in self._of_narrow}
-        self.events = {name: value for name, value in of_narrow.items() if name not in of_late}
-        self.figures = {**{name: of_narrow[name] for name in of_late}, **of_results}
+        self.events = {name: of_narrow[name] for name in self._of_events}
+        self.figures = {**of_narrow, **of_results}
         self.repeated_tasks = max(self._narrow.repeated_tasks, self._results.repeated_tasks)
 
     def append(self, count: int) -> WrittenFiles:

@@ -30,7 +30,6 @@ from spark_jobs.spark.partitions import around_state
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures, stateful_partitions
 from spark_jobs.spark.state import rows_by_store
 from spark_jobs.spec import Pipeline
-from spark_jobs.transforms import account
 from spark_jobs.transforms.branches import Branches
 
 
@@ -204,7 +203,7 @@ class PipelineQuery(Query[Pipeline]):
                     "is lost, and Spark counted twice what they read. Nothing of this batch was written; it runs again "
                     "at the next start."
                 )
-            entry = self._entry(account.known(computed.events), account.known(computed.figures), state, bounds)
+            entry = self._entry(computed.events, computed.figures, state, bounds)
             entry = balancing.with_source_rows(self.name, entry, source_rows)
             writer = self._batch_writer(bounds, batch_id)
             if entry["quarantined"]:

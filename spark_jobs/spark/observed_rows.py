@@ -1,12 +1,41 @@
 """Figures over every row of a batch, taken in the pass that computes it for something else."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.classic.column import Column as ClassicColumn
 
-_ORDER, _RUNS, _PARTITIONS = "__order", "__runs", "__partitions"
-_IN_PARTITION = (1 << 33) - 1
+from spark_jobs.spark.java import java_class
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure over rows.
+
+    Attributes:
+        name: of it.
+        sql: a whole number of each row, which is added up; rows where it is null are left out.
+        mixed: whether the bits of the numbers are mixed by exclusive or instead.
+    """
+
+    name: str
+    sql: str
+    mixed: bool = False
+
+    @classmethod
+    def count(cls, name: str, condition: str) -> Figure:
+        """How many rows a condition holds for.
+
+        Args:
+            name: of the figure.
+            condition: SQL.
+        """
+        return cls(name, f"CASE WHEN {condition} THEN 1 END")
 
 
 class ObservedRows:
@@ -17,26 +46,31 @@ class ObservedRows:
 
     Args:
         rows: what to count over.
-        figures: aggregates without grouping, each with an alias.
+        figures: what is counted.
 
     Attributes:
         rows: the same rows, to be computed once by an action.
     """
 
-    def __init__(self, rows: DataFrame, figures: Sequence[Column]) -> None:
-        self._observation = Observation()
-        first = F.when(F.col(_ORDER).bitwiseAND(F.lit(_IN_PARTITION)) == 0, F.col(_ORDER))
-        runs = (F.count(first).alias(_RUNS), F.size(F.collect_set(first)).alias(_PARTITIONS))
-        numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
-        self.rows = numbered.observe(self._observation, *figures, *runs).drop(_ORDER)
+    def __init__(self, rows: DataFrame, figures: Sequence[Figure]) -> None:
+        self._names = [figure.name for figure in figures]
+        spark = rows.sparkSession
+        kinds = "".join("x" if figure.mixed else "+" for figure in figures)
+        self._tallies = java_class(spark, "io.tidemark.planning.RowTallies").of(spark._jsc.sc(), kinds)
+        numbers = F.expr(f"array({', '.join(f'CAST({figure.sql} AS BIGINT)' for figure in figures)})")
+        tallied = java_class(spark, "io.tidemark.planning.Tallied").of(numbers._jc, self._tallies)
+        self.rows = rows.where(ClassicColumn(tallied))
+
+    @cached_property
+    def _totals(self) -> list[int]:
+        return [int(total) for total in self._tallies.totals()]
 
     @property
-    def figures(self) -> Mapping[str, int | None]:
-        """The figures by their aliases; waits until the action has ended."""
-        return {name: value for name, value in self._observation.get.items() if name not in (_RUNS, _PARTITIONS)}
+    def figures(self) -> Mapping[str, int]:
+        """The figures by their names, once the action has ended."""
+        return dict(zip(self._names, self._totals, strict=False))
 
     @property
     def repeated_tasks(self) -> int:
-        """How many partitions with rows were counted more than once."""
-        taken = self._observation.get
-        return int(taken[_RUNS] - taken[_PARTITIONS])
+        """How many tasks with rows were counted more than once."""
+        return self._totals[-1]

@@ -1,13 +1,9 @@
 """What became of the events of a batch, counted over its narrow rows in the pass that computes it."""
 
-from collections.abc import Mapping
-
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 from spark_jobs.plan.columns import FATE, LATE_US, SEQ, SOURCE, TIME
 from spark_jobs.plan.lateness import LatenessRule, Never
 from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.spark.observed_rows import Figure
 from spark_jobs.transforms.events import FILTERED, HISTORY, QUARANTINED, UNMATCHED
 
 EVENT = f"({SOURCE} IS NOT NULL AND {SEQ} IS NOT NULL)"
@@ -24,7 +20,7 @@ def late_events(lateness: LatenessRule) -> str:
     return "false" if isinstance(lateness, Never) else f"({PASSED} AND {lateness.any_late(LATE_US)})"
 
 
-def terms_of_events(plan: LogicalPlan, lateness: LatenessRule) -> list[Column]:
+def terms_of_events(plan: LogicalPlan, lateness: LatenessRule) -> list[Figure]:
     """The terms of the ledger that are counted over every event of the batch, of rows with `LATE_US`."""
     conditions: dict[str, str] = {
         "read": EVENT,
@@ -61,12 +57,7 @@ def terms_of_events(plan: LogicalPlan, lateness: LatenessRule) -> list[Column]:
             for term, sql in conditions.items()
             if term in ("read", "filtered", "unmatched", "quarantined", "timeless", "on_time", "late")
         }
-    counts = [F.expr(f"count(CASE WHEN {sql} THEN 1 END)").alias(name) for name, sql in conditions.items()]
+    counts = [Figure.count(name, sql) for name, sql in conditions.items()]
     if lateness.in_windows:
-        counts.append(F.expr(f"sum(CASE WHEN {PASSED} THEN {lateness.pairs()} END)").alias("pairs"))
+        counts.append(Figure("pairs", f"CASE WHEN {PASSED} THEN {lateness.pairs()} END"))
     return counts
-
-
-def known(figures: Mapping[str, int | None]) -> dict[str, int]:
-    """Figures as terms: what nothing was counted for is 0."""
-    return {name: value or 0 for name, value in figures.items()}

@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Iterable
 
+from spark_jobs.spark.observed_rows import Figure
+
 BY_IDENTITY = "identity"
 """The form of a digest of result rows; one without a form, of an earlier version, is of the ids of events."""
 
@@ -19,6 +21,16 @@ def digest_sql(row_hash: str, *, prefix: str = "content") -> tuple[str, str]:
         prefix: of the names.
     """
     return f"bit_xor({row_hash}) AS {prefix}_xor", f"sum({row_hash} & {_LOW_BITS}L) AS {prefix}_sum"
+
+
+def digest_figures(row_hash: str, *, prefix: str) -> tuple[Figure, Figure]:
+    """The two of `digest_sql`, as figures.
+
+    Args:
+        row_hash: as there.
+        prefix: of the names.
+    """
+    return Figure(f"{prefix}_xor", row_hash, mixed=True), Figure(f"{prefix}_sum", f"{row_hash} & {_LOW_BITS}L")
 
 
 def digest(parts: Iterable[tuple[object, ...]], *, form: str | None = None) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as F
 
-from spark_jobs.spark.observed_rows import ObservedRows
+from spark_jobs.spark.observed_rows import Figure, ObservedRows
 from spark_jobs.spark.progress import StateFigures, state_figures
 
 pytestmark = pytest.mark.usefixtures("divided")
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 ROWS = 40
+FIGURES = (
+    Figure("rows", "1"),
+    Figure("total", "id"),
+    Figure("hashes", "id * 97", mixed=True),
+    Figure.count("odd", "id % 2 = 1"),
+    Figure("large", "CASE WHEN id > 30 THEN id END"),
+)
 
 
 @pytest.fixture
@@ -66,22 +75,29 @@ def next_shuffle(spark: SparkSession) -> int:
 def observed(spark: SparkSession, gate: Path) -> tuple[ObservedRows, DataFrame]:
     """Figures over the numbers below forty, of which the even ones are kept; a partition is empty."""
     numbers = spark.range(0, ROWS, 1, 4).where(f"id >= {ROWS // 4}").where(passes(gate, 4))
-    found = ObservedRows(numbers, [F.count(F.lit(1)).alias("rows"), F.sum("id").alias("total")])
+    found = ObservedRows(numbers, FIGURES)
     return found, found.rows.where("id % 2 = 0").agg(F.count(F.lit(1)))
 
 
-def test_each_row_is_counted_once(spark: SparkSession, gate: Path) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_each_row_is_counted_once(spark: SparkSession, gate: Path, *, compiled: bool) -> None:
     gate.touch()
-    found, kept = observed(spark, gate)
+    session = spark.newSession()
+    session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
+    session.conf.set("spark.sql.codegen.factoryMode", "CODEGEN_ONLY" if compiled else "NO_CODEGEN")
+    found, kept = observed(session, gate)
     assert found.rows.columns == ["id"]
     assert kept.collect()[0][0] == 15
-    assert (found.figures, found.repeated_tasks) == ({"rows": 30, "total": sum(range(10, 40))}, 0)
+    ids = range(10, 40)
+    hashes = reduce(operator.xor, (97 * number for number in ids))
+    expected = {"rows": 30, "total": sum(ids), "hashes": hashes, "odd": 15, "large": sum(range(31, 40))}
+    assert (found.figures, found.repeated_tasks) == (expected, 0)
 
 
 def test_nothing_is_counted_where_there_are_no_rows(spark: SparkSession, gate: Path) -> None:
-    found = ObservedRows(spark.range(0), [F.count(F.lit(1)).alias("rows"), F.sum("id").alias("total")])
+    found = ObservedRows(spark.range(0), FIGURES)
     assert found.rows.collect() == []
-    assert (found.figures, found.repeated_tasks) == ({"rows": 0, "total": None}, 0)
+    assert (found.figures, found.repeated_tasks) == (dict.fromkeys(("rows", "total", "hashes", "odd", "large"), 0), 0)
 
 
 def test_rows_that_a_task_read_again_after_its_output_was_lost_are_told(spark: SparkSession, gate: Path) -> None:

@@ -41,6 +41,9 @@ _BINARY_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content 
 WRITTEN_BYTES = 32 * 2**20
 """So large are files that are written while they are judged: smaller ones are sooner kept in memory than read twice."""
 
+ONE_TASK_BYTES = 2 * 2**20
+"""Smaller files are read in one task: their rows are counted there, and no second stage has to add the counts up."""
+
 
 class MissingInputError(TidemarkError):
     """The folder that an ingest reads is not there, or has no end."""
@@ -99,9 +102,10 @@ class FilesSource(Source):
         reader = FileReader(self.spark, self.definition, paths, planned.at_ms, self._root)
 
         def count(raw: DataFrame) -> KeptRows | WritingRead:
-            if self.definition.reads_json and size_of_source(raw) >= WRITTEN_BYTES:
+            size = size_of_source(raw)
+            if self.definition.reads_json and size >= WRITTEN_BYTES:
                 return WritingRead(judge, planned, raw)
-            return judge.kept(raw)
+            return judge.kept(raw.coalesce(1) if size < ONE_TASK_BYTES else raw)
 
         read, unreadable = reader.read(planned.known_unreadable(), count)
         if isinstance(read, WritingRead):

@@ -83,8 +83,8 @@ def _accounting(output: Output, lateness: LatenessRule, *, has_windows: bool) ->
 
 
 def _result_terms(output: Output) -> Mapping[str, str]:
-    withheld = {"pairs_withheld": f"sum(CASE WHEN {FATE} IS NOT NULL THEN {EVENTS} END)"}
-    kept = {"pairs_result": f"sum(CASE WHEN {FATE} IS NULL THEN {EVENTS} END)"}
+    withheld = {"pairs_withheld": f"CASE WHEN {FATE} IS NOT NULL THEN {EVENTS} END"}
+    kept = {"pairs_result": f"CASE WHEN {FATE} IS NULL THEN {EVENTS} END"}
     return kept | withheld if output.withholds else kept
 
 

@@ -165,8 +165,8 @@ def _accounting(
         for side in sides
     )
     rows = Equation("rows", "produced", ("matches", *(f"{side}_alone" for side in outer)))
-    terms = {"matches": f"count(CASE WHEN {SIDE} = '{BOTH}' THEN 1 END)"}
-    terms |= {f"{side}_alone": f"count(CASE WHEN {SIDE} = '{side}' THEN 1 END)" for side in outer}
+    terms = {"matches": f"CASE WHEN {SIDE} = '{BOTH}' THEN 1 END"}
+    terms |= {f"{side}_alone": f"CASE WHEN {SIDE} = '{side}' THEN 1 END" for side in outer}
     accounting = accounting_of(
         output, EventTime(), rows_written(output), *_events_of_sides(output, sides, outer, named_sides)
     )

@@ -100,7 +100,7 @@ def _in_order(pipeline: Pipeline, rows: _Rows) -> Operator:
         accounting=replace(
             accounting,
             equations=(*accounting.equations, counted),
-            result_terms={"counted": f"sum({EVENTS})"} if whole else {},
+            result_terms={"counted": EVENTS} if whole else {},
         ),
         recomputation=Recomputation(
             # A row is final once the watermark has passed it.

@@ -53,7 +53,7 @@ def processed(pipeline: Pipeline) -> Operator:
         accounting=replace(
             accounting,
             equations=(*accounting.equations, counted),
-            result_terms={"counted": f"sum({EVENTS})"},
+            result_terms={"counted": EVENTS},
         ),
         recomputation=Recomputation(
             # A row is final once the watermark has passed it.

@@ -166,7 +166,7 @@ class Accounting:
     Attributes:
         equations: between terms of the ledger.
         invariants: between the ledger and the tables.
-        result_terms: terms of the ledger -> SQL aggregates over the rows that are given in a batch.
+        result_terms: terms of the ledger -> SQL of a number; its sum over the rows that are given in a batch.
         open_in_result: where results are updated: what of them Spark's state holds as well. A SQL aggregate, its table,
             and whether only windows that the watermark has not passed are meant; None: the result does not tell.
         duplicates: whether Spark's state tells events that were on time from duplicates of them.
