@@ -165,6 +165,9 @@ def _java_options(settings: Settings, *, brief: bool) -> str:
         *(_COMPILED_ONCE if brief else ()),
         f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         "-XX:+UseParallelGC",
+        # Java lets the heap grow until it takes a hundredth of the time to collect it. At a sixteenth, large batches
+        # take a quarter less memory, for a thirtieth more of the processor's time.
+        "-XX:GCTimeRatio=15",
         # Spark and Delta load 170 MB of classes. Java collects its whole heap at 21 MB of them, then five times more.
         "-XX:MetaspaceSize=256m",
     ]
