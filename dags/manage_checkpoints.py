@@ -3,7 +3,7 @@
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
-from tidemark_dags.approvals import approval, line_by_line
+from tidemark_dags.approvals import Question, approval, line_by_line
 from tidemark_dags.batch import POOL, CheckpointCommand
 from tidemark_dags.forms import left_out, pipeline_field
 from tidemark_dags.tasks import fail, log, pipeline_of, reporting_errors, this_lake
@@ -103,7 +103,7 @@ def manage_checkpoints() -> None:
     """Look, ask a person where something is taken away, carry out what was decided."""
 
     @task.short_circuit(show_return_value_in_logs=False)
-    def look() -> dict[str, Any]:
+    def look() -> Question:
         """What was asked for, or the plan; nothing, which skips the rest, where there is nothing to decide."""
         params, lake = get_current_context()["params"], this_lake()
         name = params["pipeline"]
@@ -111,20 +111,20 @@ def manage_checkpoints() -> None:
             match params["action"]:
                 case "show":
                     _show(name)
-                    return {}
+                    return Question()
                 case "savepoint":
                     from spark_jobs.operations.savepoint.execute import take_savepoint
 
                     by = f"manage_checkpoints run {get_current_context()['run_id']}"
                     take_savepoint(lake, name, log, name=params["savepoint"], note=params["comment"], by=by)
-                    return {}
+                    return Question()
                 case "restore":
                     found = _restore_plan(params)
                 case "prune":
                     found = _prune_plan(name)
                 case "compare shadow":
                     log(_shadow_beside(name))
-                    return {}
+                    return Question()
                 case "promote shadow":
                     found = _promotion_plan(name)
                 case "drop shadow":
@@ -134,8 +134,8 @@ def manage_checkpoints() -> None:
         log(found["text"])
         if params["dry_run"] or not found["plan"]:
             log("Nothing was written: dry run." if params["dry_run"] else "Nothing to do.")
-            return {}
-        return found
+            return Question()
+        return Question(found)
 
     found = look()
     asked = approval(

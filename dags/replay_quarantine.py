@@ -1,10 +1,9 @@
 """Replay a quarantine: what would be read again is reported, a person approves it, then it is done."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
-from tidemark_dags.approvals import approval
+from tidemark_dags.approvals import Question, approval
 from tidemark_dags.assets import MOVED
 from tidemark_dags.batch import POOL, Replay
 from tidemark_dags.forms import left_out, registered_field
@@ -80,7 +79,7 @@ def replay_quarantine() -> None:
     """Report, ask a person, carry out what was decided."""
 
     @task.short_circuit(show_return_value_in_logs=False)
-    def report() -> dict[str, Any]:
+    def report() -> Question:
         """What would be read, by reason; nothing, which skips the rest, where there is nothing to decide."""
         from spark_jobs.operations.replay.asking import asked_for, look
 
@@ -92,8 +91,8 @@ def replay_quarantine() -> None:
         log("\n".join(scope.lines))
         if params["dry_run"] or not scope.rows:
             log("Nothing was written: dry run." if params["dry_run"] else "There is nothing to replay.")
-            return {}
-        return {"rows": scope.rows, "reasons": dict(scope.reasons), "until": until}
+            return Question()
+        return Question(rows=scope.rows, reasons=dict(scope.reasons), until=until)
 
     reported = report()
     asked = approval(

@@ -25,6 +25,17 @@ class Answer:
     by: str
 
 
+class Question(dict[str, Any]):
+    """What a person is asked about; empty: nothing.
+
+    The task that finds it logs a text for people; Airflow logs what the task returns, too, which is a line so.
+    """
+
+    def __str__(self) -> str:
+        """That there is one, or none."""
+        return "to ask a person about what is above" if self else "nothing to ask"
+
+
 def approval(*, subject: str, body: str, task_id: str = "approval", waits: timedelta = WAITS) -> HITLOperator:
     """A task that ends when somebody has approved or rejected; see `answer_of`.
 

@@ -24,7 +24,8 @@ from spark_jobs.spec import Definition, Ingest
 from spark_jobs.spec.names import in_duckdb
 from spark_jobs.spec.personal import MASK, is_personal
 
-_LONGEST = 200
+_LONGEST, _LONGEST_DETAIL = 200, 1000
+"""Characters of a row, and of what is wrong with it, that names several columns."""
 _NOT_SHOWN = {
     *("_epoch", "_batch_id", "_source", "replayed_batch", "replayed_at", "changes_from", "changes_upto"),
     *("settled_version", "settled_at"),
@@ -328,7 +329,7 @@ def _shown(definition: Definition, reason: str, row: Mapping[str, Any], hidden: 
         expected, got, _ = detail.partition(", got ")
         detail = f"{expected}{got}{MASK}" if reason == HEADER and got else detail
         detail = MASK if named or "base64" in detail else detail
-    return _cut("(no text)" if raw is None else raw) + (f"    {_cut(detail)}" if detail else "")
+    return _cut("(no text)" if raw is None else raw) + (f"    {_cut(detail, _LONGEST_DETAIL)}" if detail else "")
 
 
 def masked(ingest: Ingest, raw: str, personal: Collection[str] | None = None) -> str:
@@ -358,8 +359,8 @@ def masked(ingest: Ingest, raw: str, personal: Collection[str] | None = None) ->
     return json.dumps({k: v if k.casefold() in shown else MASK for k, v in found.items()}, ensure_ascii=False)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else text[:longest] + "…"
 
 
 def described(reasons: Mapping[str, int]) -> str:

@@ -201,6 +201,6 @@ def finish(
         say(f"batch    {done_text(table, done)}")
     say(
         f"{pipeline.name}: its history is computed up to {shown(epoch.cut_us or 0)} UTC "
-        f"({time.monotonic() - began:.1f} s). It goes on from there: {command('run', pipeline.name)}"
+        f"({time.monotonic() - began:.1f} s). Its next start goes on from there."
     )
     return driver
