@@ -305,14 +305,22 @@ def test_in_closed_windows_replayed_events_count_like_late_events(
     assert set_aside(lake) == [4, 64, 4096]
     size, every = (5, 5) if kind == "tumbling" else (10, 5)
     assert windows(lake) == grid(size, every, everything())
+    # Whether an audit agrees: test_without_windows_each_event_is_in_the_result_once.
     lakes.assert_balanced(lake, definition)
 
+
+# Once its window is closed it is as one of another closed window:
+# test_in_closed_windows_replayed_events_count_like_late_events
+@pytest.mark.long
+def test_an_event_of_an_open_window_is_replayed_once_that_is_closed(
+    spark: SparkSession, replayed: ReplayedLakes
+) -> None:
+    (lake, _), definition = replayed("tumbling"), pipeline("tumbling")
     close([lakes.Bronze(lake, "bronze.sales", COLUMNS, "t")])
     lakes.run(spark, lake, definition)
     assert replay(spark, lake, definition).replayed == 1
     assert set_aside(lake) == [4, 64]
     assert windows(lake)[36, "milk"] == (4096, 1)
-    # Whether an audit agrees: test_without_windows_each_event_is_in_the_result_once.
     lakes.assert_balanced(lake, definition)
 
 
@@ -370,6 +378,10 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     lakes.assert_balanced(lake, definition)
 
 
+# Sessions in batch: tests/spark/test_shop_pipelines.py::
+# test_repairs_and_backfills_of_shop_pipelines_count_all_events[page_sessions]; without a table of late events:
+# tests/spark/test_late_split.py::test_a_dropped_late_event_is_counted_and_not_kept
+@pytest.mark.long
 def test_sessions_that_drop_late_events_are_backfilled_without_a_replay(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline("session")
     definition = definition.model_copy(update={"watermark": Watermark(delay="1 minute", late=Late.DROP)})
