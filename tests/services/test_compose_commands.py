@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from infra.airflow.setup_home import write_password
@@ -100,6 +101,9 @@ def test_minio_starts_and_its_setup_gives_each_user_a_way_in(tmp_path: Path) -> 
             assert user.keys("tidemark", "lake/") == []
 
 
+# The same script and the same set-up: tests/services/test_kafka_sasl.py; that commands, settings and topics of the file
+# are those that there are: tests/unit/test_compose.py
+@pytest.mark.long
 def test_kafka_starts_and_its_setup_gives_each_user_a_way_in(tmp_path: Path) -> None:
     if kafka_jars() is None:
         leave_out("no jars of Kafka: `make setup-tests` fetches them")
@@ -138,6 +142,9 @@ def run_module(service: str, *, starts: int, **places: str) -> None:
         assert [value for value in ENV.values() if value in done.stdout + done.stderr] == []
 
 
+# A master and its workers: tests/control/test_cluster.py; which secret they ask for and where they listen:
+# tests/unit/test_compose.py
+@pytest.mark.long
 def test_spark_master_and_worker_start_and_find_each_other(tmp_path: Path) -> None:
     with spark("spark-master", tmp_path, host="127.0.0.1", port=str(free_port())) as (master, words):
         address = f"spark://127.0.0.1:{words[words.index('--port') + 1]}"
