@@ -310,8 +310,8 @@ def test_a_join_over_two_tables_tells_their_events_apart(
     matches = {(left, right) for left in (40, 41, 43) for right in (42, 43) if right >= left}
     expected = {("a", 1, 2), ("b", 1, None), ("d", 43, 44)} | {("c", *match) for match in matches}
     assert pairs() == expected
-    # As streamed: test_an_event_in_time_stays_beside_a_late_one_of_its_number[of an earlier version], of joins
-    # tests/spark/test_shop_pipelines.py::test_repairs_and_backfills_of_shop_pipelines_count_all_events[order_payments]
+    # As streamed: test_an_event_in_time_stays_beside_a_late_one_of_its_number[of an earlier version]; of one table:
+    # tests/spark/test_backfill_steps.py::test_late_events_of_both_sides_of_a_join_are_repaired
     assert run_repair(spark, lake, definition) is not None
     assert pairs() == expected | {("late", 3, None)}
     lakes.assert_balanced(lake, definition)

@@ -109,7 +109,7 @@ def tables_of(definition: Pipeline) -> list[str]:
 def test_what_runs_on_after_a_restore_ends_as_if_nothing_had_happened(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
-    # Steps with state by key, in a bucket: tests/services/test_keyed_steps.py
+    # Steps with state by key, in a bucket and in a folder: tests/services/test_keyed_steps.py
     pipelines = [each for name, each in KINDS.items() if name not in ("held", "before", "pauses")]
     batches = events(7, batches=5, size=25)
     pay(lake, range(5))
