@@ -142,9 +142,6 @@ def run_module(service: str, *, starts: int, **places: str) -> None:
         assert [value for value in ENV.values() if value in done.stdout + done.stderr] == []
 
 
-# A master and its workers: tests/control/test_cluster.py; which secret they ask for and where they listen:
-# tests/unit/test_compose.py
-@pytest.mark.long
 def test_spark_master_and_worker_start_and_find_each_other(tmp_path: Path) -> None:
     with spark("spark-master", tmp_path, host="127.0.0.1", port=str(free_port())) as (master, words):
         address = f"spark://127.0.0.1:{words[words.index('--port') + 1]}"
