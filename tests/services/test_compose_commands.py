@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from infra.airflow.setup_home import write_password
@@ -100,6 +101,9 @@ def test_minio_starts_and_its_setup_gives_each_user_a_way_in(tmp_path: Path) -> 
             assert user.keys("tidemark", "lake/") == []
 
 
+# The same script and the same set-up: tests/services/test_kafka_sasl.py; that commands, settings and topics of the file
+# are those that there are: tests/unit/test_compose.py
+@pytest.mark.long
 def test_kafka_starts_and_its_setup_gives_each_user_a_way_in(tmp_path: Path) -> None:
     if kafka_jars() is None:
         leave_out("no jars of Kafka: `make setup-tests` fetches them")

@@ -11,7 +11,7 @@ from spark_jobs.operations.shadow import execute as shadows
 from spark_jobs.operations.shadow.plan import plan_drop
 from tests.spark.test_shadows import BEFORE, BESIDE, CHANGED
 from tests.support import lakes
-from tests.support.clicks import events, feed, table
+from tests.support.clicks import events, feed, merged, table
 from tests.support.deploying import beside, deploy
 from tests.support.minio import Minio
 
@@ -21,12 +21,13 @@ def test_a_shadow_dropped_in_a_bucket_leaves_nothing_and_is_begun_again(
 ) -> None:
     server, bucket = minio
     lake = Lake(f"s3a://{bucket}/lake")
-    feed(lake, events(7)[:2])
+    feed(lake, merged(events(7)[:2], 2))
     deploy(lake, [BEFORE])
     lakes.run_all(spark, lake, [BEFORE], close=False)
     beside(lake, CHANGED)
     lakes.run_all(spark, lake, [BESIDE], close=False)
     first = table(lake, BESIDE.sink.table)
+    assert first
     shadows.drop(lake, plan_drop(lake, BEFORE.name), by="a test", timeout=timedelta(0), say=print)
     assert [key for key in server.keys(bucket) if BESIDE.name in key or BESIDE.sink.table in key] == []
 

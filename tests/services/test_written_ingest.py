@@ -15,6 +15,9 @@ from tests.spark.test_written_ingest import a_landing, an_ingest, assert_all_is_
 from tests.support.minio import Minio
 
 
+# What a batch has written to MinIO is there, and is taken away: test_written_results.py. An ingest that halts, and each
+# of its lines, on a folder: tests/spark/test_written_ingest.py.
+@pytest.mark.long
 def test_on_minio_all_lines_are_there_and_a_halt_leaves_no_file(
     spark: SparkSession, minio: tuple[Minio, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,8 @@ def event(side: str, ts_ms: int, order: int, batch: int, key: str = "a") -> dict
     return {"side": side, "ts_ms": ts_ms, "key": key, "value": None, "arrival_order": order, "batch": batch}
 
 
+# `make cases` alone runs it; what the runner makes of cases: tests/unit/test_runner_of_cases.py
+@pytest.mark.long
 def test_both_sides_of_a_batch_are_fed_at_once(spark: SparkSession, lake: Lake) -> None:
     params = {"join_type": "full", "before_ms": 2, "after_ms": 5, "grace_ms": 3, "watermark_model": "per_batch"}
     late = event("left", 27, 7, 3)

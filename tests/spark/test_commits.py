@@ -189,9 +189,9 @@ def test_fewer_rows_are_merged_than_appended_without_spark(spark):
 
 
 def test_few_rows_that_are_large_are_not_collected(lake, spark, monkeypatch):
-    monkeypatch.setattr(changes, "_FEW_BYTES", 5_000_000)
+    monkeypatch.setattr(changes, "_FEW_BYTES", 500_000)
     writer = TableWriter(lake, "gold.totals", "result", "p", query_id="query", epoch=1)
-    for batch_id, length in enumerate((100_000, 200_000)):
+    for batch_id, length in enumerate((10_000, 20_000)):
         rows = spark.range(40).selectExpr(f"rpad(id, {length}, 'x') AS k", "id AS n", "1L AS revision").persist()
         rows.count()
         assert 40 * length <= size_of(rows) < 41 * length

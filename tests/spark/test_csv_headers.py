@@ -35,7 +35,8 @@ def place(row: dict[str, Any]) -> tuple[str, int]:
     return unquote(str(row["_source"]["name"]).rpartition("/")[2]), row["_source"]["position"]
 
 
-@pytest.mark.parametrize("delimiter", [",", "\t"])
+# Patterns with any delimiter: test_spark_and_python_find_the_same_headers
+@pytest.mark.parametrize("delimiter", [",", pytest.param("\t", marks=pytest.mark.long)])
 def test_names_in_a_header_may_stand_in_quotes(spark: SparkSession, lake: Lake, tmp_path: Path, delimiter: str) -> None:
     more = f"name{delimiter} full"
     files = {

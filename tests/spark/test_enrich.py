@@ -93,7 +93,7 @@ def test_an_event_whose_key_is_missing_ends_as_the_pipeline_says(
 @pytest.mark.parametrize("missing", ["quarantine", pytest.param("drop", marks=pytest.mark.long)])
 def test_before_windows_late_events_and_missing_keys_add_up(spark: SparkSession, lake: Lake, missing: str) -> None:
     products(lake, {"a": "tea", "b": "tea"})
-    bronze = sales(lake, [(1, "a", 1), (2, "x", 2)], [(30, "b", 3)], [(31, "x", 4)], [(2, "a", 5), (2, "x", 6)])
+    bronze = sales(lake, [(1, "a", 1), (2, "x", 2), (30, "b", 3)], [(31, "x", 4)], [(2, "a", 5), (2, "x", 6)])
     bronze.heartbeat(START + 100 * MINUTE)
     definition = pipeline(missing, windowed=True)
     lakes.run(spark, lake, definition)

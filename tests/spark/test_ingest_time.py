@@ -20,6 +20,7 @@ from tests.support import lakes
 COLUMNS = {"click_id": pa.string(), "user_id": pa.string(), "page": pa.string(), "clicked_at": lakes.TIMESTAMP}
 FIVE_MINUTES, DELAY = timedelta(minutes=5), timedelta(minutes=10)
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+BATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def window(instant: datetime) -> datetime:
 def clicks() -> list[Click]:
     """Batches three minutes apart. Most clicks came at once, some an hour late, a copy of some comes a batch later."""
     chance, made = random.Random(9), []
-    for batch in range(7):
+    for batch in range(BATCHES):
         arrived = START + batch * timedelta(minutes=3)
         for _ in range(25):
             ago = chance.choice([chance.uniform(0, 3), chance.uniform(0, 3), chance.uniform(3, 60)])
@@ -52,14 +53,14 @@ def clicks() -> list[Click]:
     copies = [
         Click(each.user, each.clicked_at, each.arrived_at + timedelta(minutes=3), each.batch + 1) for each in made[::9]
     ]
-    return made + [copy for copy in copies if copy.batch < 7]
+    return made + [copy for copy in copies if copy.batch < BATCHES]
 
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     lake = Lake(str(tmp_path_factory.mktemp("clicks"))).ensure_exists()
     bronze = lakes.Bronze(lake, "bronze.clicks", COLUMNS, "clicked_at")
-    for batch in range(7):
+    for batch in range(BATCHES):
         mine = [click for click in clicks() if click.batch == batch]
         bronze.arrived_ms = lakes.ms(mine[0].arrived_at)
         bronze.append([{"user_id": each.user, "page": "/", "clicked_at": each.clicked_at} for each in mine])

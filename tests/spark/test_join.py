@@ -183,7 +183,10 @@ EVENTS = st.builds(
 SIDES = st.lists(EVENTS, min_size=1, max_size=6)
 
 
-@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
+# Each verdict: test_every_event_of_both_sides_is_matched_alone_or_late. Random streams:
+# tests/spark/test_properties.py::test_of_several_tables_the_one_furthest_behind_decides_what_is_late
+@pytest.mark.long
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
 @given(batches=st.lists(st.tuples(SIDES, SIDES), min_size=2, max_size=5), how=st.sampled_from(["inner", "full"]))
 def test_every_event_of_random_streams_ends_where_the_rules_say(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, batches: list[Batch], how: str

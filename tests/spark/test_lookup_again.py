@@ -305,14 +305,22 @@ def test_in_closed_windows_replayed_events_count_like_late_events(
     assert set_aside(lake) == [4, 64, 4096]
     size, every = (5, 5) if kind == "tumbling" else (10, 5)
     assert windows(lake) == grid(size, every, everything())
+    # Whether an audit agrees: test_without_windows_each_event_is_in_the_result_once.
     lakes.assert_balanced(lake, definition)
 
+
+# Once its window is closed it is as one of another closed window:
+# test_in_closed_windows_replayed_events_count_like_late_events
+@pytest.mark.long
+def test_an_event_of_an_open_window_is_replayed_once_that_is_closed(
+    spark: SparkSession, replayed: ReplayedLakes
+) -> None:
+    (lake, _), definition = replayed("tumbling"), pipeline("tumbling")
     close([lakes.Bronze(lake, "bronze.sales", COLUMNS, "t")])
     lakes.run(spark, lake, definition)
     assert replay(spark, lake, definition).replayed == 1
     assert set_aside(lake) == [4, 64]
     assert windows(lake)[36, "milk"] == (4096, 1)
-    # Whether an audit agrees: test_without_windows_each_event_is_in_the_result_once.
     lakes.assert_balanced(lake, definition)
 
 
@@ -370,6 +378,9 @@ def test_a_replay_that_dies_anywhere_is_ended_by_the_next(
     lakes.assert_balanced(lake, definition)
 
 
+# Sessions in batch: tests/spark/test_backfill_steps.py::test_late_events_draw_sessions_together; without a table of
+# late events: tests/spark/test_late_split.py::test_a_dropped_late_event_is_counted_and_not_kept
+@pytest.mark.long
 def test_sessions_that_drop_late_events_are_backfilled_without_a_replay(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline("session")
     definition = definition.model_copy(update={"watermark": Watermark(delay="1 minute", late=Late.DROP)})
@@ -442,7 +453,7 @@ def sessions(events: Iterable[tuple[float, str | None, int]]) -> dict[tuple[int,
 
 
 # In windows: test_in_closed_windows_replayed_events_count_like_late_events. How late events move bounds of sessions:
-# tests/spark/test_shop_pipelines.py::test_repairs_and_backfills_of_shop_pipelines_count_all_events[page_sessions]
+# tests/spark/test_backfill_steps.py::test_late_events_draw_sessions_together
 @pytest.mark.long
 def test_sessions_are_what_they_would_have_been_with_the_key(spark: SparkSession, lake: Lake) -> None:
     definition = pipeline("session")
@@ -454,7 +465,7 @@ def test_sessions_are_what_they_would_have_been_with_the_key(spark: SparkSession
 
 
 # In windows: test_in_closed_windows_replayed_events_count_like_late_events. What other steps make of late events:
-# tests/spark/test_shop_pipelines.py::test_repairs_and_backfills_of_shop_pipelines_count_all_events[order_payments],
+# tests/spark/test_backfill_steps.py::test_late_events_of_both_sides_of_a_join_are_repaired,
 # tests/spark/test_deduplicate.py::test_batches_and_their_watermarks_tell_what_was_a_duplicate and
 # tests/spark/test_audit.py::test_what_stream_and_backfill_have_written_is_sound
 @pytest.mark.long

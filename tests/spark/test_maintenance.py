@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
-from spark_jobs.lake.checkpoints.reset import reset
 from spark_jobs.lake.commit_records.history import actions_at
 from spark_jobs.lake.maintenance.retention import first_version
 from spark_jobs.lake.settings import Retention
@@ -105,13 +104,11 @@ def test_a_stream_begins_with_all_rows_of_a_table_whose_log_was_cut(
 ) -> None:
     first, batches = pipeline(), events(12, 4, minutes=20)
     feed(lake, batches[:3])
-    lakes.run(spark, lake, first)
     maintain(lake)
     # Larger files stay apart, in the order in which they came.
     assert actions_at(lake, "bronze.clicks", 0) is None
     source = first.source.model_copy(update={"max_files_per_trigger": files})
     late = first.model_copy(update={"source": source})
-    reset(lake, late, empty_tables=True)
     bronze = _further(lake, batches)
     lakes.run(spark, lake, late)
     for batch in batches[3:]:
@@ -121,7 +118,6 @@ def test_a_stream_begins_with_all_rows_of_a_table_whose_log_was_cut(
     assert sum(entry["read"] for _, entry in lakes.ledger(lake, late)) == sum(map(len, batches))
     run_repair(spark, lake, late)
     assert_same(table(lake), by_duckdb(lake, first.steps[-1].window, closed_ms=closed_ms(lake, late)))
-    sound(spark, lake, late)
 
 
 def _further(lake: Lake, batches: Sequence[Sequence[Any]]) -> lakes.Bronze:
@@ -133,17 +129,17 @@ def _further(lake: Lake, batches: Sequence[Sequence[Any]]) -> lakes.Bronze:
 
 def test_a_stream_reads_compacted_files_in_order_of_arrival(spark: SparkSession, lake: Lake, tmp_path: Any) -> None:
     """Nothing is late that was not: what came in order comes in order again."""
-    batches = events(13, 7)
+    batches = events(13, 6)
     ordered = [[{**row, "t": lakes.at(lakes.ms(row["t"]))} for row in batch] for batch in batches]
     kind = pipeline()
     bronze = feed(lake, ())
-    for part in (ordered[:2], ordered[2:5], ordered[5:]):
+    for part in (ordered[:2], ordered[2:4], ordered[4:]):
         for batch in part:
             bronze.append(batch)
         maintain_in_parts(lake)
     calm = Lake(str(tmp_path / "calm")).ensure_exists()
     as_they_lie = feed(calm, ())
-    for part in (ordered[:2], ordered[2:5], ordered[5:]):
+    for part in (ordered[:2], ordered[2:4], ordered[4:]):
         as_they_lie.append([row for batch in part for row in batch])
     for here in (calm, lake):
         lakes.run(spark, here, kind)

@@ -245,7 +245,7 @@ def test_windows_live_as_under_plain_names(
 
 @GIVEN
 def test_of_each_key_one_event_is_there_under_such_names(spark: SparkSession, lake: Lake, names: Names) -> None:
-    batches = merged(with_duplicates(3), 2, 1, 4, 2)
+    batches = merged(with_duplicates(3), 2, 1, 6)
     fed(lake, names, batches)
     definition = _pipeline(names, (Deduplicate(names["k"], within="1 hour"),))
     lived(spark, lake, definition, names, RESULT, LATE)

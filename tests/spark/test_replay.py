@@ -164,8 +164,8 @@ COMMITTED = (("result_committed", 1), ("quarantine_committed", 0))
 def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
     spark: SparkSession, lake: Lake, tmp_path: Path, deaths: Sequence[tuple[str, int]]
 ) -> None:
-    landing, good = tmp_path / "landing", 40
-    wrong = [(reason, number) for number, reason in enumerate([*FIVE_KINDS] * 100, start=good)]
+    landing, good, each = tmp_path / "landing", 40, 20
+    wrong = [(reason, number) for number, reason in enumerate([*FIVE_KINDS] * each, start=good)]
     lines: list[str | dict[str, Any]] = [event(number) for number in range(good)]
     write(landing, "first", lines[:20])
     write(landing, "second", [*lines[20:], *(FIVE_KINDS[reason](number) for reason, number in wrong)])
@@ -173,11 +173,11 @@ def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
     ingest(spark, lake, before)
     lakes.run(spark, lake, HOURLY)
     set_aside = reasons(lake)
-    assert set_aside == Counter(dict.fromkeys(FIVE_KINDS, 100))
+    assert set_aside == Counter(dict.fromkeys(FIVE_KINDS, each))
 
     plan = plan_replay(lake, now, Selection())
     assert dict(plan.found.reasons) == dict(set_aside)
-    noted = begin(lake, plan, by="ada", comment="the rules were wrong", slice_rows=300)
+    noted = begin(lake, plan, by="ada", comment="the rules were wrong", slice_rows=3 * each)
     for point, number in deaths:
         with pytest.raises(DriverDeath):
             ReplayRun(spark, lake, now, noted, dies_at(point, number)).execute()
@@ -194,11 +194,11 @@ def test_rows_that_pass_by_now_arrive_once_however_often_a_replay_dies(
     ]
     assert ids(lake) == sorted([*range(good), *passes])
     assert sum(done.replayed.values()) == len(passes)
-    assert reasons(lake) == Counter({"unparseable": 100, "between(units, 1..)": 500 - 100 - len(passes)})
+    assert reasons(lake) == Counter({"unparseable": each, "between(units, 1..)": 4 * each - len(passes)})
     assert dict(done.kept) == dict(reasons(lake))
     assert_numbers_grow(lake)
     (told,) = [text for text in assert_balanced(lake, now) if text.startswith("replay-")]
-    assert f"rows read again 500 = replayed {len(passes)} + set aside as before {500 - len(passes)}" in told
+    assert f"rows read again {5 * each} = replayed {len(passes)} + set aside as before {5 * each - len(passes)}" in told
     (decision,) = decisions_of(lake, now.name)
     assert (decision["action"], decision["decided_by"], decision["decision_id"]) == ("replay", "ada", noted.run)
 

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from spark_jobs.cli import app
 from spark_jobs.console import running
 from spark_jobs.lake import Lake
 from spark_jobs.spark.settings import LOG_SETTINGS
 from tests.support.builders import write
-from tests.support.process import REPOSITORY
 
 
 def test_a_run_has_a_log_of_its_own_users_and_those_older_than_a_month_go(
@@ -84,22 +84,25 @@ unfit = Pipeline(
 """
 
 
-def test_what_is_wrong_with_a_pipeline_is_told_without_a_stack_before_it(lake: Lake, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_pipeline_is_told_without_a_stack_before_it(
+    spark: SparkSession,
+    lake: Lake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    # The command's session is that of the tests, which goes on after it.
+    monkeypatch.setattr(running, "build_session", lambda *_, **__: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
     rows = {"_ingest_seq": [1], "product_id": ["p"], "quantity": [1], "sold_at": [datetime(2026, 11, 1, tzinfo=UTC)]}
     write(lake, "bronze.sales", rows)
     (tmp_path / "unfit.py").write_text(UNFIT)
-    run = subprocess.run(
-        [sys.executable, "-m", "spark_jobs", "run", "unfit.py", "--lake", lake.uri, "--until-caught-up"],
-        cwd=tmp_path,
-        env={**os.environ, "TIDEMARK_DRIVER_MEMORY": "1g", "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 1, run.stderr
-    assert run.stderr.startswith("unfit failed: pipeline `unfit` does not fit its source: ["), run.stderr
-    assert "JVM stacktrace" not in run.stderr
+    with pytest.raises(SystemExit) as ended:
+        app(["run", str(tmp_path / "unfit.py"), "--lake", lake.uri, "--until-caught-up"])
+    said = capfd.readouterr().err
+    assert ended.value.code == 1, said
+    assert said.startswith("unfit failed: pipeline `unfit` does not fit its source: ["), said
+    assert "JVM stacktrace" not in said
 
 
 def test_java_uses_the_log_settings_of_the_project(spark: SparkSession) -> None:

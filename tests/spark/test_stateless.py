@@ -110,8 +110,8 @@ def test_a_result_that_changes_leaves_the_table_when_it_passes_no_more(spark: Sp
 def test_each_event_may_say_how_long_it_keeps_its_session_open(spark: SparkSession, lake: Lake) -> None:
     bronze = lakes.Bronze(lake, "bronze.readings", COLUMNS, "t")
     events = [(0, "a", 10), (9, "a", 1), (11, "a", 5), (30, "a", 99), (44, "a", 1), (5, "b", 0), (6, "b", None)]
+    events.append((200, "z", 1))
     bronze.append([{"k": k, "v": v, "t": lakes.at(START + m * MINUTE)} for m, k, v in events])
-    bronze.append([{"k": "z", "v": 1, "t": lakes.at(START + 200 * MINUTE)}])
     bronze.append([{"k": "z", "v": 1, "t": lakes.at(START + 210 * MINUTE)}])
     bronze.append([{"k": "a", "v": 3, "t": lakes.at(START + 100 * MINUTE)}])
     bronze.heartbeat(START + 1000 * MINUTE)

@@ -249,7 +249,7 @@ _LINES = st.one_of(
 ).map(lambda line: line.encode("utf-8", "replace").replace(b"\n", b" "))
 
 
-@settings(max_examples=25, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(st.lists(_LINES, min_size=12, max_size=25))
 def test_any_line_is_read_as_other_readers_read_it(spark: SparkSession, lines: list[bytes]) -> None:
     rows = [(number, line) for number, line in enumerate(lines)]

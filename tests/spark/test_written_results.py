@@ -31,12 +31,11 @@ MINUTE = 60_000
 COLUMNS = {"k": pa.string(), "v": pa.int64(), "t": lakes.TIMESTAMP}
 # The copy of b is a duplicate; the last batch brings two late events, one that the filter removes and one it withholds.
 BATCHES = (
-    [("a", 1, 1), ("b", 1, 2)],
-    [("b", 1, 3), ("c", 1, 30)],
-    [("d", 1, 31)],
+    [("a", 1, 1), ("b", 1, 2), ("c", 1, 30)],
+    [("b", 1, 3), ("d", 1, 31)],
     [("a", 2, 2), ("e", 3, 3), ("f", -1, 32), ("g", 100, 33), ("h", 1, 34)],
 )
-LAST = 3
+LAST = 2
 
 DEFINITION = lakes.one_file_a_batch(
     Pipeline(

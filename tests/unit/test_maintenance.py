@@ -85,11 +85,11 @@ class TestATable:
         assert [row[0] for row in rows(lake)] == list(range(26))
 
     def test_goes_on_and_is_maintained_again(self, lake):
-        for first in range(0, 60, 20):
-            batches(lake, 20, first=first)
+        for first in range(0, 24, 8):
+            batches(lake, 8, first=first)
             assert maintain(lake)[TABLE].files_after == 1
-        assert [row[0] for row in rows(lake)] == list(range(60))
-        assert [batch_id for batch_id, _ in ledger_rows(lake, TABLE, NAME, 1)] == list(range(60))
+        assert [row[0] for row in rows(lake)] == list(range(24))
+        assert [batch_id for batch_id, _ in ledger_rows(lake, TABLE, NAME, 1)] == list(range(24))
         # Every version that the log has can be read.
         for version in range(first_version(lake, TABLE), latest_version(lake, TABLE) + 1):
             assert open_table(lake, TABLE, version=version).to_pyarrow_dataset().count_rows() > 0
@@ -292,12 +292,12 @@ def test_old_metrics_are_deleted(lake):
 
 
 def test_the_ledger_itself_is_maintained(lake):
-    for first in range(0, 50, 10):
-        batches(lake, 10, first=first)
+    for first in range(0, 18, 6):
+        batches(lake, 6, first=first)
         maintain(lake)
-    assert row_count(open_table(lake, "ops.ledger")) >= 50
+    assert row_count(open_table(lake, "ops.ledger")) >= 18
     assert len(open_table(lake, "ops.ledger").file_uris()) <= 2
-    assert len(ledger_rows(lake, TABLE, NAME, 1)) == 50
+    assert len(ledger_rows(lake, TABLE, NAME, 1)) == 18
 
 
 ASIDE = "gold.hourly_sales__rebuilt_0123456789ab"
