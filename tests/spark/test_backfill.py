@@ -45,7 +45,6 @@ from tests.support.clicks import (
     by_duckdb,
     closed_ms,
     contents,
-    copy_of,
     events,
     feed,
     pipeline,
@@ -115,10 +114,10 @@ def test_any_split_of_a_range_gives_the_same_tables(spark: SparkSession, streame
     assert found[0] != contents(streamed)
 
 
-# Before the result nothing is done: test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest
-@pytest.mark.parametrize(
-    "point", [pytest.param("before the result", marks=pytest.mark.long), "before the late events are marked"]
-)
+# What has not marked the late events is finished in test_where_another_writer_is_always_faster_both_are_named; before
+# the result nothing is done.
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["before the result", "before the late events are marked"])
 def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     spark: SparkSession, copy: Lake, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -142,7 +141,7 @@ def test_a_repair_that_is_cut_off_is_finished_by_the_next(
     lakes.assert_balanced(copy, RANKING)
 
 
-# A repair is cut off by the same steps: test_a_repair_that_is_cut_off_is_finished_by_the_next
+# After the result, before the late events are marked: test_where_another_writer_is_always_faster_both_are_named
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["before the groups", "before the result"])
 def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
@@ -178,7 +177,8 @@ def test_an_as_streamed_backfill_that_is_cut_off_is_finished_by_the_next(
 def test_where_another_writer_is_always_faster_both_are_named(
     spark: SparkSession, copy: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = contents(copy)
+    before, closed, size = contents(copy), closed_ms(copy, RANKING), TUMBLING.size // timedelta(milliseconds=1)
+    opened = [row for row in table(copy) if row[0] + size > closed]
     target, plan = plan_backfill(copy, RANKING, BEGIN, END)
 
     def refused(*_: Any, **__: Any) -> None:
@@ -196,7 +196,10 @@ def test_where_another_writer_is_always_faster_both_are_named(
         with pytest.raises(ConflictError, match=r"gold\.activity__late.*the stream of `activity`.*not marked yet"):
             backfill.execute(spark, target, plan)
     assert contents(copy) != before
-    assert run_backfill(spark, copy, RANKING) != []
+    assert are_repaired(copy) == {False}
+    # What it has not marked the next run marks.
+    assert run_repair(spark, copy, RANKING) is not None
+    assert_same(table(copy), by_duckdb(copy, TUMBLING, closed_ms=closed, top=True) + opened)
     assert are_repaired(copy) == {True}
     lakes.assert_balanced(copy, RANKING)
 
@@ -217,20 +220,6 @@ def test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest(spark:
     lakes.assert_balanced(lake, definition)
 
 
-@pytest.fixture(scope="module")
-def once(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake with the stream of `pipeline()` over four batches; copied, never changed."""
-    lake = Lake(str(tmp_path_factory.mktemp("once"))).ensure_exists()
-    feed(lake, events(7, 4, minutes=20))
-    lakes.run(spark, lake, pipeline())
-    return lake
-
-
-@pytest.fixture
-def windows(once: Lake, tmp_path: Path) -> Lake:
-    return copy_of(once, tmp_path / "windows")
-
-
 # A large commit is refused by a newer one, too:
 # tests/spark/test_commits.py::test_a_large_upsert_is_tried_again_where_the_table_changed_meanwhile
 @pytest.mark.parametrize(
@@ -240,14 +229,17 @@ def test_of_two_runs_over_the_same_rows_the_second_has_nothing_to_change(
     spark: SparkSession, windows: Lake, large: bool
 ) -> None:
     lake, definition = windows, pipeline()
+    bronze = lakes.Bronze(lake, "bronze.clicks", COLUMNS, "t", len(lakes.rows(lake, "bronze.clicks")))
     target, plan = plan_backfill(lake, definition, BEGIN, END)
     backend = LargeCommits if large else SmallCommits
     commit, done = backend.commit, []
 
     def after_the_repair(*arguments: Any) -> None:
-        """Both have found what differs when the first one commits."""
+        """Both have found what differs when the first one commits, which counts an event more that came late since."""
         if not done:
             done.append(None)
+            bronze.append([{"k": "a", "v": 1000, "d": 1.0, "t": lakes.at(START + 11 * MINUTE)}])
+            lakes.run(spark, lake, definition)
             done[0] = run_repair(spark, lake, definition)
         commit(*arguments)
 
@@ -261,6 +253,8 @@ def test_of_two_runs_over_the_same_rows_the_second_has_nothing_to_change(
     lakes.assert_balanced(lake, definition)
 
 
+# While it commits: test_of_two_runs_over_the_same_rows_the_second_has_nothing_to_change[few rows]
+@pytest.mark.long
 def test_a_backfill_keeps_what_another_run_has_counted_meanwhile(spark: SparkSession, windows: Lake) -> None:
     lake, definition = windows, pipeline()
     bronze = lakes.Bronze(lake, "bronze.clicks", COLUMNS, "t", len(lakes.rows(lake, "bronze.clicks")))
@@ -275,6 +269,8 @@ def test_a_backfill_keeps_what_another_run_has_counted_meanwhile(spark: SparkSes
     lakes.assert_balanced(lake, definition)
 
 
+# tests/unit/test_repair_marks.py::test_a_slow_run_marks_nothing_that_was_taken_out_since
+@pytest.mark.long
 def test_a_slow_repair_marks_nothing_that_a_backfill_took_out_since(
     spark: SparkSession, windows: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,8 +294,7 @@ def test_a_slow_repair_marks_nothing_that_a_backfill_took_out_since(
     lakes.assert_balanced(lake, definition)
 
 
-# What one that changed everything leaves: test_a_repair_that_is_cut_off_is_finished_by_the_next[before the late events
-# are marked]
+# What one that changed everything leaves: test_where_another_writer_is_always_faster_both_are_named
 @pytest.mark.long
 def test_a_repair_that_was_cut_off_before_it_changed_anything_is_finished(spark: SparkSession, windows: Lake) -> None:
     lake, definition = windows, pipeline()

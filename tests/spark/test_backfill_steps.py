@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -50,6 +50,7 @@ from tests.support.clicks import (
     copy_of,
     events,
     feed,
+    merged,
     pipeline,
     repaired_ids,
     run_backfill,
@@ -102,6 +103,16 @@ def both_sides(seed: int, batches: int = 7, size: int = 20) -> list[tuple[list[d
     return made
 
 
+def in_four(
+    batches: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]],
+) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """The same events of both sides in four batches."""
+    left, right = ([batch[side] for batch in batches] for side in (0, 1))
+    return zip(merged(left, *IN_FOUR), merged(right, *IN_FOUR), strict=True)
+
+
+IN_FOUR = (2, 1, 2, 2)
+"""How seven batches become four; an event can be late from the third one on."""
 WITHIN, BEFORE = 10, 4
 
 
@@ -127,7 +138,7 @@ def streamed_join(
     lake, definition = Lake(str(tmp_path_factory.mktemp("join"))).ensure_exists(), joined(request.param)
     clicks = lakes.Bronze(lake, "bronze.clicks", COLUMNS, "t")
     paid = lakes.Bronze(lake, "bronze.paid", PAID, "u")
-    for left, right in both_sides(4):
+    for left, right in in_four(both_sides(4)):
         clicks.append(left, ids=[f"l{clicks._next + i}" for i in range(len(left))])
         paid.append(right, ids=[f"r{paid._next + i}" for i in range(len(right))])
     lakes.run(spark, lake, definition)
@@ -162,27 +173,39 @@ def pairs(lake: Lake, definition: Pipeline) -> list[str]:
     return sorted(repr(row[:2]) for row in rows if lakes.ms(row[2]) < unchangeable_ms(lake, definition))
 
 
-# tests/spark/test_shop_pipelines.py::test_repairs_and_backfills_of_shop_pipelines_count_all_events[order_payments]
-@pytest.mark.long
-@pytest.mark.parametrize("streamed_join", ["inner", "full"], indirect=True)
-def test_a_join_with_late_events_of_both_sides_is_repaired_and_given_back(
+# A full join has what each of the others has, and more.
+@pytest.mark.parametrize("streamed_join", [pytest.param("inner", marks=pytest.mark.long), "full"], indirect=True)
+def test_late_events_of_both_sides_of_a_join_are_repaired(
     spark: SparkSession, streamed_join: tuple[Lake, Pipeline], tmp_path: Path
 ) -> None:
     lake, definition = copy_of(streamed_join[0], tmp_path / "copy"), streamed_join[1]
     expected = pairs_by_duckdb(lake, definition)
+    assert pairs(lake, definition) != expected
+    (same,) = run_backfill(spark, lake, definition, mode="as-streamed", force=True)
+    assert same.changed.rows == 0
+
+    assert {row["_side"] for row in lakes.rows(lake, "gold.paid__late")} == {"left", "right"}
+    assert run_repair(spark, lake, definition) is not None
+    assert pairs(lake, definition) == expected
+    lakes.assert_balanced(lake, definition)
+
+
+# What is computed as streamed, and what is repaired: test_late_events_of_both_sides_of_a_join_are_repaired. That a
+# backfill takes out again what was repaired: tests/spark/test_identity.py::
+# test_two_late_events_of_one_number_are_repaired_and_given_back
+@pytest.mark.long
+@pytest.mark.parametrize("streamed_join", ["full"], indirect=True)
+def test_a_repaired_join_is_given_back_and_computed_in_parts(
+    spark: SparkSession, streamed_join: tuple[Lake, Pipeline], tmp_path: Path
+) -> None:
+    lake, definition = copy_of(streamed_join[0], tmp_path / "copy"), streamed_join[1]
 
     def found() -> list[str]:
         return pairs(lake, definition)
 
-    streamed = found()
-    assert streamed != expected
-    (same,) = run_backfill(spark, lake, definition, mode="as-streamed", force=True)
-    assert same.changed.rows == 0
-
-    done = run_repair(spark, lake, definition)
+    streamed, done = found(), run_repair(spark, lake, definition)
     assert done is not None
-    assert found() == expected
-    lakes.assert_balanced(lake, definition)
+    expected = found()
     (undone,) = run_backfill(spark, lake, definition, mode="as-streamed")
     assert undone.taken_out == done.repaired
     assert found() == streamed
@@ -302,7 +325,7 @@ def streamed_sessions(
 ) -> tuple[Lake, list[list[dict[str, Any]]]]:
     """A lake with the sessions of these events, and the events; copied, never changed."""
     lake = Lake(str(tmp_path_factory.mktemp("sessions"))).ensure_exists()
-    batches = events(request.param, 7, size=16, minutes=20)
+    batches = merged(events(request.param, 7, size=16, minutes=20), *IN_FOUR)
     feed(lake, batches)
     lakes.run(spark, lake, SESSIONS)
     return lake, batches
@@ -320,9 +343,7 @@ def first_open_ms(lake: Lake, batches: Sequence[Sequence[dict[str, Any]]]) -> in
     return min(row[0] for row in sessions_by_python(batches, GAP * MINUTE) if row[1] > closed)
 
 
-# tests/spark/test_shop_pipelines.py::test_repairs_and_backfills_of_shop_pipelines_count_all_events[page_sessions]
-@pytest.mark.long
-@pytest.mark.parametrize("streamed_sessions", [3, 8], indirect=True)
+@pytest.mark.parametrize("streamed_sessions", [3, pytest.param(8, marks=pytest.mark.long)], indirect=True)
 def test_late_events_draw_sessions_together(
     spark: SparkSession, streamed_sessions: tuple[Lake, list[list[dict[str, Any]]]], tmp_path: Path
 ) -> None:
@@ -337,16 +358,27 @@ def test_late_events_draw_sessions_together(
     waiting = {row["_event_id"] for row in late if lakes.ms(row["t"]) >= last_open}
 
     # The stream closes a session, and begins another one that touches it: only its batches tell.
-    streamed = found(lake)
     (same,) = run_backfill(spark, lake, definition, mode="as-streamed", force=True)
     assert same.changed.rows == 0
 
-    copied = copy_of(lake, tmp_path / "copy")
     done = run_repair(spark, lake, definition)
     assert done is not None
     assert done.repaired >= len(late) - len(waiting)
     assert [row for row in found(lake) if row[1] < last_open] == [row for row in expected if row[1] < last_open]
     lakes.assert_balanced(lake, definition)
+
+
+# What is computed as streamed, and what is repaired: test_late_events_draw_sessions_together. That a backfill takes out
+# again what was repaired: tests/spark/test_identity.py::test_two_late_events_of_one_number_are_repaired_and_given_back
+@pytest.mark.long
+@pytest.mark.parametrize("streamed_sessions", [3, 8], indirect=True)
+def test_repaired_sessions_are_given_back_and_computed_in_parts(
+    spark: SparkSession, streamed_sessions: tuple[Lake, list[list[dict[str, Any]]]], tmp_path: Path
+) -> None:
+    lake, definition, found = copy_of(streamed_sessions[0], tmp_path / "lake"), SESSIONS, sessions
+    late, streamed, copied = lakes.rows(lake, "gold.activity__late"), found(lake), copy_of(lake, tmp_path / "copy")
+    done = run_repair(spark, lake, definition)
+    assert done is not None
 
     # Backfills of its parts, in any order, give what the repair gives.
     backfill_in_parts(spark, copied, definition, (7, 31, 55, 81), random.Random(len(late)))

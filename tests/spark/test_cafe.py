@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.pipelines import registry
+from spark_jobs.pipelines._registry import with_sources
 from spark_jobs.simulator import Disorder, Shop, simulate_files
 from spark_jobs.spec import Files, Ingest, Pipeline
 from tests.support import lakes
 from tests.support.clicks import run_backfill, run_repair
 
-NAMES = ("ingest_visits", "ingest_payments", "cafe_visits", "cafe_spending")
-BATCHES = 4
+BATCHES = 3
+"""Of each table: an event can be late from the third one on."""
 PERIOD = "date_trunc('{unit}', {time} AT TIME ZONE 'Europe/Berlin')"
 ON_TIME = "NOT _heartbeat AND _ingest_seq NOT IN (SELECT _ingest_seq FROM late)"
 DAY, WEEK = PERIOD.format(unit="day", time="seated_at"), PERIOD.format(unit="week", time="paid_at")
@@ -40,6 +41,16 @@ ANSWERS = {
     ),
 }
 """Pipeline -> what is read of its result, and what that must be."""
+LONG = ("cafe_spending",)
+"""Runs in `make long` only. Of what it is made of, these ask:
+
+- weeks: tests/spark/test_calendar.py::test_an_event_is_in_the_period_that_duckdb_says[week]; as streams [cafe_visits]
+- first events before windows: tests/spark/test_deduplicate.py::test_before_windows_each_key_is_counted_once
+"""
+
+
+def but_long(*names: str) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in names]
 
 
 def in_batches(name: str, lake: Lake) -> Any:
@@ -54,8 +65,8 @@ def in_batches(name: str, lake: Lake) -> Any:
 
 
 @pytest.fixture(scope="module")
-def cafe(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake with four days of the café, of which one has 23 hours and one is a Monday."""
+def cafe(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Lake:
+    """A lake with four days of the café, of which one has 23 hours and one is a Monday; what is asked for has run."""
     lake = Lake(str(tmp_path_factory.mktemp("cafe"))).ensure_exists()
     simulate_files(
         Shop(
@@ -71,7 +82,10 @@ def cafe(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
         rows=1_000,
         rows_per_file=30,
     )
-    lakes.run_all(spark, lake, [in_batches(name, lake) for name in NAMES], close=True)
+    here = (item for item in request.session.items if item.path == request.path)
+    asked = {item.callspec.params["name"] for item in here if hasattr(item, "callspec")}
+    definitions = with_sources(registry()[name] for name in ANSWERS if name in asked)
+    lakes.run_all(spark, lake, [in_batches(each.name, lake) for each in definitions], close=True)
     return lake
 
 
@@ -89,15 +103,41 @@ def answers(lake: Lake, name: str, sql: str, *, all_events: bool = False) -> lis
         return connection.execute(sql).fetchall()
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_guests_are_counted_by_the_clock_of_the_cafe(spark: SparkSession, cafe: Lake, name: str) -> None:
-    definition = in_batches(name, cafe)
+@pytest.mark.parametrize("name", but_long(*ANSWERS))
+def test_guests_are_counted_by_the_clock_of_the_cafe(cafe: Lake, name: str) -> None:
     found, expected = (answers(cafe, name, sql) for sql in ANSWERS[name])
     assert found == expected
-    lakes.assert_balanced(cafe, definition)
-    everything = answers(cafe, name, ANSWERS[name][1], all_events=True)
-    assert everything != expected, "late events matter"
+    lakes.assert_balanced(cafe, in_batches(name, cafe))
+    assert answers(cafe, name, ANSWERS[name][1], all_events=True) != expected, "late events matter"
 
+
+@pytest.mark.parametrize("name", ["cafe_visits"])
+def test_the_day_of_23_hours_is_there(cafe: Lake, name: str) -> None:
+    days = answers(cafe, name, "SELECT DISTINCT day, window_end - window_start FROM result ORDER BY day")
+    assert (date(2026, 3, 29), timedelta(hours=23)) in days
+    assert (date(2026, 3, 28), timedelta(hours=24)) in days
+
+
+@pytest.mark.parametrize("name", but_long("cafe_spending"))
+def test_the_turn_of_the_week_is_there(cafe: Lake, name: str) -> None:
+    weeks = answers(cafe, name, "SELECT DISTINCT week FROM result ORDER BY week")
+    assert weeks == [(date(2026, 3, 23),), (date(2026, 3, 30),)]
+
+
+@pytest.mark.parametrize("name", but_long(*ANSWERS))
+def test_bad_rows_are_set_aside_and_copies_count_once(cafe: Lake, name: str) -> None:
+    table, key = {"cafe_visits": ("visits", "visit_id"), "cafe_spending": ("payments", "payment_id")}[name]
+    assert len(lakes.rows(cafe, f"bronze.{table}__quarantine")) > 3
+    ids = [row[key] for row in lakes.rows(cafe, f"bronze.{table}") if not row["_heartbeat"]]
+    assert len(set(ids)) < len(ids)
+
+
+# tests/spark/test_calendar.py::test_days_of_23_and_25_hours_are_counted_as_the_clock_says
+@pytest.mark.long
+@pytest.mark.parametrize("name", ANSWERS)
+def test_late_guests_are_counted_by_a_repair_and_not_as_streamed(spark: SparkSession, cafe: Lake, name: str) -> None:
+    definition = in_batches(name, cafe)
+    everything = answers(cafe, name, ANSWERS[name][1], all_events=True)
     assert [done.changed.rows for done in run_backfill_of(spark, cafe, definition, "as-streamed")] == [0]
     assert run_repair(spark, cafe, definition) is not None
     assert answers(cafe, name, ANSWERS[name][0]) == everything
@@ -107,18 +147,3 @@ def test_guests_are_counted_by_the_clock_of_the_cafe(spark: SparkSession, cafe: 
 def run_backfill_of(spark: SparkSession, lake: Lake, definition: Pipeline, mode: str) -> list[Any]:
     begin, end = datetime(2026, 3, 20, tzinfo=UTC), datetime(2026, 4, 9, tzinfo=UTC)
     return run_backfill(spark, lake, definition, begin=begin, end=end, mode=mode, force=True)
-
-
-def test_the_day_of_23_hours_and_the_turn_of_the_week_are_there(cafe: Lake) -> None:
-    days = answers(cafe, "cafe_visits", "SELECT DISTINCT day, window_end - window_start FROM result ORDER BY day")
-    assert (date(2026, 3, 29), timedelta(hours=23)) in days
-    assert (date(2026, 3, 28), timedelta(hours=24)) in days
-    weeks = answers(cafe, "cafe_spending", "SELECT DISTINCT week FROM result ORDER BY week")
-    assert weeks == [(date(2026, 3, 23),), (date(2026, 3, 30),)]
-
-
-def test_bad_rows_are_set_aside_and_copies_count_once(cafe: Lake) -> None:
-    assert len(lakes.rows(cafe, "bronze.visits__quarantine")) > 3
-    for name, key in (("visits", "visit_id"), ("payments", "payment_id")):
-        ids = [row[key] for row in lakes.rows(cafe, f"bronze.{name}") if not row["_heartbeat"]]
-        assert len(set(ids)) < len(ids)

@@ -44,18 +44,19 @@ PIPELINES = (
     "stock_triples", "top_products", "tumbling_by_hand", "unique_transfers",
 )  # fmt: skip
 LONG = (
-    "machine_health", "machine_readings", "machine_statuses", "ride_matching", "stock_averages", "stock_triples",
-    "top_products", "tumbling_by_hand",
+    "card_fraud", "machine_health", "machine_readings", "machine_statuses", "personal_offers", "ride_matching",
+    "service_errors", "service_incidents", "shipment_orders", "stock_averages", "stock_triples", "top_products",
+    "tumbling_by_hand",
 )  # fmt: skip
 """Those that run in `make long` only. Of what they are made of, these ask:
 
-- events as of another's time: test_results_are_those_of_the_events_that_came_in_time[shipment_orders]
-- totals, averages of the last minutes, groups of three: tests/spark/test_ordered.py::
-  test_rows_are_those_of_events_in_order[running], [sliding] and [counting]
-- rankings of windows: tests/spark/test_shop_pipelines.py::
-  test_results_are_those_of_the_events_that_came_in_time[top_products_live]
-- processors of one table, and of two: [card_fraud] and [personal_offers]; what they themselves do is asked, event by
-  event, by tests/unit/test_keyed_pipelines.py
+- events as of another's time, totals, averages of the last minutes, groups of three: tests/spark/test_ordered.py::
+  test_rows_are_those_of_events_in_order[as_of], [running], [sliding] and [counting]
+- windows, and rankings of them: tests/spark/test_shop_pipelines.py::
+  test_results_are_those_of_the_events_that_came_in_time[rolling_sales] and [top_products_live]
+- processors: [cafe_service]; of two tables: tests/spark/test_process.py::
+  test_of_two_tables_each_row_has_a_number_of_its_own_before_and_after_a_restart; what they themselves do is asked,
+  event by event, by tests/unit/test_keyed_pipelines.py
 """
 OF_EVERY_KIND = 5
 """With it all happens that can happen."""
@@ -489,6 +490,8 @@ def test_three_ticks_each_have_an_average(lake: Lake) -> None:
     assert averages == pytest.approx([11, 14, 17.333333])
 
 
+# tests/unit/test_keyed_pipelines.py::TestFraud
+@pytest.mark.long
 def test_an_hour_between_two_countries_is_a_case_and_told_once(lake: Lake) -> None:
     found = example(lake, "card_fraud", "card", "payment_id", "reason", "countries")
     # At exactly an hour, and again after a payment that was none.
@@ -537,8 +540,8 @@ def test_what_happens_in_the_streams_is_of_every_kind(lake: Lake, name: str) -> 
     assert found == expected if SEED == OF_EVERY_KIND else found <= expected
 
 
-AUDITED = ("cafe_service", "personal_offers")
-"""Each asks something else of a processor in batch; of rows by events and `ttl` [cafe_service], too.
+AUDITED = ("cafe_service",)
+"""Rows by events, by timers and `ttl`; [personal_offers] asks what it looks up, too.
 
 Rows by timers alone, and of two tables, are audited in test_process.py, the steps of the others in test_ordered.py.
 """

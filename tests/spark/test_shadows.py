@@ -89,22 +89,31 @@ def promote(spark: SparkSession, lake: Lake) -> int:
     return code
 
 
-def test_a_shadow_is_compared_dropped_begun_again_and_promoted(spark: SparkSession, lake: Lake) -> None:
+def begin(spark: SparkSession, lake: Lake) -> None:
+    execute(lake, plan_shadows(lake, [CHANGED])[0], by="a test")
+    lakes.run_all(spark, lake, [BESIDE], close=False)
+
+
+# In a bucket: tests/services/test_shadows.py
+@pytest.mark.long
+def test_a_shadow_is_dropped_and_begun_again(spark: SparkSession, lake: Lake) -> None:
+    feed(lake, events(7)[:4])
+    deploy(lake, [BEFORE])
+    lakes.run_all(spark, lake, [BEFORE], close=False)
+    begin(spark, lake)
+    first = table(lake, BESIDE.sink.table)
+    shadows.drop(lake, plan_drop(lake, BEFORE.name), by="a test", timeout=NOW, say=lambda _: None)
+    begin(spark, lake)
+    assert table(lake, BESIDE.sink.table) == first, "begun again in the same session, where there was one before"
+
+
+def test_a_shadow_is_compared_and_promoted(spark: SparkSession, lake: Lake) -> None:
     batches = events(7)
-    bronze = feed(lake, batches[:4])
+    bronze = feed(lake, batches[:3])
     deploy(lake, [BEFORE])
     lakes.run_all(spark, lake, [BEFORE], close=False)
     rows_before = table(lake)
-
-    def begin() -> None:
-        execute(lake, plan_shadows(lake, [CHANGED])[0], by="a test")
-        lakes.run_all(spark, lake, [BESIDE], close=False)
-
-    begin()
-    first = table(lake, BESIDE.sink.table)
-    shadows.drop(lake, plan_drop(lake, BEFORE.name), by="a test", timeout=NOW, say=lambda _: None)
-    begin()
-    assert table(lake, BESIDE.sink.table) == first, "begun again in the same session, where there was one before"
+    begin(spark, lake)
     assert table(lake) == rows_before
 
     found = look(lake, BEFORE.name)
@@ -133,7 +142,7 @@ def test_a_shadow_is_compared_dropped_begun_again_and_promoted(spark: SparkSessi
     assert {name: order.defines(CHANGED) for name, order in ordered.items()} == {CHANGED.name: True}
     assert current_epoch(lake, BESIDE.name) is None
 
-    bronze.append(batches[4])
+    bronze.append(batches[3])
     lakes.run_all(spark, lake, [CHANGED], close=False)
     run_repair(spark, lake, CHANGED)
     assert_same(table(lake), by_duckdb(lake, TUMBLING, closed_ms=closed_ms(lake, CHANGED)))

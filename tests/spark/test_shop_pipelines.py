@@ -134,8 +134,11 @@ ELSEWHERE = {
 
 
 VARIANTS = {
+    "machine_spikes": "tests/spark/test_backfill_steps.py::test_rows_of_single_events_come_back_and_the_stream_goes_on",
+    "order_payments": "tests/spark/test_join.py::test_every_event_of_both_sides_is_matched_alone_or_late",
     "top_products": "[top_products_live]",
-    "user_activity": "[valid_orders]",
+    "user_activity": "[rolling_sales]",
+    "valid_orders": "[rolling_sales]; events without a row in the lookup: tests/spark/test_enrich.py",
     "unique_events": "tests/spark/test_deduplicate.py::test_batches_and_their_watermarks_tell_what_was_a_duplicate",
 }
 """Pipelines that run in `make long` only -> what asks the same of the step that they have."""
@@ -177,7 +180,7 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request:
         rows_per_file=600,
     )
     here = (item for item in request.session.items if item.path == request.path)
-    names = {item.callspec.params["name"] for item in here if hasattr(item, "callspec")} | {"order_payments"}
+    names = {item.callspec.params["name"] for item in here if hasattr(item, "callspec")}
     definitions = with_sources(registry()[name] for name in COMPUTED_AGAIN if name in names)
     lakes.run_all(spark, lake, [_in_batches(each, lake) for each in definitions], close=True)
     return lake
@@ -219,8 +222,11 @@ def test_results_are_those_of_the_events_that_came_in_time(shop: Lake, name: str
     lakes.assert_balanced(shop, _in_batches(registry()[name], shop))
 
 
-def test_orders_and_payments_are_matched_and_alone(shop: Lake) -> None:
-    sides = dict(answers(shop, "order_payments", "SELECT _side, count(*) FROM result GROUP BY ALL"))
+# tests/spark/test_join.py::test_every_event_of_both_sides_is_matched_alone_or_late
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["order_payments"])
+def test_orders_and_payments_are_matched_and_alone(shop: Lake, name: str) -> None:
+    sides = dict(answers(shop, name, "SELECT _side, count(*) FROM result GROUP BY ALL"))
     assert sides.keys() == {"both", "left", "right"}
 
 
@@ -239,21 +245,17 @@ def computed_again(shop: Lake, tmp_path_factory: pytest.TempPathFactory) -> Lake
     return Lake(str(copy))
 
 
-LONG = [name for name in COMPUTED_AGAIN if name not in ("page_sessions", "order_payments")]
-"""Of what they are made of, these ask:
-
-- windows: tests/spark/test_backfill.py::test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest
-- rankings: tests/spark/test_backfill.py::test_a_repair_that_is_cut_off_is_finished_by_the_next
-- first events: tests/spark/test_deduplicate.py::test_batches_and_their_watermarks_tell_what_was_a_duplicate
-- lookups: tests/spark/test_backfill_steps.py::test_events_are_looked_up_in_the_versions_that_the_stream_has_taken
-- single events: tests/spark/test_backfill_steps.py::test_rows_of_single_events_come_back_and_the_stream_goes_on
-"""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in COMPUTED_AGAIN],
-)
+# Of what they are made of, these ask:
+#
+# - windows: tests/spark/test_backfill.py::test_a_stream_goes_on_after_a_repair_and_the_next_one_counts_the_rest
+# - rankings: tests/spark/test_backfill.py::test_where_another_writer_is_always_faster_both_are_named
+# - first events: tests/spark/test_deduplicate.py::test_batches_and_their_watermarks_tell_what_was_a_duplicate
+# - sessions: tests/spark/test_backfill_steps.py::test_late_events_draw_sessions_together
+# - joins: tests/spark/test_backfill_steps.py::test_late_events_of_both_sides_of_a_join_are_repaired
+# - lookups: tests/spark/test_backfill_steps.py::test_events_are_looked_up_in_the_versions_that_the_stream_has_taken
+# - single events: tests/spark/test_backfill_steps.py::test_rows_of_single_events_come_back_and_the_stream_goes_on
+@pytest.mark.long
+@pytest.mark.parametrize("name", COMPUTED_AGAIN)
 def test_repairs_and_backfills_of_shop_pipelines_count_all_events(
     spark: SparkSession, computed_again: Lake, name: str
 ) -> None:

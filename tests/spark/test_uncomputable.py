@@ -216,7 +216,7 @@ def expected(kind: str) -> object:
 VARIANTS = {
     # With deaths on the way, and with what an audit, a backfill and a replay make of it.
     "windows": "test_what_was_skipped_is_counted_by_nothing_until_the_definition_is_another[windows]",
-    "source": "test_what_was_skipped_is_counted_by_nothing_until_the_definition_is_another[source]",
+    "source": "time",
     **dict.fromkeys(("where", "measure", "total", "gap", "updated"), "windows"),
     "first": "stateless",
 }
@@ -296,8 +296,10 @@ def test_until_a_decision_nothing_runs_and_a_try_without_a_fix_halts_again(spark
     assert not exists(lake, "gold.shares__quarantine")
 
 
-# The other kinds are put together of the same parts.
-@pytest.mark.parametrize("kind", ["windows", "source", pytest.param("first", marks=pytest.mark.long)])
+# The other kinds are put together of the same parts; events that were skipped are left out in one place.
+@pytest.mark.parametrize(
+    "kind", ["windows", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("source", "first"))]
+)
 def test_what_was_skipped_is_counted_by_nothing_until_the_definition_is_another(
     spark: SparkSession, lake: Lake, kind: str
 ) -> None:
@@ -347,9 +349,9 @@ def rates(lake: Lake, **given: float) -> None:
     write_deltalake(lake.table_uri("silver.rates"), table, mode="overwrite")
 
 
-# Without windows a replay adds rows as in tests/spark/test_lookup_again.py:
-# test_without_windows_each_event_is_in_the_result_once.
-@pytest.mark.parametrize("windowed", [True, pytest.param(False, marks=pytest.mark.long)])
+# In closed windows replayed events count as in tests/spark/test_lookup_again.py::
+# test_in_closed_windows_replayed_events_count_like_late_events.
+@pytest.mark.parametrize("windowed", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_once_a_lookup_is_mended_a_replay_brings_the_skipped_events_in(
     spark: SparkSession, lake: Lake, windowed: bool
 ) -> None:
