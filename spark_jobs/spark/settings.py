@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from zlib import crc32
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import TidemarkError
@@ -9,7 +10,8 @@ from spark_jobs.lake.settings import S3Settings, Settings
 
 JARS_FOLDER = Path(__file__).parents[2] / ".cache" / "jars"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-CLASS_ARCHIVE = JARS_FOLDER.with_name("classes.jsa")
+CLASS_ARCHIVE = JARS_FOLDER.with_name(f"classes-{crc32(bytes(JARS_FOLDER)):08x}.jsa")
+"""Java takes it with the jars of this folder only, and passes it over in silence elsewhere: a copy makes its own."""
 
 _LOOPBACK = "127.0.0.1"
 

@@ -26,7 +26,7 @@ REPOSITORY = PATCHES.parents[1]
 NOTHING = "nothing yet"
 """What a patch is found by that no test would notice."""
 
-_SHARED = (".venv", *(f".cache/{name}" for name in ("jars", "kafka", "bin", "classes.jsa", "tools")))
+_SHARED = (".venv", *(f".cache/{name}" for name in ("jars", "kafka", "bin", "tools")))
 """What the copy does not have of its own."""
 _LONGEST_S = 600.0
 """Tests that take longer have found the fault, too: they hang."""
