@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 suit_short_lives()
 
 _FIRST = (
-    "tests/spark/test_shop_pipelines.py",
-    "tests/spark/test_keyed_pipelines.py",
+    "tests/spark/test_bootstrap.py",
     "tests/spark/test_rescale.py",
-    "tests/spark/test_changes.py",
+    "tests/spark/test_backfill_steps.py",
+    "tests/spark/test_comparing.py",
+    "tests/spark/test_driver.py",
+    "tests/spark/test_ingest.py",
 )
 """Files that take longest: they begin first, so that workers end together."""
 _BUCKETS = itertools.count(1)

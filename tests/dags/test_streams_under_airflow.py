@@ -380,7 +380,7 @@ def test_an_operator_saves_and_goes_back_by_a_form_and_an_answer(here: Machine) 
     assert detail["subject"] == f"restore {name}?"
     assert f"goes back to batch {back} of epoch 1" in detail["body"]
     # Airflow logs what a task returns beside what it says.
-    assert "Condition result is to ask a person about what is above" in run.log("look")
+    assert "Condition result is to ask a person about what is above" in here.airflow.log.read_text()
     assert run.state == "success", run.log("carry_out")
     assert f"{name} is back at batch {back} of epoch 1" in run.log("carry_out")
     rows = [(row["action"], row["decided_by"], row["comment"]) for row in decisions_of(here.lake, name)]

@@ -164,7 +164,7 @@ Life = list[dict[str, list[tuple[Any, ...]]]]
 
 
 def lived(spark: SparkSession, lake: Lake, definition: Pipeline, names: Names, *tables: str) -> Life:
-    """Runs and repairs a pipeline; a backfill computes as a repair does (tests/spark/test_shop_pipelines.py)."""
+    """Runs and repairs a pipeline; a backfill computes as a repair does (tests/spark/test_backfill.py)."""
     lakes.run(spark, lake, definition)
     lakes.assert_balanced(lake, definition)
     streamed = contents(lake, names, *tables)
