@@ -49,6 +49,8 @@ Fault = Callable[[random.Random], AbstractContextManager[object]]
 _BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _LONGEST_S = 600.0
 _OF_DRIVERS = ("paused", "killed", "two")
+_FAULTS = 1, 3
+"""At least and at most so many in a round."""
 
 
 class Proxy:
@@ -284,7 +286,7 @@ def run_round(scene: Scene, lake: Lake, seed: int) -> Round:
     """
     chance, result, began = random.Random(seed), Round(seed), time.monotonic()
     known = sorted((*scene.faults, *_OF_DRIVERS))
-    program, planned = kills.command(lake, scene.work), [chance.choice(known) for _ in range(chance.randint(3, 5))]
+    program, planned = kills.command(lake, scene.work), [chance.choice(known) for _ in range(chance.randint(*_FAULTS))]
     done = False
     while planned and not done and time.monotonic() - began < _LONGEST_S:
         with kills._driver(program, scene.environment, scene.log) as driver:
