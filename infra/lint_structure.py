@@ -1,5 +1,5 @@
-"""What an import linter cannot see: who may know of windows, steps, sources, side tables, Spark; who opens tables; who
-decides whether an operation may be executed.
+"""What an import linter cannot see: who may know of windows, steps, sources, side tables, Spark; who opens tables and
+lists folders; who decides whether an operation may be executed.
 
 Run by `make lint`. Each rule names the folders that may do what it forbids elsewhere.
 """
@@ -36,6 +36,7 @@ _SOURCES_KNOWN_IN = ("spark_jobs/spec/", "spark_jobs/engine/sources/")
 _SUFFIXES_KNOWN_IN = ("spark_jobs/plan/tables.py",)
 _INTERNALS_KNOWN_IN = ("spark_jobs/spark/",)
 _DECIDES_NOTHING = ("spark_jobs/cli/", "spark_jobs/console/", "dags/")
+_FOLDERS_LISTED_IN = ("spark_jobs/lake/store/folders.py",)
 _TABLES_OPENED_IN = ("spark_jobs/lake/tables/opening.py", "spark_jobs/lake/tables/appends.py")
 
 
@@ -68,6 +69,8 @@ def problems(path: str, source: str) -> Iterator[str]:
             yield f"{path}:{line}: asks {guard}: a guard belongs to the plan of its operation (operations/)"
         if not path.startswith(_TABLES_OPENED_IN) and _opens_a_table(node):
             yield f"{path}:{line}: opens a table unasked what it needs: use lake.tables.open_table"
+        if not path.startswith(_FOLDERS_LISTED_IN) and _lists_a_folder(node):
+            yield f"{path}:{line}: takes the mark of a folder for an object: use lake.store.folders.objects_in"
 
 
 def _classes_asked_for(node: ast.AST) -> set[str]:
@@ -100,6 +103,14 @@ def _imported_guard(node: ast.AST) -> str | None:
 def _opens_a_table(node: ast.AST) -> bool:
     """`DeltaTable(…)` of `deltalake`; Spark's has no such constructor, and knows every feature."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "DeltaTable"
+
+
+def _lists_a_folder(node: ast.AST) -> bool:
+    """`store.list_with_delimiter(…)["objects"]`."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+        return False
+    asked = node.value.func if isinstance(node.value, ast.Call) else None
+    return node.slice.value == "objects" and getattr(asked, "attr", "") == "list_with_delimiter"
 
 
 def main() -> int:

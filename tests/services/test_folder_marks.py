@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from spark_jobs.job.lag.files import FilesLag
 from spark_jobs.lake import Lake
+from spark_jobs.lake.checkpoints.caught_up import is_caught_up
 from spark_jobs.lake.checkpoints.describing import checkpoint_of
 from spark_jobs.lake.checkpoints.epochs import begin_epoch, current_epoch
+from spark_jobs.lake.checkpoints.moving import plan_adoption, refuse_moved
 from spark_jobs.operations.prune.execute import carry_out
 from spark_jobs.operations.prune.plan import plan_prune
 from spark_jobs.spec import Files, Sink
@@ -27,6 +29,17 @@ def test_marks_of_folders_are_no_files_of_a_checkpoint_and_go_with_it(minio_serv
     carry_out(lake, plan_prune(lake, now=datetime.now(UTC) + timedelta(days=3)), print)
     assert current_epoch(lake, "gone") is None
     assert minio_server.keys(bucket) == []
+
+
+def test_a_start_that_died_once_it_had_made_a_folder_is_followed_by_another(minio_server: Minio, bucket: str) -> None:
+    lake, client = Lake(f"s3a://{bucket}/lake"), minio_server.client()
+    ingest = an_ingest_of_sales(source=Files("landing"))
+    epoch = begin_epoch(lake, ingest, 1)
+    # Without the slash its name would be that of the log's first entry.
+    client.put_object(Bucket=bucket, Key=f"lake/{epoch.folder}/sources/0/", Body=b"")
+    refuse_moved(lake, ingest, epoch)
+    assert plan_adoption(lake, ingest).before is None
+    assert not is_caught_up(lake, ingest)
 
 
 def test_a_folder_that_is_made_in_the_source_is_no_file_that_waits(minio_server: Minio, bucket: str) -> None:

@@ -18,6 +18,7 @@ from infra.lint_structure import problems
         ('name = f"{table}__late"', "names a side table by '__late'"),
         ("frame._jdf.count()", "reaches for _jdf"),
         ("opened = DeltaTable(lake.table_uri(table))", "opens a table unasked what it needs"),
+        ('lake.store.list_with_delimiter(f"{folder}/")["objects"]', "takes the mark of a folder for an object"),
     ],
 )
 def test_what_is_another_layers_business_is_found(source, said):

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.store.folders import objects_in
 from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.health import refuse_vanished
 from spark_jobs.lake.store.records import Records, RecordTakenError
@@ -111,7 +112,7 @@ class Lease:
         self._renewed_at = self._clock()
 
     def _forget(self, *, before: int) -> None:
-        entries = self._lake.store.list_with_delimiter(f"{_FOLDER}/renewals/")["objects"]
+        entries = objects_in(self._lake, f"{_FOLDER}/renewals")
         old = [entry["path"] for entry in entries if entry["path"] < _renewal_path(before)]
         if old:
             self._lake.store.delete(old)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_jobs.control.desired.orders import CONTROL
 from spark_jobs.lake import Lake
+from spark_jobs.lake.store.folders import objects_in
 from spark_jobs.lake.store.formats import PersistedValue
 from spark_jobs.lake.store.health import refuse_vanished
 
@@ -175,7 +176,7 @@ def pulse_of(lake: Lake, job: str, term: int) -> Pulse | None:
 
 def forget(lake: Lake, job: str, *, before: int) -> None:
     """Removes the pulses of terms that are long over."""
-    entries = lake.store.list_with_delimiter(f"{CONTROL}/{job}/pulse/")["objects"]
+    entries = objects_in(lake, f"{CONTROL}/{job}/pulse")
     old = [entry["path"] for entry in entries if entry["path"] < _path(job, before)]
     if old:
         lake.store.delete(old)

@@ -13,6 +13,7 @@ import obstore
 from obstore.exceptions import NotFoundError
 
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.store.folders import objects_in
 
 _FILE_LOG = re.compile(r"(\d+)(\.compact)?")
 
@@ -32,7 +33,7 @@ def newest_batch(lake: Lake, checkpoint: str, log: Literal["offsets", "commits"]
 
     What a planner that died left half written is no batch.
     """
-    entries = lake.store.list_with_delimiter(f"{checkpoint}/{log}/")["objects"]
+    entries = objects_in(lake, f"{checkpoint}/{log}")
     names = (entry["path"].rsplit("/", 1)[-1] for entry in entries)
     return max((int(name) for name in names if name.isdigit()), default=None)
 
@@ -59,7 +60,7 @@ def file_entries(lake: Lake, checkpoint: str, number: int) -> list[dict[str, Any
 
 def file_logs(lake: Lake, checkpoint: str) -> list[str]:
     """The entries in the log of the file source, relative to the lake, the oldest first."""
-    entries = lake.store.list_with_delimiter(f"{checkpoint}/sources/0/")["objects"]
+    entries = objects_in(lake, f"{checkpoint}/sources/0")
     found = ((_FILE_LOG.fullmatch(entry["path"].rsplit("/", 1)[-1]), entry["path"]) for entry in entries)
     # Of one number the compacted one says more.
     return [path for _, _, path in sorted((int(name[1]), name[0], path) for name, path in found if name)]

@@ -16,6 +16,7 @@ from spark_jobs.lake.accounting.ledger_table import KeptCommits, files_of
 from spark_jobs.lake.commit_records.history import commit_at, commits_between
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.maintenance.readers import Need
+from spark_jobs.lake.store.folders import objects_in
 from spark_jobs.lake.tables.files import data_files
 from spark_jobs.lake.tables.opening import open_table
 
@@ -135,16 +136,16 @@ def unnamed_files(lake: Lake, table: str, *, keep: timedelta, now: datetime) -> 
         named |= {unquote(path) for path in files_of(actions)}
     for _, actions in commits_between(lake, table, max(first, kept.below), opened.version()):
         named |= {unquote(path) for path in files_of(actions)}
-    folder = f"{table.replace('.', '/', 1)}/"
+    folder = table.replace(".", "/", 1)
     found = []
-    for each in lake.store.list_with_delimiter(folder)["objects"]:
-        name = each["path"].removeprefix(folder)
+    for each in objects_in(lake, folder):
+        name = each["path"].removeprefix(f"{folder}/")
         written: datetime = each["last_modified"]
         if name.endswith(".parquet") and name not in named and written.astimezone(UTC) < now - keep:
             found.append((each["path"], int(each["size"])))
     # A commit that came while the folder was listed may name one of them.
     newest = {unquote(path) for path in data_files(open_table(lake, table))}
-    return [(path, size) for path, size in found if path.removeprefix(folder) not in newest]
+    return [(path, size) for path, size in found if path.removeprefix(f"{folder}/") not in newest]
 
 
 def remove_files(lake: Lake, paths: Mapping[str, int]) -> None:

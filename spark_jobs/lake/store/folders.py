@@ -35,6 +35,18 @@ def objects_below(lake: Lake, folder: str) -> "list[ObjectMeta]":
     return [item for item in found if item["size"] or not (item["path"] in folders or is_a_mark(lake.store, item))]
 
 
+def objects_in(lake: Lake, folder: str) -> "list[ObjectMeta]":
+    """The objects right in a folder, without the mark of it.
+
+    Args:
+        lake: where.
+        folder: relative to the lake.
+    """
+    # Without its slash the mark of `sources/0` would be taken for an entry 0 of `sources`.
+    found = lake.store.list_with_delimiter(f"{folder}/")["objects"]
+    return [item for item in found if item["path"].startswith(f"{folder}/")]
+
+
 def is_a_mark(store: ObjectStore, item: "ObjectMeta") -> bool:
     """Whether what was listed only marks a folder: it is empty, and not there under that name.
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
+from spark_jobs.lake.store.folders import objects_in
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -105,7 +106,7 @@ class Records(Generic[T]):
         return None
 
     def _numbers(self) -> Iterator[int]:
-        entries = self._lake.store.list_with_delimiter(f"{self._folder}/")["objects"]
+        entries = objects_in(self._lake, self._folder)
         names = (entry["path"].rsplit("/", 1)[-1].removesuffix(".json") for entry in entries)
         return (int(name) for name in names if name.isdigit())
 

@@ -12,6 +12,7 @@ from obstore.exceptions import NotFoundError
 
 from spark_jobs.lake.errors import LakeUnavailableError, MissingTableError
 from spark_jobs.lake.location import Lake
+from spark_jobs.lake.store.folders import objects_in
 from spark_jobs.lake.tables.opening import file_statistics, open_table
 
 _AT_ONCE = 8
@@ -57,7 +58,7 @@ def _is_there(lake: Lake, path: str) -> bool:
 
 def missing_files(lake: Lake, table: str, opened: DeltaTable) -> tuple[str, ...]:
     """All files of a version of a table that are not there, by one listing of its folder."""
-    listed = lake.store.list_with_delimiter(f"{table.replace('.', '/', 1)}/")["objects"]
+    listed = objects_in(lake, table.replace(".", "/", 1))
     names = {entry["path"].rsplit("/", 1)[-1] for entry in listed}
     return gone(lake, table, [path for path in data_files(opened) if path not in names])
 
