@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
-from spark_jobs.lake.store.folders import remove_objects
+from spark_jobs.lake.store.folders import is_a_mark, remove_objects
 from tests.chaos import kills
 from tests.support import lakes
 from tests.support.minio import start_minio
@@ -49,6 +49,8 @@ Fault = Callable[[random.Random], AbstractContextManager[object]]
 _BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _LONGEST_S = 600.0
 _OF_DRIVERS = ("paused", "killed", "two")
+_FAULTS = 1, 3
+"""At least and at most so many in a round."""
 
 
 class Proxy:
@@ -284,12 +286,15 @@ def run_round(scene: Scene, lake: Lake, seed: int) -> Round:
     """
     chance, result, began = random.Random(seed), Round(seed), time.monotonic()
     known = sorted((*scene.faults, *_OF_DRIVERS))
-    program, planned = kills.command(lake, scene.work), [chance.choice(known) for _ in range(chance.randint(3, 5))]
+    program, planned = kills.command(lake, scene.work), [chance.choice(known) for _ in range(chance.randint(*_FAULTS))]
     done = False
     while planned and not done and time.monotonic() - began < _LONGEST_S:
         with kills._driver(program, scene.environment, scene.log) as driver:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                driver.wait(chance.uniform(6.0, 12.0))  # session and first batches
+            # A quarter begins while the session does, the others in a batch.
+            starting = chance.random() < 0.25
+            if starting or kills._await_progress(driver, lake, scene.work.definitions, scene.work):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    driver.wait(chance.uniform(0.0, 8.0 if starting else 3.0))
             while planned and driver.poll() is None:
                 fault = planned.pop(0)
                 result.faults.append(fault)
@@ -427,7 +432,7 @@ def main() -> int:
     done = [Round(**json.loads(line)) for line in journal.read_text().splitlines()] if journal.exists() else []
     landing, work = root / "landing", kills.Work.of("ingest_sales", "top_products_live", "shop_totals")
     if not landing.exists():
-        kills.simulate(landing, files=12, rows_per_file=400)
+        kills.simulate(landing, files=9, rows_per_file=400)
     run = root / f"run-{int(time.time())}"
     with _SCENES[options.lake](run, work) as found:
         scene = _with_a_clock(found, run)
@@ -457,7 +462,7 @@ def main() -> int:
 
 def _keep(lake: Lake, folder: Path) -> None:
     """Copies a lake to a folder."""
-    for item in lake.store.list().collect():
+    for item in (each for each in lake.store.list().collect() if not is_a_mark(lake.store, each)):
         target = folder / str(item["path"])
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(bytes(lake.store.get(item["path"]).bytes()))

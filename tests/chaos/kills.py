@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,12 +28,16 @@ from unittest.mock import patch
 import psutil
 import pyarrow as pa
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.checkpoints.epochs import current_epoch
 from spark_jobs.lake.checkpoints.reset import tables_of
+from spark_jobs.lake.settings import Settings
+from spark_jobs.pipelines import registry
 from spark_jobs.simulator import Disorder, Shop, simulate_files
+from spark_jobs.spark.session import build_session
 from spark_jobs.spec import Definition, Files, Ingest, Pipeline
 from tests.chaos import pipelines
 from tests.support import lakes
@@ -184,14 +188,19 @@ def run_calm_by(
     work: Work = ALL,
 ) -> dict[str, Any]:
     """A run that nobody disturbs, whose ingests read as many files in each batch as they are told."""
-    together = {**os.environ, **environment}
-
-    def run_ingest(name: str) -> None:
-        program = [sys.executable, "-m", "spark_jobs.cli", "run", name, "--lake", lake.uri, "--until-caught-up"]
-        subprocess.run(program, env=together, capture_output=True, check=True)
-
-    arrive_by(batches, landing, lake, run_ingest, work)
+    # In one session: a driver for each batch takes minutes. The registered ones take all that is there.
+    with patch.dict(os.environ, environment):
+        arrive_by(
+            batches, landing, lake, lambda name: lakes.run_all(_session(), lake, [registry()[name]], close=False), work
+        )
     return run_calm(lake, environment, work)
+
+
+@cache
+def _session() -> SparkSession:
+    """Of this process."""
+    scratch = Lake(tempfile.mkdtemp()).ensure_exists()
+    return build_session(scratch, settings=Settings(master="local[1]", driver_memory="1g"))
 
 
 def contents(lake: Lake, work: Work = ALL) -> dict[str, Any]:
