@@ -92,6 +92,20 @@ _COMPILED_ONCE = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 room for a fifth of the code."""
 
 
+_COMPILED_WHEN_HOT = tuple(
+    f"-XX:Tier4{name}Threshold={calls}"
+    for name, calls in (
+        ("Invocation", 80_000),
+        ("MinInvocation", 9_600),
+        ("Compile", 240_000),
+        ("BackEdge", 640_000),
+    )
+)
+"""Java's second compiler takes a third of the processor's time of a driver's first minutes, as planning calls much code
+that often. With sixteen times Java's own numbers of calls it compiles what rows go through, and the rest of a stream of
+months a while later."""
+
+
 class MissingJarsError(TidemarkError):
     """The jars that Spark needs are not there."""
 
@@ -164,7 +178,7 @@ def secret_environment(settings: Settings) -> dict[str, str]:
 
 def _java_options(settings: Settings, *, brief: bool) -> str:
     options = [
-        *(_COMPILED_ONCE if brief else ()),
+        *(_COMPILED_ONCE if brief else _COMPILED_WHEN_HOT),
         f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         "-XX:+UseParallelGC",
         # Java lets the heap grow until it takes a hundredth of the time to collect it. At a sixteenth, large batches
