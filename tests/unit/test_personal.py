@@ -164,6 +164,12 @@ class TestQuarantineOfAnIngest:
     def test_a_rule_that_writes_the_column_in_another_case_shows_none(self, lake):
         assert "carol" not in self.shown(lake, "known", f"EMAIL is {SECRET}", f"3,{SECRET},1,x")
 
+    def test_each_column_that_is_wrong_is_named_and_a_long_row_is_cut(self, lake):
+        detail = ", ".join(f"column_{number:02d}: expected INT" for number in range(20))
+        told = self.shown(lake, "known", detail, "3,x," + "1" * 300)
+        assert detail in told
+        assert "1" * 200 not in told
+
     def test_the_header_that_was_found_is_told_by_its_fields_and_a_digest(self):
         line = f"3,{SECRET},1"
         told = header_told(line, ",", quoted=False)

@@ -201,6 +201,7 @@ def finish(
         say(f"batch    {done_text(table, done)}")
     say(
         f"{pipeline.name}: its history is computed up to {shown(epoch.cut_us or 0)} UTC "
-        f"({time.monotonic() - began:.1f} s). Its next start goes on from there."
+        f"({time.monotonic() - began:.1f} s). It goes on from there once it is deployed, or by "
+        f"{command('run', pipeline.name)}"
     )
     return driver
