@@ -3,7 +3,7 @@
 `python -m benchmarks.files_to_windows` runs the three programs of `contenders/` in turns over the same files, plain
 PySpark also with Tidemark's settings, each in a process of its own, and prints medians of three: wall time from the
 start of the process to its end, processor time of all its processes (Java and Python, also those that end on the way),
-time to the first commit of bronze, peak memory.
+time to the first commit of bronze, peak memory, and the milliseconds from one commit to the next of the later half.
 After each run DuckDB compares what it wrote with the files.
 
 The input is made once by the simulator: three million sales of one day in 20 files of JSON lines, in order of arrival.
@@ -12,14 +12,20 @@ come six to twelve hours after their time: Spark judges an event of a batch by t
 the day is read in five. Only 0.02 % cannot be read (usually 0.2 %), and none is of the future: such a one would move
 the watermark of a program that does not set it aside, which would then drop all that follows.
 
+`--rows 60000 --files 300 --files-a-batch 1` measures small batches, warm.
+
 `--trees A B` measures the Tidemark of other checkouts, each named by its folder, in the same rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -58,6 +64,8 @@ COLUMNS = (
     Column("CPU s", "processor"),
     Column("first commit s", "reached"),
     Column("peak GB", "peak_gb", digits=2),
+    Column("ms to bronze", "to_bronze", digits=0),
+    Column("ms to windows", "to_windows", digits=0),
 )
 
 
@@ -75,6 +83,7 @@ class Contender:
         first_commit: what is there once bronze has rows; a pattern below the folder.
         check: of the input and what the program wrote; returns what is to be told of it.
         options: of the command.
+        by_commit: whether its tables tell when each batch was committed.
     """
 
     command: tuple[str, ...]
@@ -82,15 +91,20 @@ class Contender:
     first_commit: str
     check: Callable[[Path, Path], str]
     options: tuple[str, ...] = ()
+    by_commit: bool = True
 
 
-def prepare(rows: int) -> Path:
+def prepare(rows: int, files: int) -> Path:
     """A folder with the files in `sales/`, and what is right in `expected.parquet`; made once.
+
+    Args:
+        rows: how many sales.
+        files: in so many files.
 
     Raises:
         WrongResultError: if DuckDB reads other events in the files than the simulator says it wrote.
     """
-    root = (CACHE / f"files-{rows}").absolute()
+    root = (CACHE / (f"files-{rows}" if files == FILES else f"files-{rows}-{files}")).absolute()
     if (root / "expected.parquet").exists():
         return root
     shutil.rmtree(root, ignore_errors=True)
@@ -101,7 +115,7 @@ def prepare(rows: int) -> Path:
         density=rows / SECONDS_OF_A_DAY,
         disorder=DISORDER,
     )
-    made = simulate_files(shop, out=str(root), rows=rows, rows_per_file=-(-rows // FILES))
+    made = simulate_files(shop, out=str(root), rows=rows, rows_per_file=-(-rows // files))
     shutil.rmtree(root / "_truth")
     valid = "product_id IS NOT NULL AND quantity >= 1 AND unit_price >= 0 AND sold_at IS NOT NULL"
     lines = f"read_ndjson('{root}/sales/*.json', columns = {SALE}, ignore_errors = true)"
@@ -118,6 +132,14 @@ def prepare(rows: int) -> Path:
 def _by_hour(events: str) -> str:
     return f"""SELECT epoch_ms(date_trunc('hour', sold_at)) AS hour, product_id, count(*) AS events,
         sum(quantity) AS units, sum(quantity * unit_price) AS revenue FROM {events} GROUP BY ALL"""
+
+
+def between_commits_ms(table: Path) -> float:
+    """The median time from one commit of a table to the next, of the later half: the first ones compile code."""
+    logs = sorted((table / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for log in logs[len(logs) // 2 :] for line in log.read_text().splitlines()]
+    at_ms = [action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action]
+    return statistics.median(after - before for before, after in itertools.pairwise(at_ms))
 
 
 # --- what each has written, beside what is right ---
@@ -225,6 +247,7 @@ def pyflink(out: Console) -> Contender | None:
         {"JVM_ARGS": f"-Xmx{HEAP}", "HADOOP_CLASSPATH": os.pathsep.join(map(str, jars))},
         "bronze/sales/part-*",
         _check_flink,
+        by_commit=False,
     )
 
 
@@ -258,6 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--files", type=int, default=FILES)
     parser.add_argument("--files-a-batch", type=int, default=4, help="of Tidemark's ingest and plain PySpark's")
     parser.add_argument("--trees", type=Path, nargs="+", default=[], help="checkouts of Tidemark, instead of this one")
     parser.add_argument("--only", choices=CHOICES, nargs="+", default=CHOICES)
@@ -265,7 +289,9 @@ def main() -> None:
     if len({tree.resolve().name for tree in options.trees}) < len(options.trees):
         parser.error("--trees: the checkouts are named by their folders, and two have the same name")
     out = Console(width=120)
-    root = prepare(options.rows)
+    root = prepare(options.rows, options.files)
+    # One for each processor writes a batch of bronze, so the windows read one commit a batch; of few rows one writes.
+    files_a_commit = min(2, options.files_a_batch)
     measured = contenders(options.only, options.trees, out)
     told: dict[str, str] = {}
 
@@ -273,15 +299,17 @@ def main() -> None:
         each = measured[name]
         (folder / "landing").symlink_to(root)
         figures = run_to_its_end(
-            [*each.command, str(folder), str(options.files_a_batch), *each.options],
+            [*each.command, str(folder), str(options.files_a_batch), str(files_a_commit), *each.options],
             each.environment,
             reached=lambda: any(folder.glob(each.first_commit)),
         )
         told[name] = each.check(root, folder)
+        for figure, table in (("to_bronze", "bronze/sales"), ("to_windows", "gold/hourly")):
+            figures[figure] = between_commits_ms(folder / table) if each.by_commit else math.nan
         return figures
 
     found = in_turns(list(measured), options.repeats, run)
-    title = f"{options.rows:,} sales in {FILES} files, {options.files_a_batch} files a batch"
+    title = f"{options.rows:,} sales in {options.files} files, {options.files_a_batch} files a batch"
     out.print(compared(title, COLUMNS, found, ratios(list(measured))))
     for name, words in told.items():
         out.print(f"{name}: {words}")

@@ -1,7 +1,8 @@
-"""Files to bronze to windows in plain PySpark: `python by_pyspark.py <folder> <files a batch> [tuned]`.
+"""Files to bronze to windows in plain PySpark: `python by_pyspark.py <folder> <files a batch> <files a commit>`.
 
 Two streaming queries, one after the other as Tidemark's driver runs them. What cannot be read and what is late is
-dropped. The session has what Delta's and Spark's guides for streams tell to set, or, `tuned`, all that Tidemark sets.
+dropped. The session has what Delta's and Spark's guides for streams tell to set, or, with `tuned` as a fourth argument,
+all that Tidemark sets.
 """
 
 import os
@@ -14,9 +15,6 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.spark.session import build_session
 from spark_jobs.spark.settings import jars
-
-FILES_OF_A_COMMIT = 2
-"""One for each processor writes a batch: so the windows read one commit a batch."""
 
 COLUMNS = "sale_id STRING, product_id STRING, quantity INT, unit_price DECIMAL(10, 2), sold_at TIMESTAMP"
 VALID = "_unread IS NULL AND product_id IS NOT NULL AND quantity >= 1 AND unit_price >= 0 AND sold_at IS NOT NULL"
@@ -44,7 +42,7 @@ def session_of_guides() -> SparkSession:
     return builder.getOrCreate()
 
 
-def main(folder: str, files_a_batch: int, *, tuned: bool) -> None:
+def main(folder: str, files_a_batch: int, files_a_commit: int, *, tuned: bool) -> None:
     """Runs both until they have caught up."""
     lake = Lake(folder).ensure_exists()
     spark = build_session(lake) if tuned else session_of_guides()
@@ -56,7 +54,7 @@ def main(folder: str, files_a_batch: int, *, tuned: bool) -> None:
     write(lake, bronze, "bronze.sales")
     written = spark.readStream.format("delta").option("startingVersion", 0)
     hourly = (
-        written.option("maxFilesPerTrigger", FILES_OF_A_COMMIT)
+        written.option("maxFilesPerTrigger", files_a_commit)
         .load(lake.table_path("bronze.sales"))
         .withWatermark("sold_at", "2 minutes")
         .groupBy(F.window("sold_at", "1 hour").alias("w"), "product_id")
@@ -78,4 +76,4 @@ def write(lake: Lake, rows: DataFrame, table: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), tuned="tuned" in sys.argv[3:])
+    main(sys.argv[1], *map(int, sys.argv[2:4]), tuned="tuned" in sys.argv[4:])

@@ -1,4 +1,6 @@
-"""Files to bronze to windows with Tidemark: `python by_tidemark.py <folder> <files a batch>`.
+"""Files to bronze to windows with Tidemark: `python by_tidemark.py <folder> <files a batch> <files a commit>`.
+
+The windows read one commit of bronze a batch, which has so many files.
 
 The ingest is the registered one, but for the number of files a batch. `TIDEMARK_…` variables have the settings.
 """
@@ -11,12 +13,9 @@ from spark_jobs.pipelines.sales import ingest_sales
 from spark_jobs.spark.session import build_session
 from spark_jobs.spec import Aggregate, Files, Pipeline, Sink, Table, Tumbling, Watermark
 
-FILES_OF_A_COMMIT = 2
-"""One for each processor writes a batch of the ingest: so the windows read one commit a batch."""
-
 HOURLY = Pipeline(
     name="hourly",
-    source=Table("bronze.sales", max_files_per_trigger=FILES_OF_A_COMMIT),
+    source=Table("bronze.sales"),
     event_time="sold_at",
     watermark=Watermark(delay="2 minutes"),
     steps=(
@@ -30,13 +29,14 @@ HOURLY = Pipeline(
 )
 
 
-def main(folder: str, files_a_batch: int) -> None:
+def main(folder: str, files_a_batch: int, files_a_commit: int) -> None:
     """Runs it until the files are read; open windows stay open."""
+    hourly = HOURLY.model_copy(update={"source": Table("bronze.sales", max_files_per_trigger=files_a_commit)})
     files = Files("landing/sales", max_files_per_trigger=files_a_batch)
     lake = Lake(folder).ensure_exists()
     spark = build_session(lake)
     ingest = ingest_sales.model_copy(update={"source": files})
-    outcomes = Driver(spark, lake, (ingest, HOURLY)).run_until_caught_up(close=False)
+    outcomes = Driver(spark, lake, (ingest, hourly)).run_until_caught_up(close=False)
     spark.stop()
     for outcome in outcomes.values():
         if outcome.error is not None:
@@ -44,4 +44,4 @@ def main(folder: str, files_a_batch: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:4]))
