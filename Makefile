@@ -8,7 +8,7 @@ MINIO_MODULE := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 
 .DEFAULT_GOAL := help
 BEGAN := $(shell date +%s)
-.PHONY: help setup setup-tests fast-start up down status run test check lint format unit verify cases chaos long mutants bench clean
+.PHONY: help setup setup-tests fast-start kafka minio up down status run test check lint format unit verify cases chaos long mutants bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -32,8 +32,14 @@ setup: .venv/.ready ## the Python environment and the jars
 fast-start: setup ## keep Java's classes in an archive: drivers then start a third sooner
 	@$(PY) -m infra.setup_classes
 
-setup-tests: fast-start ## and what the tests run: Kafka, and MinIO where Go can build it
+# Side by side: Go compiles MinIO while packages and jars are fetched.
+setup-tests: ## and what the tests run: Kafka, and MinIO where Go can build it
+	@$(MAKE) --no-print-directory -j3 minio fast-start kafka
+
+kafka: setup
 	@$(PY) -m infra.setup_jars --kafka
+
+minio:
 	@if [ ! -x .cache/bin/minio ] && ! command -v minio >/dev/null; then \
 	  if command -v go >/dev/null; then \
 	    echo "Building MinIO into .cache/bin (once, two to three minutes) …"; \

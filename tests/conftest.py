@@ -27,13 +27,22 @@ if TYPE_CHECKING:
 
 suit_short_lives()
 
-_FIRST = (
-    "tests/spark/test_bootstrap.py",
-    "tests/spark/test_rescale.py",
-    "tests/spark/test_backfill_steps.py",
-    "tests/spark/test_comparing.py",
-    "tests/spark/test_driver.py",
-    "tests/spark/test_ingest.py",
+_FIRST = tuple(
+    f"tests/spark/test_{name}.py"
+    for name in (
+        "bootstrap",
+        "restore",
+        "uncomputable",
+        "backfill_steps",
+        "rescale",
+        "chains",
+        "ingest",
+        "backfill",
+        "driver",
+        "lookup_again",
+        "identity",
+        "comparing",
+    )
 )
 """Files that take longest: they begin first, so that workers end together."""
 _BUCKETS = itertools.count(1)
