@@ -19,6 +19,7 @@ from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables.appends import COMPRESSED, append, append_files
 from spark_jobs.lake.tables.opening import open_table, rows_holding, rows_without
 from spark_jobs.plan.columns import REVISION
+from spark_jobs.spark.frames import fetch
 from spark_jobs.spec.names import in_delta
 
 
@@ -85,7 +86,7 @@ class SmallCommits:
             schema = schema.append(pa.field(GONE, pa.bool_()))
         if not change.count:
             return schema.empty_table()
-        found = change.rows.coalesce(1).toArrow() if isinstance(change.rows, DataFrame) else change.rows
+        found = fetch(change.rows.coalesce(1)) if isinstance(change.rows, DataFrame) else change.rows
         content = found.select(schema.names).cast(schema)
         if content.num_rows != change.count:
             raise LedgerError(

@@ -20,6 +20,7 @@ from spark_jobs.lake.commit_records.stamps import Stamp
 from spark_jobs.lake.tables import opening as tables
 from spark_jobs.plan import logical as plan
 from spark_jobs.spark.columns import column
+from spark_jobs.spark.frames import fetch
 from spark_jobs.spec import Ingest, Pipeline, Table
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.expressions import columns
@@ -222,7 +223,7 @@ class Heartbeats:
         number = next(self.numbers)
         writer = TableWriter(self.lake, table, "heartbeat", table, query_id=self.sender, epoch=0)
         stamp = Stamp(pipeline=table, epoch=0, batch_id=number, role="heartbeat", rows=1)
-        writer.commit(Append(row.toArrow(), 1, 0), stamp)
+        writer.commit(Append(fetch(row), 1, 0), stamp)
 
     def close(self, names: Sequence[str], ingests: Sequence[Ingest], readers: Sequence[Pipeline]) -> tuple[str, ...]:
         """Finishes the input of tables that are read together: past the end of every window of their readers.

@@ -4,6 +4,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 
+def fetch(rows: DataFrame) -> pa.Table:
+    """Rows in the memory of this process, as PySpark's own `toArrow` gives them, but with nulls in `VARIANT` columns.
+
+    PySpark says of the parts of a variant that they are never null, and casts to that.
+
+    Args:
+        rows: few.
+    """
+    batches = rows._collect_as_arrow(empty_list_if_zero_records=False)  # type: ignore[operator]
+    return pa.Table.from_batches(batches)
+
+
 def compute(persisted: DataFrame) -> None:
     """Computes a persisted frame, in one job, which keeps its rows.
 

@@ -16,6 +16,7 @@ from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, LATE_U
 from spark_jobs.plan.lateness import MISSED, LatenessRule
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.batch_values import batch_value
+from spark_jobs.spark.frames import fetch
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spec import Table
@@ -120,7 +121,7 @@ class Bronze:
             names = {name: str(column_named(sql)) for name, sql in select.items()}
             names |= {name: name for name in EVENT_COLUMNS}
             return found.select(list(names.values())).rename_columns(list(names))
-        return self._read(index, self.spark.createDataFrame(found, self.schemas[index])).toArrow()
+        return fetch(self._read(index, self.spark.createDataFrame(found, self.schemas[index])))
 
     def many(self, index: int, seqs: Sequence[int], only: DataFrame) -> DataFrame:
         """The same as a frame, joined with another on the number.

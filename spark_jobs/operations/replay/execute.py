@@ -49,6 +49,7 @@ from spark_jobs.operations.replay.skipped import fault_of
 from spark_jobs.operations.replay.text import done_text
 from spark_jobs.operations.reports import BatchReport
 from spark_jobs.operations.shape import Say
+from spark_jobs.spark.frames import fetch
 from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Definition, Ingest
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
@@ -318,7 +319,7 @@ class ReplayRun:
 
     def _content(self, good: DataFrame, base: int) -> pa.Table:
         clock: Column = F.timestamp_millis(F.lit(round(self._began * 1000)))
-        return for_bronze(good, self._ingest, clock, F.col(INDEX) - F.lit(base)).coalesce(1).toArrow()
+        return fetch(for_bronze(good, self._ingest, clock, F.col(INDEX) - F.lit(base)).coalesce(1))
 
     def _verify(self, table: str, before: int, role: str, number: int, metric: str, rows: int) -> None:
         """Looks for a commit in the table's own log, and forces it to the disk."""

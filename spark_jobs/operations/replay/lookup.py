@@ -32,6 +32,7 @@ from spark_jobs.recompute.lookup_frames import lookup_frames
 from spark_jobs.recompute.lookup_versions import range_of_batch, refuse_lost_versions
 from spark_jobs.recompute.set_aside import as_read_now
 from spark_jobs.recompute.target import Target
+from spark_jobs.spark.frames import fetch
 from spark_jobs.spec.durations import duration_ms
 from spark_jobs.spec.names import first_of, in_spark
 from spark_jobs.transforms.events import FILTERED, with_row_steps
@@ -70,7 +71,7 @@ def execute(spark: SparkSession, plan: LookupPlan, *, by: str, comment: str = ""
         comment=comment,
     )
     with skipped.refusing(plan):
-        looked_up = _looked_up(spark, plan).toArrow()
+        looked_up = fetch(_looked_up(spark, plan))
     is_closed = pc.fill_null(looked_up[_CLOSED], False)
     ready = looked_up.filter(is_closed)
     # The results that they change are computed again, with events beside them that were looked up at the same time.
