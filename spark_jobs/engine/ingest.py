@@ -28,7 +28,6 @@ from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.quarantine import UNREADABLE
 from spark_jobs.plan.tables import beside
 from spark_jobs.spark.data_files import DataFiles
-from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Ingest, Pipeline
@@ -203,7 +202,7 @@ class IngestQuery(Query[Ingest]):
 
     def _commit(self, batch: Batch, ledger: LedgerEntry, batch_id: int) -> LedgerEntry:
         """Commits the quarantine, then bronze; what bronze has of the batch."""
-        table, census, size = self.definition.sink.table, batch.census, size_of(batch.rows)
+        table, census, size = self.definition.sink.table, batch.census, batch.size
         if ledger["quarantined"]:
             self._commit_quarantine(batch, ledger, batch_id, size)
         for _ in range(_TRIES):

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.engine.sources.base import Batch
+from spark_jobs.engine.sources.fetched import FetchedBatch
 from spark_jobs.engine.sources.places import source
 from spark_jobs.lake.commit_records.stamps import Role
 from spark_jobs.plan.quarantine import UNREADABLE
@@ -36,7 +38,7 @@ def schemas(definition: Ingest) -> dict[Role, StructType]:
     return {"result": bronze, "quarantine": schema_of(_QUARANTINE)}
 
 
-def for_bronze(batch: Batch, first_seq: int, kept_before: Collection[str]) -> DataFrame:
+def for_bronze(batch: Batch, first_seq: int, kept_before: Collection[str]) -> DataFrame | pa.Table:
     """The good rows of a batch, as bronze has them.
 
     Args:
@@ -44,6 +46,8 @@ def for_bronze(batch: Batch, first_seq: int, kept_before: Collection[str]) -> Da
         first_seq: the number that the first of them gets.
         kept_before: columns of bronze for fields that are kept no more.
     """
+    if isinstance(batch, FetchedBatch):
+        return batch.good(first_seq, kept_before)
     placed = batch.placed(batch.rows.where(F.col(REASON).isNull()).where(batch.is_event))
     return placed.select(
         *bronze_columns(
@@ -56,7 +60,7 @@ def for_bronze(batch: Batch, first_seq: int, kept_before: Collection[str]) -> Da
     )
 
 
-def for_quarantine(spark: SparkSession, batch: Batch, *, at_ms: int, epoch: int, batch_id: int) -> DataFrame:
+def for_quarantine(spark: SparkSession, batch: Batch, *, at_ms: int, epoch: int, batch_id: int) -> DataFrame | pa.Table:
     """The rows of a batch that are set aside, as the quarantine has them; files that cannot be read included.
 
     Args:
@@ -66,6 +70,12 @@ def for_quarantine(spark: SparkSession, batch: Batch, *, at_ms: int, epoch: int,
         epoch: of the checkpoint.
         batch_id: of the batch.
     """
+    if isinstance(batch, FetchedBatch):
+        found = batch.aside(at_ms)
+        same = {"_epoch": pa.int32(), "_batch_id": pa.int64()}
+        for (name, kind), value in zip(same.items(), (epoch, batch_id), strict=True):
+            found = found.append_column(name, pa.repeat(pa.scalar(value, kind), found.num_rows))
+        return found
     bad, reason, detail = batch.verdict
     place = [F.lit(epoch).alias("_epoch"), F.lit(batch_id).cast("bigint").alias("_batch_id")]
     placed = batch.placed(batch.rows.withColumns({"__bad": bad, "__why": reason, "__how": detail}).where("__bad"))

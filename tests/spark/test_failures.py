@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.commits import changes, merging
 from spark_jobs.engine import pipeline
 from spark_jobs.engine.ingest import IngestQuery
+from spark_jobs.engine.sources import files
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.errors import RepeatedTasksError
@@ -284,6 +285,7 @@ def test_an_ingest_writes_the_same_whichever_way_its_batches_are_written(
     spark: SparkSession, lake: Lake, landing: Path, ingested: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "_FEW_BYTES", 0)
+    monkeypatch.setattr(files, "ONE_TASK_BYTES", 0)
     definition = an_ingest(landing)
     IngestQuery(spark, lake, definition).start(until_caught_up=True).awaitTermination()
     assert contents(lake, definition) == ingested

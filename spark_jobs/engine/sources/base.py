@@ -6,17 +6,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.commits.changes import WrittenFiles
 from spark_jobs.engine.sources.census import Census
 from spark_jobs.engine.sources.judging import Decision, Judge
-from spark_jobs.engine.sources.places import Places
+from spark_jobs.engine.sources.places import Group, Places
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.spark.data_files import DataFiles
+from spark_jobs.spark.frames import size_of
 from spark_jobs.spec import Ingest
 from spark_jobs.transforms.rows import DETAIL, REASON
 from spark_jobs.transforms.shape import Shape, first_and_last_name, shape_of
@@ -75,7 +76,7 @@ class BatchRows:
     """
 
     rows: DataFrame
-    counted: Sequence[Row]
+    counted: Sequence[Group]
     unreadable: Sequence[tuple[str, str]] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
 
@@ -108,6 +109,11 @@ class Batch:
     def places(self) -> Places:
         """Where its rows stand."""
         return Places(self._counted)
+
+    @property
+    def size(self) -> int:
+        """What its rows take in memory, in bytes."""
+        return size_of(self.rows)
 
     def written(self, first_seq: int) -> WrittenFiles | None:
         """The good rows, where they are in data files already; None: they are to be written out of `rows`.

@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import Row
-
-from spark_jobs.engine.sources.places import BLOCK
+from spark_jobs.engine.sources.places import BLOCK, Group
 from spark_jobs.plan.quarantine import HEADER, UNREADABLE
 from spark_jobs.spark.set_aside import Kind, Tally
 from spark_jobs.transforms.content import digest
@@ -46,7 +44,7 @@ class Census:
         return cls(tally.good, tally.bad, tally.filled)
 
     @classmethod
-    def of_groups(cls, groups: Sequence[Row], figures: Iterable[str], *, has_header: bool) -> "Census":
+    def of_groups(cls, groups: Sequence[Group], figures: Iterable[str], *, has_header: bool) -> "Census":
         """What one counting pass over rows in memory has found.
 
         Args:
@@ -116,9 +114,9 @@ class Census:
         return self.counted.get(f"broken_{index}", 0)
 
 
-def first_rows(counted: Iterable[Row]) -> dict[str, Row]:
+def first_rows(counted: Iterable[Group]) -> dict[str, Group]:
     """File -> the group that its first line is in; `first_line` of the group is that line."""
-    firsts: dict[str, Row] = {}
+    firsts: dict[str, Group] = {}
     for group in counted:
         if group[BLOCK] == 0:
             known = firsts.setdefault(group[NAME], group)

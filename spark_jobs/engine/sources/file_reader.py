@@ -7,10 +7,11 @@ from typing import Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.engine.sources.file_paths import plain
+from spark_jobs.engine.sources.places import Group
 from spark_jobs.lake.inputs.parquet_files import stored_schemas
 from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.schemas import schema_ddl
@@ -59,8 +60,8 @@ _NOT_THE_FILES_FAULT = (
 # A task that fails reaches Python as the one, an error of the plan as the other.
 _ERRORS = (PySparkException, Py4JJavaError)
 
-# Of these the size tells nothing about their lines; their codecs see to the longest one.
-_COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
+COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
+"""Of these the size tells nothing about their lines; their codecs see to the longest one."""
 
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 
@@ -69,7 +70,7 @@ class Counted(Protocol):
     """Rows of files that have been read."""
 
     @property
-    def counted(self) -> Sequence[Row]:
+    def counted(self) -> Sequence[Group]:
         """Groups of them, with the file (`__name`), the `bytes` of its rows, and its `size`."""
 
     def finish(self) -> None:
@@ -138,7 +139,7 @@ class FileReader:
             found.close()
             unreadable |= passed_over
 
-    def _passed_over(self, paths: Sequence[str], counted: Sequence[Row]) -> dict[str, str]:
+    def _passed_over(self, paths: Sequence[str], counted: Sequence[Group]) -> dict[str, str]:
         """Files of which Spark or Hadoop has left something out, in silence.
 
         A Parquet file without a byte is not even opened, and a line that is too long is no line to Hadoop. Both are
@@ -155,7 +156,7 @@ class FileReader:
             size = sizes[path] if path in sizes else self._stores.size(path)
             if self._source.is_parquet:
                 trouble = "the file has no bytes, hence is no Parquet file" if size == 0 else ""
-            elif size - read.get(path, 0) > self._stores.longest_line and not path.endswith(_COMPRESSED):
+            elif size - read.get(path, 0) > self._stores.longest_line and not path.endswith(COMPRESSED):
                 trouble = self._stores.long_line(path)
             else:
                 trouble = ""

@@ -14,8 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch, Source, Verdict
 from spark_jobs.engine.sources.csv_files import by_own_headers, without_parts_of_values
+from spark_jobs.engine.sources.fetched import FetchedBatch, FetchedRead, Fetching
 from spark_jobs.engine.sources.file_paths import is_folder, link_that_comes_back, links_to_others, local, plain
-from spark_jobs.engine.sources.file_reader import FileReader
+from spark_jobs.engine.sources.file_reader import COMPRESSED, FileReader
 from spark_jobs.engine.sources.headers import Headers
 from spark_jobs.engine.sources.judging import Judge, KeptRows
 from spark_jobs.engine.sources.places import ORDER
@@ -67,6 +68,10 @@ class FilesSource(Source):
         """As `Source.usual_judge`."""
         return Judge(self.spark, self.definition, headers=Headers.of(self.definition), figures=self._figures())
 
+    @cached_property
+    def _fetching(self) -> Fetching:
+        return Fetching(self.usual_judge)
+
     def stream(self) -> DataFrame:
         """Names of new files.
 
@@ -100,16 +105,23 @@ class FilesSource(Source):
         judge = self.judge(planned.decision)
         left_out = {LINKED: len(linked)} if linked else {}
         reader = FileReader(self.spark, self.definition, paths, planned.at_ms, self._root)
+        compressed = any(path.endswith(COMPRESSED) for path in paths)
 
-        def count(raw: DataFrame) -> KeptRows | WritingRead:
+        def count(raw: DataFrame) -> KeptRows | WritingRead | FetchedRead:
             size = size_of_source(raw)
             if self.definition.reads_json and size >= WRITTEN_BYTES:
                 return WritingRead(judge, planned, raw)
-            return judge.kept(raw.coalesce(1) if size < ONE_TASK_BYTES else raw)
+            few = size < ONE_TASK_BYTES
+            # Lines of CSV are judged again, by headers; the size of compressed files says little of their rows.
+            if few and self.definition.reads_json and judge is self.usual_judge and not compressed:
+                return self._fetching.read(raw)
+            return judge.kept(raw.coalesce(1) if few else raw)
 
         read, unreadable = reader.read(planned.known_unreadable(), count)
         if isinstance(read, WritingRead):
             return WrittenBatch(read, unreadable, left_out)
+        if isinstance(read, FetchedRead):
+            return FetchedBatch(read, unreadable, left_out)
         rows, counted = read.rows, read.counted
         if self._files.is_csv:
             judge, rows, counted = by_own_headers(judge, rows, counted)

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.transforms.csv_columns import NAME
@@ -23,6 +24,13 @@ PARTITION, POSITION = "__partition", "__position"
 _STARTS = pa.schema([(NAME, pa.string()), (BLOCK, pa.int64()), ("first", pa.int64()), ("lines", pa.int64())])
 
 
+class Group(Protocol):
+    """Rows of a batch that are counted together: a row of Spark's, or a dictionary."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """A key of the group, or a figure of it."""
+
+
 @dataclass(frozen=True)
 class Places:
     """Where the rows of a batch stand.
@@ -32,7 +40,7 @@ class Places:
             them (`first`).
     """
 
-    groups: Sequence[Row]
+    groups: Sequence[Group]
 
     @cached_property
     def partitions(self) -> dict[int, int]:
@@ -63,7 +71,7 @@ class Places:
             rows: of this batch.
         """
         # From Arrow: rows of Python objects would start Python workers in each batch.
-        columns = zip(*self._block_starts(), strict=True)
+        columns = zip(*self.block_starts(), strict=True)
         table = dict(zip(_STARTS.names, columns, strict=False))
         starts = rows.sparkSession.createDataFrame(pa.table(table, schema=_STARTS) if table else _STARTS.empty_table())
         placed = rows.join(F.broadcast(starts), [NAME, BLOCK], "left")
@@ -71,7 +79,7 @@ class Places:
             placed = placed.withColumn(POSITION, F.col(ORDER) - F.col("first") + F.col("lines"))
         return placed
 
-    def _block_starts(self) -> list[tuple[str, int, int, int]]:
+    def block_starts(self) -> list[tuple[str, int, int, int]]:
         """(file, piece of it, order of its first row, lines of the file before it)."""
         starts, lines = [], dict.fromkeys((group[NAME] for group in self.groups), 0)
         for block in sorted(blocks_of(self.groups), key=lambda block: (block.file, block.start)):
@@ -80,7 +88,7 @@ class Places:
         return starts
 
 
-def blocks_of(counted: Iterable[Row]) -> list[Block]:
+def blocks_of(counted: Iterable[Group]) -> list[Block]:
     """The pieces in which the files were read, from the counts of their rows."""
     found: dict[tuple[str, int], tuple[int, int]] = {}
     for group in counted:
