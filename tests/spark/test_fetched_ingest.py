@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine.heartbeats import Heartbeats
 from spark_jobs.engine.sources import files
 from spark_jobs.engine.sources.fetched import FetchedBatch
 from spark_jobs.lake import Lake
@@ -44,6 +45,8 @@ def both_ways(
         )
         found[-1]["any"] = sorted(map(str, of_variants(lake)))
         [(_, entry)] = lakes.ledger(lake, definition)
+        # A heartbeat has nulls in all columns but its time.
+        Heartbeats(spark, lake).beat("bronze.sales", {"t": 1_800_000_000_000})
         found[-1]["ledger"] = [(entry.terms, entry.reasons, entry.unknown_fields, entry.nulls)]
     return tuple(found)
 
