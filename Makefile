@@ -8,7 +8,7 @@ MINIO_MODULE := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 
 .DEFAULT_GOAL := help
 BEGAN := $(shell date +%s)
-.PHONY: help setup setup-tests fast-start kafka minio up down status run test check lint format unit verify cases chaos long mutants bench clean
+.PHONY: help setup setup-tests fast-start kafka minio up down status run test pool check lint format unit verify cases chaos long mutants bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,8 +58,12 @@ status: .venv/.ready ## what runs, and how the streams fare
 run: setup ## a simulated shop, live for two minutes in the terminal, without Airflow
 	@tidemark demo
 
+# Side by side: to look at the types takes one processor half a minute.
+test: setup-tests ## lint, types and all tests: README's second command
+	@$(MAKE) --no-print-directory -j2 lint pool
+
 # One pool of three: who waits for Airflow or for a driver leaves the processors to those that compute (tests/support/workers.py).
-test: setup-tests lint ## lint, types and all tests: README's second command
+pool: setup-tests
 	@$(PY) -m pytest tests -q -m "not outside_data and not long" -n 3 --dist loadfile --no-loadscope-reorder
 
 check: lint unit ## what to run before each commit: format, lint, types, layers, unit tests

@@ -16,6 +16,11 @@ GONE = "__gone"
 _FEW_ROWS, _FEW_ROWS_TO_MERGE, _FEW_BYTES = 250_000, 50_000, 128 * 2**20
 
 
+def is_nested(schema: StructType) -> bool:
+    """Whether rows have a value that holds others."""
+    return any(isinstance(field.dataType, ArrayType | MapType | StructType) for field in schema)
+
+
 @dataclass(frozen=True)
 class Append:
     """Rows are added.
@@ -65,15 +70,17 @@ class Upsert:
         keys: columns that identify a row.
     """
 
-    rows: DataFrame
+    rows: DataFrame | pa.Table
     count: int
     size: int
     keys: Sequence[str]
 
     @property
     def few(self) -> bool:
-        """Whether the rows may be collected; values that are nested cannot be compared without Spark."""
-        if any(isinstance(field.dataType, ArrayType | MapType | StructType) for field in self.rows.schema):
+        """Whether the rows may be collected, or have been; values that are nested cannot be compared without Spark."""
+        if isinstance(self.rows, pa.Table):
+            return True
+        if is_nested(self.rows.schema):
             return False
         return self.count <= _FEW_ROWS_TO_MERGE and Append(self.rows, self.count, self.size).few
 

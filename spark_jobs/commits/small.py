@@ -17,6 +17,7 @@ from spark_jobs.commits.merging import CommitId, measures, retrying, touched, wi
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables.appends import COMPRESSED, append, append_files
+from spark_jobs.lake.tables.held import HeldTable
 from spark_jobs.lake.tables.opening import open_table, rows_holding, rows_without
 from spark_jobs.plan.columns import REVISION
 from spark_jobs.spark.frames import fetch
@@ -30,10 +31,12 @@ class SmallCommits:
     Attributes:
         lake: where.
         table: such as `gold.top_products`.
+        held: the table, where somebody commits to it again and again; None: it is opened.
     """
 
     lake: Lake
     table: str
+    held: HeldTable | None = None
 
     def commit(self, change: Change, commit_id: CommitId, metadata: str) -> None:
         """Commits a change unless the table remembers it.
@@ -46,7 +49,7 @@ class SmallCommits:
         Raises:
             LedgerError: if the rows are not as many as the change says.
         """
-        table = open_table(self.lake, self.table, to_write=True)
+        table = self._open()
         if _knows(table, commit_id):
             return
         properties = CommitProperties(
@@ -67,13 +70,16 @@ class SmallCommits:
                 content = self._collect(change, table)
                 retrying(lambda: self._merge(change, content, commit_id, properties))
 
+    def _open(self) -> DeltaTable:
+        return self.held.newest() if self.held is not None else open_table(self.lake, self.table, to_write=True)
+
     def _add(self, table: DeltaTable, commit_id: CommitId, add: Callable[[DeltaTable], None]) -> None:
         """Appends; again where another writer has taken files away, which `deltalake` takes for a conflict."""
         opened: DeltaTable | None = table
 
         def execute() -> None:
             nonlocal opened
-            tried, opened = opened or open_table(self.lake, self.table, to_write=True), None
+            tried, opened = opened or self._open(), None
             if not _knows(tried, commit_id):
                 add(tried)
 
@@ -96,7 +102,7 @@ class SmallCommits:
         return content
 
     def _merge(self, change: Upsert, content: pa.Table, commit_id: CommitId, properties: CommitProperties) -> None:
-        table = open_table(self.lake, self.table, to_write=True)
+        table = self._open()
         if _knows(table, commit_id):
             return
         keys, names = change.keys, [name for name in content.column_names if name != GONE]

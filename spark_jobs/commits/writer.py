@@ -23,6 +23,7 @@ from spark_jobs.lake.commit_records.history import commit_at, find_commit, lates
 from spark_jobs.lake.commit_records.replay_commits import decode_replay
 from spark_jobs.lake.commit_records.stamps import Role, Stamp, decode
 from spark_jobs.lake.errors import CheckpointError, ConcurrentDriverError, LedgerError
+from spark_jobs.lake.tables.held import HeldTable
 from spark_jobs.lake.tables.opening import prune_log_checkpoints
 
 # What Spark and `deltalake` call the number of rows that an append wrote.
@@ -61,6 +62,7 @@ class TableWriter:
     def __post_init__(self) -> None:
         self._version = latest_version(self.lake, self.table)
         self._overtaken = False
+        self._held = HeldTable(self.lake, self.table, to_write=True)
 
     @property
     def txn_app_id(self) -> str:
@@ -92,7 +94,7 @@ class TableWriter:
                 return found
             # A merge that changes nothing commits nothing: the ledger row needs a commit all the same.
             stamp = stamp.model_copy(update={"rows": 0})
-            change = Append(change.rows.limit(0), 0, 0)
+            change = Append(change.rows, 0, 0)
         self._write(change, stamp)
         written = self._verify(stamp, _ROWS_WRITTEN)
         if written is None and self._overtaken:
@@ -107,7 +109,7 @@ class TableWriter:
         return written
 
     def _write(self, change: Change, stamp: Stamp) -> None:
-        by = SmallCommits(self.lake, self.table) if change.few else LargeCommits(self.lake, self.table)
+        by = SmallCommits(self.lake, self.table, self._held) if change.few else LargeCommits(self.lake, self.table)
         number = stamp.batch_id if stamp.txn is None else stamp.txn
         self._overtaken = False
         with self._conflicts_explained(stamp):
@@ -118,6 +120,7 @@ class TableWriter:
         try:
             yield
         except (*_SPARK_ERRORS, CommitFailedError) as error:
+            self._held.forget()
             # A commit whose answer got lost fails against itself: then the table has this batch, from this driver.
             if isinstance(error, CommitFailedError) and self.has(stamp):
                 return

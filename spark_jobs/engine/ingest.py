@@ -120,9 +120,8 @@ class IngestQuery(Query[Ingest]):
         read = self._source.read(
             PlannedBatch(
                 frame=batch,
-                query=self.query,
+                bounds=bounds,
                 epoch=self.epoch,
-                at_ms=bounds.batch_time_ms,
                 decision=decision,
                 known_unreadable=lambda: self._known_unreadable(batch_id) if self.latest is None else {},
                 first_seq=self._next_seq,

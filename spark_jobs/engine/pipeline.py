@@ -10,7 +10,10 @@ from functools import cached_property
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from spark_jobs.commits.changes import is_nested
 from spark_jobs.engine import balancing, fitting, result_tables
+from spark_jobs.engine.batch_columns import BatchColumns
+from spark_jobs.engine.fetching import FEW_BYTES, FEW_ROWS, FetchingPass
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
 from spark_jobs.engine.query import PlanOutdatedError, Query
@@ -19,6 +22,7 @@ from spark_jobs.engine.writing import BatchWriter
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.checkpoints.epochs import current_epoch, history_cut, note_raised
 from spark_jobs.lake.checkpoints.halts import Halt
+from spark_jobs.lake.checkpoints.offsets import LogSpan
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commit_records.history import find_stamp
 from spark_jobs.lake.commit_records.stamps import Role
@@ -39,6 +43,9 @@ class PipelineQuery(Query[Pipeline]):
     branches: Branches
     _schemas: Mapping[Role, StructType]
     """Columns of each table that it writes."""
+    _columns: BatchColumns | None = None
+    _was_begun: tuple[int, int] | None = None
+    """The epoch and the number of the batch that was planned and not finished when the query started."""
     _skip: Halt | None = None
     """The decision by which the batch that comes first is skipped; None: it is not."""
     _is_first_batch = True
@@ -87,13 +94,13 @@ class PipelineQuery(Query[Pipeline]):
 
     def _skipped_by(self) -> Halt | None:
         """The decision that the batch which was begun is skipped; None: it is not, or there is none."""
-        begun = self._begun()
+        begun = self._was_begun
         decided = self.halts.decided(*begun) if begun is not None else None
         return decided if decided is not None and decided.choice == "skip" else None
 
     def _versions_begun_with(self) -> tuple[dict[str, int], dict[str, str]]:
         """Of the batch that is planned and not finished, as far as a table has a part of it; and the tables' ids."""
-        begun = self._begun() if self.logical.lookups else None
+        begun = self._was_begun if self.logical.lookups else None
         if begun is None:
             return {}, {}
         for table in self.logical.tables:
@@ -141,6 +148,7 @@ class PipelineQuery(Query[Pipeline]):
 
     def create_tables(self) -> None:
         """The result, and beside it what the definition needs: late rows, the groups of a live ranking."""
+        self._was_begun = self._begun()
         self._skip = self._skipped_by()
         pipeline, plan, reader = self.definition, self.logical, self.reader
         reader.look()
@@ -186,17 +194,18 @@ class PipelineQuery(Query[Pipeline]):
         partitions have to run, or the query dies at each restart.
         """
         # The logs say it before the batch runs, and decide how it does.
-        source_rows = self.reader.rows_between(bounds)
+        span = self.reader.between(bounds)
+        source_rows = span.rows
         known = None
         if self._may_be_known:
             # Of a checkpoint that is another than the table's, not even the late rows may be written.
             known = self.writer("result", self.logical.result.name).find(self.stamp("result", batch_id, 0))
             self._may_be_known = False
-        computed = self._pass(batch, bounds, None if known else source_rows)
+        computed = self._pass(batch, batch_id, bounds, LogSpan(None) if known else span)
         try:
             computed.run()
             self.failpoint("materialised", batch_id)
-            state, content = state_figures(self.query), computed.content()
+            state, content = state_figures(self.spark, self.query), computed.content()
             if repeated := max(computed.repeated_tasks, state.repeated_tasks):
                 raise RepeatedTasksError(
                     f"pipeline `{self.name}`: {repeated} tasks of batch {batch_id} ran twice, as happens when a worker "
@@ -233,14 +242,18 @@ class PipelineQuery(Query[Pipeline]):
             batch_id=batch_id,
         )
 
-    def _pass(self, batch: DataFrame, bounds: BatchBounds, expected: int | None) -> KeepingPass | WritingPass:
+    def _pass(
+        self, batch: DataFrame, batch_id: int, bounds: BatchBounds, span: LogSpan
+    ) -> KeepingPass | WritingPass | FetchingPass:
         """How the batch is computed.
 
         Args:
             batch: as Spark hands it over.
+            batch_id: of it.
             bounds: of it.
-            expected: rows that it reads; None: unknown, or its result is in the table already.
+            span: what it reads; of unknown size where its result is in the table already.
         """
+        expected = span.rows
         operator, top = self.branches.operator, self.definition.top_n
         if (
             operator.output.gives_events
@@ -249,17 +262,58 @@ class PipelineQuery(Query[Pipeline]):
             and not top
             and not self.branches.skips
         ):
-            fewest = stateful_partitions(self.query) * LEAST_ROWS_A_FILE
-            if expected and expected >= fewest and (parts := around_state(batch, self.query)) is not None:
-                return WritingPass(
-                    self.logical,
-                    self.branches,
-                    bounds,
-                    columns=self._schemas["result"].names,
-                    files=self._data_files,
-                    around_state=parts,
-                )
-        return KeepingPass(self.logical, self.branches, bounds, batch)
+            partitions = stateful_partitions(self.spark, self.query)
+            fewest = partitions * LEAST_ROWS_A_FILE
+            if expected and expected >= fewest and (parts := around_state(batch, partitions)) is not None:
+                return WritingPass(self._asked(parts[0]), bounds, self._data_files, parts)
+        if self._gives_few(span, batch_id):
+            return FetchingPass(self._asked(batch), bounds, batch)
+        return KeepingPass(self._asked(batch), bounds, batch)
+
+    def _asked(self, results: DataFrame) -> BatchColumns:
+        """What is asked of the rows of each batch.
+
+        Args:
+            results: those that the step has given, others perhaps among them.
+        """
+        if self._columns is None or self._columns.branches is not self.branches:
+            written = self._schemas["result"].names
+            self._columns = BatchColumns(self.logical, self.branches, results.columns, written)
+        return self._columns
+
+    def _gives_few(self, span: LogSpan, batch_id: int) -> bool:
+        """Whether it is known before a batch runs that its rows are few, and nothing more is chosen from them.
+
+        Args:
+            span: what it reads.
+            batch_id: of it.
+        """
+        output = self.branches.operator.output
+        if self.definition.top_n or output.keeps_groups or self.branches.skips:
+            return False
+        if output.updates and is_nested(self._schemas["result"]):
+            return False
+        # Where it failed before, its rows may have been more than fit in memory.
+        if (self.epoch.number, batch_id) == self._was_begun:
+            return False
+        in_state = self._rows_in_state(batch_id) if output.from_state else 0
+        if span.rows is None or span.size is None or in_state is None:
+            return False
+        most = output.most_rows(span.rows, in_state)
+        return most is not None and span.rows + most <= FEW_ROWS and span.size <= FEW_BYTES
+
+    def _rows_in_state(self, batch_id: int) -> int | None:
+        """Rows of the state before a batch; None: nothing tells."""
+        if batch_id == 0:
+            return 0
+        entry = self.latest if self.latest_batch_id == batch_id - 1 else None
+        if entry is None:
+            result = self.logical.result.name
+            found = find_stamp(self.lake, result, lambda stamp: stamp.pipeline == self.name and stamp.role == "result")
+            entry = found.ledger if found is not None else None
+            if found is None or (found.epoch, found.batch_id) != (self.epoch.number, batch_id - 1):
+                return None
+        return entry.terms.get("state_rows") if entry is not None else None
 
     def _entry(
         self, counted: Mapping[str, int], kept: Mapping[str, int], state: StateFigures, bounds: BatchBounds

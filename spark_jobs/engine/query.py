@@ -295,7 +295,7 @@ class Query(ABC, Generic[D]):
             started = time.time()
             self.failpoint("planned", batch_id)
             self.before_batch(batch_id)
-            self._bounds = batch_bounds(self.query)
+            self._bounds = batch_bounds(self.spark, self.query)
             row = self.process(batch, batch_id, self._bounds)
             self.latest, self.latest_batch_id = row, batch_id
             self.total_read += row["read"]

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger_table import takes_rows_away
 from spark_jobs.lake.checkpoints.epochs import Epoch, Starts, current_epoch, fix_starts, refuse_never, starts_of
-from spark_jobs.lake.checkpoints.offsets import read_by_batch, versions_read
+from spark_jobs.lake.checkpoints.offsets import LogSpan, read_by_batch, versions_read
 from spark_jobs.lake.checkpoints.reset import EMPTIED
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commands import command
@@ -17,6 +17,7 @@ from spark_jobs.lake.commit_records.history import actions_at, info_of, latest_v
 from spark_jobs.lake.commit_records.stamps import decode
 from spark_jobs.lake.errors import MissingTableError
 from spark_jobs.lake.tables import opening as tables
+from spark_jobs.lake.tables.held import HeldTable
 from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.spark.progress import BatchBounds
@@ -59,6 +60,7 @@ class BronzeReader:
         self._pipeline = pipeline
         self._plan = plan
         self.schemas: list[StructType] = []
+        self._held = [HeldTable(lake, read.name) for read in plan.reads]
         # Where the plan begins in each table, as long as nothing is noted.
         self._planned_starts: dict[str, Start] = {}
 
@@ -83,7 +85,7 @@ class BronzeReader:
         Args:
             untouched: as in `Bronze`.
         """
-        return Bronze(self._spark, self._lake, self._plan.reads, self.schemas, untouched)
+        return Bronze(self._spark, self._lake, self._plan.reads, self.schemas, untouched, self._held)
 
     def events(self, table: Table) -> DataFrame:
         """The events of a table as it is now, in batch.
@@ -195,8 +197,8 @@ class BronzeReader:
         """
         return versions_read(self._pipeline, self.starts, bounds.begins, bounds.sources)
 
-    def rows_between(self, bounds: BatchBounds) -> int | None:
-        """What the tables hold between the batch's offsets, by their own logs; None: they do not tell.
+    def between(self, bounds: BatchBounds) -> LogSpan:
+        """What the tables hold between the batch's offsets, by their own logs.
 
         Args:
             bounds: of the batch.
@@ -204,4 +206,4 @@ class BronzeReader:
         Raises:
             SourceEmptiedError: if a reset of an ingest took back what this pipeline has counted.
         """
-        return read_by_batch(self._lake, self._pipeline, self.starts, bounds.begins, bounds.sources).rows
+        return read_by_batch(self._lake, self._pipeline, self.starts, bounds.begins, bounds.sources)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -11,24 +12,24 @@ from pyspark.sql.types import StructType
 from spark_jobs.commits.changes import Append, Change, ReplaceWindows, Upsert
 from spark_jobs.commits.merging import FEW_WINDOWS
 from spark_jobs.engine.balancing import disagreement
+from spark_jobs.engine.fetching import FetchingPass
 from spark_jobs.engine.passes import KeepingPass, WritingPass
 from spark_jobs.engine.query import Query
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.commit_records.stamps import Role
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables import opening as tables
-from spark_jobs.plan.columns import FATE, INGEST_SEQ, SEQ, SOURCE, WINDOW_END
+from spark_jobs.plan.columns import FATE, WINDOW_END
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.frames import size_of
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec import Pipeline
-from spark_jobs.spec.names import text_in_spark
 from spark_jobs.transforms.aggregation import top_n
 from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.events import with_row_steps
-from spark_jobs.transforms.late import FEW, Bronze, LateRows, source_table
+from spark_jobs.transforms.late import FEW, Bronze, LateRows, with_batch
 from spark_jobs.transforms.results import REVISED, with_revision
 
 
@@ -54,11 +55,11 @@ class BatchWriter:
     bounds: BatchBounds
     batch_id: int
 
-    def late(self, late: DataFrame, entry: LedgerEntry, dropped: int, content: str | None) -> None:
+    def late(self, late: DataFrame | pa.Table, entry: LedgerEntry, dropped: int, content: str | None) -> None:
         """Keeps the late events.
 
         Args:
-            late: a narrow row of each.
+            late: the verdict on each.
             entry: of the batch.
             dropped: groups that Spark has dropped.
             content: a digest of the narrow rows.
@@ -68,7 +69,7 @@ class BatchWriter:
         """
         operator, name = self.branches.operator, self.query.name
         events, pairs = entry.late_events, entry.terms.get("pairs_late", entry.late_events)
-        fetched = LateRows(self.plan, self.branches.lateness, self.bronze, self.bounds, self.schemas["late"].names)
+        fetched = LateRows(self.branches.lateness, self.bronze, self.schemas["late"].names)
         rows, recount = fetched.rows(late, events, self.batch_id, self.query.epoch.number)
         try:
             if (recount.events, recount.pairs) != (events, pairs):
@@ -85,28 +86,22 @@ class BatchWriter:
                 rows.unpersist()
         self.query.failpoint("late_committed", self.batch_id)
 
-    def quarantine(self, rows: DataFrame, events: int, content: str | None) -> None:
+    def quarantine(self, rows: DataFrame | pa.Table, events: int, content: str | None) -> None:
         """Keeps the events whose key a table does not have, or all of a batch that is skipped.
 
         Args:
-            rows: a narrow row of each.
+            rows: the verdict on each.
             events: how many they are.
             content: a digest of the narrow rows.
         """
         bronze = self.bronze
-        why = rows.selectExpr(
-            SOURCE,
-            f"{SEQ} AS {INGEST_SEQ}",
-            *source_table(self.plan),
-            f"{text_in_spark(self.branches.reason)} AS reason",
-            f"{text_in_spark(self.branches.detail)} AS detail",
-            f"{self.query.epoch.number} AS _epoch",
-            f"{self.batch_id}L AS _batch_id",
-        )
+        said = {"reason": self.branches.reason, "detail": self.branches.detail}
+        why = with_batch(rows, self.batch_id, self.query.epoch.number, said)
         columns = self.schemas["quarantine"].names
-        whole_rows = (
-            bronze.beside(why.toArrow(), columns) if events <= FEW else bronze.beside_many(why, columns).persist()
-        )
+        if isinstance(why, DataFrame) and events > FEW:
+            whole_rows = bronze.beside_many(why, columns).persist()
+        else:
+            whole_rows = bronze.beside(why.toArrow() if isinstance(why, DataFrame) else why, columns)
         table = self.branches.operator.output.quarantine.name
         try:
             change = Append(whole_rows, events, size_of(whole_rows))
@@ -116,7 +111,9 @@ class BatchWriter:
                 whole_rows.unpersist()
         self.query.failpoint("quarantine_committed", self.batch_id)
 
-    def result(self, computed: KeepingPass | WritingPass, entry: LedgerEntry, content: str | None) -> LedgerEntry:
+    def result(
+        self, computed: KeepingPass | WritingPass | FetchingPass, entry: LedgerEntry, content: str | None
+    ) -> LedgerEntry:
         """Commits the result with the ledger row.
 
         Args:
@@ -128,7 +125,12 @@ class BatchWriter:
             The ledger row that was committed.
         """
         changed, withheld = computed.figures["rows"] or 0, computed.figures["withheld"] or 0
-        if isinstance(computed, KeepingPass) and self.branches.operator.output.updates:
+        if isinstance(computed, FetchingPass) and self.branches.operator.output.updates:
+            entry = entry.with_terms(rows=changed)
+            rows = computed.results
+            change = Upsert(rows, changed, rows.nbytes, self.branches.operator.output.keys)
+            self._commit("result", self.plan.result.name, change, changed, content, ledger=entry)
+        elif isinstance(computed, KeepingPass) and self.branches.operator.output.updates:
             entry = self._upsert(computed.results, computed.size, entry, changed, content)
         elif isinstance(computed, KeepingPass) and self.query.definition.top_n and changed > withheld:
             entry = self._append_chosen(computed.results, computed.size, entry, content)

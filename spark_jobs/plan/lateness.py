@@ -61,8 +61,12 @@ class LatenessRule(ABC):
         """The windows that a late event has missed, as `MISSED`."""
         return f"CAST(array() AS {MISSED})"
 
-    def groups(self) -> str:
-        """A hash of each group that a late event has missed, beside its `missed_windows`."""
+    def groups(self, missed: str) -> str:
+        """A hash of each group that a late event has missed.
+
+        Args:
+            missed: SQL of the windows that it has missed.
+        """
         return f"array({KEY})"
 
     @abstractmethod
@@ -141,9 +145,9 @@ class WindowEnd(LatenessRule):
             f"'window_end', timestamp_micros(__end), 'late_by_ms', ({watermark_us} - __end) div 1000L))"
         )
 
-    def groups(self) -> str:
+    def groups(self, missed: str) -> str:
         """A hash of the key and each window that the event has missed."""
-        return f"transform(missed_windows, __missed -> xxhash64(__missed.window_end, {KEY}))"
+        return f"transform({missed}, __missed -> xxhash64(__missed.window_end, {KEY}))"
 
     def describe(self) -> str:
         """When an event is late, in a line."""

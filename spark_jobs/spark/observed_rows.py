@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.column import Column as ClassicColumn
 
@@ -38,6 +38,28 @@ class Figure:
         return cls(name, f"CASE WHEN {condition} THEN 1 END")
 
 
+class Figures:
+    """Figures as a column, which is built once for all rows that they are taken of.
+
+    Args:
+        each: of the figures.
+
+    Attributes:
+        names: of them.
+        kinds: of them, a letter each, as Java takes them.
+    """
+
+    def __init__(self, each: Sequence[Figure]) -> None:
+        self.names = [figure.name for figure in each]
+        self.kinds = "".join("x" if figure.mixed else "+" for figure in each)
+        self._sql = f"array({', '.join(f'CAST({figure.sql} AS BIGINT)' for figure in each)})"
+
+    @cached_property
+    def numbers(self) -> Column:
+        """An array with the number of each."""
+        return F.expr(self._sql)
+
+
 class ObservedRows:
     """Rows whose figures are taken while something else computes them.
 
@@ -52,18 +74,16 @@ class ObservedRows:
         rows: the same rows, to be computed once by an action.
     """
 
-    def __init__(self, rows: DataFrame, figures: Sequence[Figure]) -> None:
-        self._names = [figure.name for figure in figures]
+    def __init__(self, rows: DataFrame, figures: Figures) -> None:
+        self._names = figures.names
         spark = rows.sparkSession
-        kinds = "".join("x" if figure.mixed else "+" for figure in figures)
-        self._tallies = java_class(spark, "io.tidemark.planning.RowTallies").of(spark._jsc.sc(), kinds)
-        numbers = F.expr(f"array({', '.join(f'CAST({figure.sql} AS BIGINT)' for figure in figures)})")
-        tallied = java_class(spark, "io.tidemark.planning.Tallied").of(numbers._jc, self._tallies)
+        self._tallies = java_class(spark, "io.tidemark.planning.RowTallies").of(spark._jsc.sc(), figures.kinds)
+        tallied = java_class(spark, "io.tidemark.planning.Tallied").of(figures.numbers._jc, self._tallies)
         self.rows = rows.where(ClassicColumn(tallied))
 
     @cached_property
     def _totals(self) -> list[int]:
-        return [int(total) for total in self._tallies.totals()]
+        return [int(total) for total in self._tallies.totals().split()]
 
     @property
     def figures(self) -> Mapping[str, int]:

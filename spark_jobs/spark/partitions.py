@@ -3,13 +3,11 @@
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.spark.java import java_class
-from spark_jobs.spark.progress import stateful_partitions
 
 
-def around_state(batch: DataFrame, query: StreamingQuery) -> tuple[DataFrame, DataFrame] | None:
+def around_state(batch: DataFrame, of_state: int) -> tuple[DataFrame, DataFrame] | None:
     """What the stateful operators of a batch give, and its other branches; each runs what belongs to it, once.
 
     In a union the partitions of its first branch come first. A filter would not do: it stands above the batch's RDD,
@@ -17,13 +15,13 @@ def around_state(batch: DataFrame, query: StreamingQuery) -> tuple[DataFrame, Da
 
     Args:
         batch: as Spark hands it over, of a plan that is a union whose first branch ends in its stateful operators.
-        query: whose batch it is.
+        of_state: into how many partitions those divide it; 0: it has none.
 
     Returns:
         Two frames; None where the batch has no other branches than one, as without input.
     """
     rdd = batch._jdf.logicalPlan().rdd()
-    total, of_state = int(rdd.getNumPartitions()), stateful_partitions(query)
+    total = int(rdd.getNumPartitions())
     if not 0 < of_state < total:
         return None
     return _of(batch, rdd, range(of_state)), _of(batch, rdd, range(of_state, total))

@@ -1,10 +1,13 @@
 """What Spark knows of the batch that runs right now, from its write-ahead log and its operators."""
 
-from collections.abc import Iterator
+import json
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.spark.java import java_class
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,11 @@ class BatchBounds:
     begins: dict[str, str]
     batch_time_ms: int
 
+    @property
+    def of_one_source(self) -> tuple[str, str]:
+        """Where the batch begins and ends in the query's one source; the first one begins at `""`."""
+        return next(iter(self.begins.values()), ""), next(iter(self.sources.values()))
+
 
 @dataclass(frozen=True)
 class StateFigures:
@@ -43,87 +51,32 @@ class StateFigures:
     repeated_tasks: int
 
 
-def _execution(query: StreamingQuery) -> Any:
-    return query._jsq.streamingQuery()
+def _running_batch(spark: SparkSession) -> Any:
+    """Asked for all at once: each question of Python's to the JVM takes as long as the look itself."""
+    return java_class(spark, "io.tidemark.planning.RunningBatch")
 
 
-def batch_bounds(query: StreamingQuery) -> BatchBounds:
+def batch_bounds(spark: SparkSession, query: StreamingQuery) -> BatchBounds:
     """The watermarks and offsets of the batch that runs.
 
     The late watermark is the one of the previous batch: since Spark 3.4 state is evicted by W(N), but late rows are
     judged by W(N-1); both stand in the offset log.
     """
-    execution = _execution(query)
-    last = execution.lastExecution()
-    previous = last.prevOffsetSeqMetadata()
-    return BatchBounds(
-        watermark_ms=last.offsetSeqMetadata().batchWatermarkMs(),
-        late_watermark_ms=previous.get().batchWatermarkMs() if previous.isDefined() else 0,
-        sources=dict(_offsets(execution.availableOffsets())),
-        begins={source: offset for source, offset in _offsets(execution.committedOffsets()) if offset},
-        batch_time_ms=last.offsetSeqMetadata().batchTimestampMs(),
-    )
+    found = json.loads(_running_batch(spark).bounds(query._jsq))
+    return BatchBounds(**found)
 
 
-def planned_offsets(query: StreamingQuery) -> tuple[str, str]:
-    """Where the batch that runs begins and ends in the query's one source, as JSON; the first one begins at `""`."""
-    execution = _execution(query)
-    before, upto = (
-        dict(_offsets(progress)) for progress in (execution.committedOffsets(), execution.availableOffsets())
-    )
-    return next(iter(before.values()), ""), next(iter(upto.values()))
-
-
-def _offsets(progress: Any) -> Iterator[tuple[str, str]]:
-    entries = progress.iterator()
-    while entries.hasNext():
-        entry = entries.next()
-        offset = entry._2()
-        yield str(entry._1().toString()), str(offset.json()) if offset is not None else ""
-
-
-def state_figures(query: StreamingQuery) -> StateFigures:
+def state_figures(spark: SparkSession, query: StreamingQuery) -> StateFigures:
     """The counts of the batch's stateful operators, after its plan has run and before anything is committed."""
-    sums = {"numRowsDroppedByWatermark": 0, "numDroppedDuplicateRows": 0, "numTotalStateRows": 0}
-    repeated = 0
-    for node in _nodes(_execution(query).lastExecution().executedPlan()):
-        name = node.nodeName()
-        if not any(kind in name for kind in _STATEFUL):
-            continue
-        metrics = node.metrics()
-        for metric in sums:
-            if metrics.contains(metric):
-                sums[metric] += metrics.apply(metric).value()
-        if metrics.contains("numStateStoreInstances") and "Restore" not in name:
-            # Each task counts the stores that it has opened.
-            stores = _STORES.get(name, 1) * _partitions(node)
-            repeated += max(0, metrics.apply("numStateStoreInstances").value() - stores)
+    found = json.loads(_running_batch(spark).state(query._jsq))
     return StateFigures(
-        dropped=sums["numRowsDroppedByWatermark"],
-        duplicates=sums["numDroppedDuplicateRows"],
-        rows=sums["numTotalStateRows"],
-        repeated_tasks=repeated,
+        dropped=found["numRowsDroppedByWatermark"],
+        duplicates=found["numDroppedDuplicateRows"],
+        rows=found["numTotalStateRows"],
+        repeated_tasks=found["repeated"],
     )
 
 
-def stateful_partitions(query: StreamingQuery) -> int:
+def stateful_partitions(spark: SparkSession, query: StreamingQuery) -> int:
     """Into how many partitions the stateful operators of the batch divide it; 0: it has none."""
-    nodes = _nodes(_execution(query).lastExecution().executedPlan())
-    return max((_partitions(node) for node in nodes if any(kind in node.nodeName() for kind in _STATEFUL)), default=0)
-
-
-def _partitions(node: Any) -> int:
-    return int(node.stateInfo().get().numPartitions())
-
-
-_STATEFUL = ("StateStore", "StreamingDeduplicate", "StreamingSymmetricHashJoin", "TransformWithState")
-
-_STORES = {"StreamingSymmetricHashJoin": 4}
-"""State stores that a task of an operator opens, where they are several."""
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    children = plan.children().iterator()
-    while children.hasNext():
-        yield from _nodes(children.next())
+    return int(json.loads(_running_batch(spark).state(query._jsq))["partitions"])

@@ -65,6 +65,9 @@ _SETTINGS = {
     # What a task sorts or groups takes its memory by pages, each filled with zeros first. Spark would choose 32 MB of a
     # heap of 2 GB, for batches that mostly hold less than one.
     "spark.buffer.pageSize": "2m",
+    # Spark hands each task's code and Hadoop's settings on in pieces, and fills room for a whole one with zeros first:
+    # by its own choice 4 MB for some 50 KB, several times a batch.
+    "spark.broadcast.blockSize": "256k",
     # A driver lives for months: with no page to show them, the plans and tasks of a thousand queries fill its heap.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",

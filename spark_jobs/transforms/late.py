@@ -1,17 +1,19 @@
 """Late rows: the event itself, the windows that it missed, the watermark that judged it, how late it was."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables import opening as tables
+from spark_jobs.lake.tables.held import HeldTable
 from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, LATE_US, SEQ, SIDE, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.lateness import MISSED, LatenessRule
 from spark_jobs.plan.logical import LogicalPlan
@@ -34,6 +36,8 @@ FEW = 50_000
 """So many late events of a batch are fetched and written without a job of Spark's."""
 
 _GROUPS = "__missed_groups"
+
+_MISSED = "__missed_windows"
 
 
 def late_schema(sources: Sequence[DataFrame], plan: LogicalPlan, lateness: LatenessRule) -> StructType:
@@ -100,6 +104,7 @@ class Bronze:
         tables: the pipeline's source tables.
         schemas: of each of them.
         untouched: whether nothing is computed of the events, as it may fail; it is null.
+        held: each of the tables; an empty one: they are opened where they are read.
     """
 
     spark: SparkSession
@@ -107,13 +112,17 @@ class Bronze:
     tables: Sequence[Table]
     schemas: Sequence[StructType]
     untouched: bool = False
+    held: Sequence[HeldTable] = ()
+
+    def _opened(self, index: int) -> DeltaTable:
+        return self.held[index].newest() if self.held else tables.open_table(self.lake, self.tables[index].name)
 
     def few(self, index: int, seqs: Sequence[int]) -> pa.Table:
         """The events of one table with these numbers (ascending), as the pipeline reads them.
 
         They are picked out without a job of Spark's, and pass through it only where the source computes columns.
         """
-        found = tables.rows_holding(self.lake, self.tables[index].name, INGEST_SEQ, seqs)
+        found = tables.rows_holding(self.lake, self.tables[index].name, INGEST_SEQ, seqs, opened=self._opened(index))
         select = self.tables[index].select
         if select is None:
             return found.drop_columns([HEARTBEAT])
@@ -132,7 +141,7 @@ class Bronze:
             only: the frame to join with; it has a row for each number.
         """
         name, schema = self.tables[index].name, self.schemas[index]
-        held = tables.files_holding(tables.open_table(self.lake, name), INGEST_SEQ, seqs)
+        held = tables.files_holding(self._opened(index), INGEST_SEQ, seqs)
         rows = self.spark.read.schema(schema).parquet(*(f"{self.lake.table_path(name)}/{path}" for path in held))
         return self._read(index, rows).join(only, INGEST_SEQ)
 
@@ -196,34 +205,30 @@ class LateRows:
     """The rows of `<table>__late` for the late events of a batch.
 
     Args:
-        plan: of the pipeline.
         lateness: by what they were late.
         bronze: where the events are.
-        bounds: of the batch.
         columns: of the table.
     """
 
-    def __init__(
-        self, plan: LogicalPlan, lateness: LatenessRule, bronze: Bronze, bounds: BatchBounds, columns: Sequence[str]
-    ) -> None:
+    def __init__(self, lateness: LatenessRule, bronze: Bronze, columns: Sequence[str]) -> None:
         self._columns = columns
-        self._plan = plan
         self._lateness = lateness
         self._bronze = bronze
-        self._bounds = bounds
 
-    def rows(self, late: DataFrame, events: int, batch_id: int, epoch: int) -> tuple[pa.Table | DataFrame, LateCount]:
+    def rows(
+        self, late: DataFrame | pa.Table, events: int, batch_id: int, epoch: int
+    ) -> tuple[pa.Table | DataFrame, LateCount]:
         """The rows, and what they hold.
 
         Args:
-            late: the narrow row of each late event: `TIME`, `SEQ`, `SOURCE` and `KEY`.
+            late: the verdict on each late event, as `verdicts_on_late` gives it.
             events: how many they are; up to `FEW` are given in memory, more as a persisted frame.
             batch_id: the batch in which they came.
             epoch: of the checkpoint.
         """
-        judged = self._with_why(late, batch_id, epoch)
-        if events <= FEW:
-            verdicts = judged.toArrow()
+        judged = with_batch(late, batch_id, epoch)
+        if isinstance(judged, pa.Table) or events <= FEW:
+            verdicts = judged if isinstance(judged, pa.Table) else judged.toArrow()
             groups = pc.count_distinct(pc.list_flatten(verdicts[_GROUPS])).as_py()
             content = self._bronze.beside(verdicts.drop_columns([_GROUPS]), self._columns)
             pairs = content.num_rows
@@ -241,28 +246,89 @@ class LateRows:
         fewest = groups if self._lateness.counts_groups else events
         return LateCount(events=events, pairs=pairs or 0, fewest_groups=fewest, most_groups=most)
 
-    def _with_why(self, late: DataFrame, batch_id: int, epoch: int) -> DataFrame:
-        """Why each event was late, and a hash of each (window, key) group that it missed.
 
-        The groups are held against Spark's own drop count.
-        """
-        lateness, grace_us = self._lateness, self._plan.grace_ms * 1000
-        sides = [side.name for side in self._plan.sides for _ in side.tables]
-        of_windows = ["missed_windows", f"size(missed_windows) < {lateness.pairs()} AS partly_late"]
-        judged = with_late_watermark(late, self._bounds)
-        return judged.selectExpr("*", f"{lateness.missed(LATE_US)} AS missed_windows").selectExpr(
-            SOURCE,
-            f"{SEQ} AS {INGEST_SEQ}",
-            *(of_windows if lateness.in_windows else ()),
-            *source_table(self._plan),
-            *([f"{_by_source(sides)} AS {SIDE}"] if len(self._plan.sides) > 1 else ()),
-            f"{lateness.late_by_ms(LATE_US)} AS late_by_ms",
-            f"timestamp_micros({LATE_US} + {grace_us}L) AS watermark",
-            f"timestamp_micros({LATE_US}) AS engine_watermark",
-            f"{epoch} AS _epoch",
-            f"{batch_id}L AS _batch_id",
-            f"{lateness.groups()} AS {_GROUPS}",
-        )
+def verdicts_on_late(plan: LogicalPlan, lateness: LatenessRule) -> list[str]:
+    """What is said of a late event: SQL of a narrow row, see `with_missed_windows`.
+
+    A hash of each (window, key) group that it missed is held against Spark's own drop count.
+
+    Args:
+        plan: of the pipeline.
+        lateness: by what it was late.
+    """
+    grace_us = plan.grace_ms * 1000
+    sides = [side.name for side in plan.sides for _ in side.tables]
+    of_windows = [f"{_MISSED} AS missed_windows", f"size({_MISSED}) < {lateness.pairs()} AS partly_late"]
+    return [
+        SOURCE,
+        f"{SEQ} AS {INGEST_SEQ}",
+        *(of_windows if lateness.in_windows else ()),
+        *source_table(plan),
+        *([f"{_by_source(sides)} AS {SIDE}"] if len(plan.sides) > 1 else ()),
+        f"{lateness.late_by_ms(LATE_US)} AS late_by_ms",
+        f"timestamp_micros({LATE_US} + {grace_us}L) AS watermark",
+        f"timestamp_micros({LATE_US}) AS engine_watermark",
+        f"{lateness.groups(_MISSED)} AS {_GROUPS}",
+    ]
+
+
+def with_missed_windows(late: DataFrame, lateness: LatenessRule) -> DataFrame:
+    """Adds the windows that late events missed, as `verdicts_on_late` reads them.
+
+    Args:
+        late: the narrow row of each, with `LATE_US`.
+        lateness: by what they were late.
+    """
+    return late.withColumn(_MISSED, F.expr(lateness.missed(LATE_US)))
+
+
+def late_verdict(plan: LogicalPlan, lateness: LatenessRule, is_late: str) -> str:
+    """What is said of a late event, as one value, null for other rows, of which nothing is computed; SQL.
+
+    Args:
+        plan: of the pipeline.
+        lateness: by what it was late.
+        is_late: which rows are those of late events; SQL of narrow rows with `LATE_US`.
+    """
+    # The variable of a lambda is computed once, and needs no step of its own in the plan.
+    verdict = f"{_MISSED} -> struct({', '.join(verdicts_on_late(plan, lateness))})"
+    return f"CASE WHEN {is_late} THEN element_at(transform(array({lateness.missed(LATE_US)}), {verdict}), 1) END"
+
+
+def set_aside_verdict(plan: LogicalPlan, is_set_aside: str) -> str:
+    """The same of an event that a step could not use."""
+    return f"CASE WHEN {is_set_aside} THEN struct({', '.join(verdicts_on_set_aside(plan))}) END"
+
+
+def verdicts_on_set_aside(plan: LogicalPlan) -> list[str]:
+    """What is said of an event that a step could not use: SQL of a narrow row.
+
+    Args:
+        plan: of the pipeline.
+    """
+    return [SOURCE, f"{SEQ} AS {INGEST_SEQ}", *source_table(plan)]
+
+
+def with_batch(
+    verdicts: DataFrame | pa.Table, batch_id: int, epoch: int, said: Mapping[str, str] | None = None
+) -> DataFrame | pa.Table:
+    """Verdicts that also say in which batch the events came.
+
+    Args:
+        verdicts: the rows.
+        batch_id: of the batch.
+        epoch: of its checkpoint.
+        said: name of a column -> its text in all rows.
+    """
+    said = said or {}
+    if isinstance(verdicts, DataFrame):
+        numbers = {"_epoch": F.lit(epoch), "_batch_id": F.lit(batch_id).cast("bigint")}
+        return verdicts.withColumns({name: F.lit(text) for name, text in said.items()} | numbers)
+    same = {name: pa.scalar(text, pa.string()) for name, text in said.items()}
+    same |= {"_epoch": pa.scalar(epoch, pa.int32()), "_batch_id": pa.scalar(batch_id, pa.int64())}
+    for name, value in same.items():
+        verdicts = verdicts.append_column(name, pa.repeat(value, verdicts.num_rows))
+    return verdicts
 
 
 def with_late_watermark(rows: DataFrame, bounds: BatchBounds) -> DataFrame:

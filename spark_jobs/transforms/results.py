@@ -1,6 +1,6 @@
 """What every result row says of itself."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import FINAL_AFTER, REVISED_AT, REVISION, WINDOW_END
@@ -18,12 +18,27 @@ def with_revision(results: DataFrame, plan: LogicalPlan, batch_time_ms: int) -> 
         plan: of the pipeline.
         batch_time_ms: the batch's clock, which is the same when the batch runs again.
     """
+    return results.withColumns({**first_revision(plan), REVISED_AT: revised_at(results.sparkSession, batch_time_ms)})
+
+
+def first_revision(plan: LogicalPlan) -> dict[str, Column]:
+    """The watermark from which on a row of a result is final, and how often it was written.
+
+    Args:
+        plan: of the pipeline.
+    """
+    columns = {REVISION: F.lit(1).cast("bigint")}
     if plan.sides[0].delay is not None and WINDOW_END in plan.result.keys:
         final = F.timestamp_micros(F.unix_micros(WINDOW_END) + F.lit(plan.grace_ms * 1000))
-        results = results.withColumn(FINAL_AFTER, final)
-    return results.withColumns(
-        {
-            REVISION: F.lit(1).cast("bigint"),
-            REVISED_AT: F.timestamp_millis(batch_value(results.sparkSession, batch_time_ms)),
-        }
-    )
+        return {FINAL_AFTER: final, **columns}
+    return columns
+
+
+def revised_at(spark: SparkSession, batch_time_ms: int) -> Column:
+    """When a row of a batch was written.
+
+    Args:
+        spark: the session.
+        batch_time_ms: the batch's clock.
+    """
+    return F.timestamp_millis(batch_value(spark, batch_time_ms))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from spark_jobs.spark.observed_rows import Figure, ObservedRows
+from spark_jobs.spark.observed_rows import Figure, Figures, ObservedRows
 from spark_jobs.spark.progress import StateFigures, state_figures
 
 pytestmark = pytest.mark.usefixtures("divided")
@@ -75,7 +75,7 @@ def next_shuffle(spark: SparkSession) -> int:
 def observed(spark: SparkSession, gate: Path) -> tuple[ObservedRows, DataFrame]:
     """Figures over the numbers below forty, of which the even ones are kept; a partition is empty."""
     numbers = spark.range(0, ROWS, 1, 4).where(f"id >= {ROWS // 4}").where(passes(gate, 4))
-    found = ObservedRows(numbers, FIGURES)
+    found = ObservedRows(numbers, Figures(FIGURES))
     return found, found.rows.where("id % 2 = 0").agg(F.count(F.lit(1)))
 
 
@@ -95,7 +95,7 @@ def test_each_row_is_counted_once(spark: SparkSession, gate: Path, *, compiled: 
 
 
 def test_nothing_is_counted_where_there_are_no_rows(spark: SparkSession, gate: Path) -> None:
-    found = ObservedRows(spark.range(0), FIGURES)
+    found = ObservedRows(spark.range(0), Figures(FIGURES))
     assert found.rows.collect() == []
     assert (found.figures, found.repeated_tasks) == (dict.fromkeys(("rows", "total", "hashes", "odd", "large"), 0), 0)
 
@@ -123,7 +123,7 @@ def test_stores_that_a_task_opened_again_are_told(spark: SparkSession, gate: Pat
             assert batch.where(passes(gate, partitions)).agg(F.count(F.lit(1))).collect()[0][0] == ROWS
             lost.result()
         (query,) = spark.streams.active
-        seen.append(state_figures(query))
+        seen.append(state_figures(spark, query))
 
     groups = spark.readStream.schema("id BIGINT").parquet(str(landing)).groupBy("id").count()
     writer = groups.writeStream.outputMode("update").foreachBatch(count).trigger(availableNow=True)

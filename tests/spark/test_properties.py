@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine import pipeline as engine
 from spark_jobs.engine.driver import Driver
+from spark_jobs.engine.fetching import FetchingPass
 from spark_jobs.lake import Lake
 from spark_jobs.spec import (
     Aggregate,
@@ -203,6 +205,14 @@ def write(lake: Lake, batches: Iterable[model.Batch], table: str = "bronze.event
             )
 
 
+def fill_categories(lake: Lake) -> None:
+    """What is looked up."""
+    # A row without a key matches no event, not even one without a key.
+    known: dict[str | None, str] = {**CATEGORIES, None: "nothing"}
+    looked_up = pa.table({"k": [*known], "category": [*known.values()]})
+    write_deltalake(lake.table_uri("silver.categories"), looked_up)
+
+
 def run(spark: SparkSession, lake: Lake, pipelines: Sequence[Pipeline]) -> None:
     """Runs all of them in one driver."""
     outcomes = Driver(spark, lake, pipelines).run_until_caught_up(close=False)
@@ -328,8 +338,14 @@ def assert_all_as_the_model_says(
     return reached
 
 
-def test_every_kind_of_event_ends_where_the_rules_say(spark: SparkSession, lake: Lake) -> None:
+def test_every_kind_of_event_ends_where_the_rules_say(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[int] = []
+    run = FetchingPass.run
+    monkeypatch.setattr(FetchingPass, "run", lambda batch: fetched.append(1) or run(batch))
     reached = assert_all_as_the_model_says(spark, lake, *EVERY_KIND)
+    assert fetched, "small batches are fetched"
     kinds = ("final late", "early late", "visits late", "final partly_late", "early within grace", "final filtered")
     assert [kind for kind in (*kinds, "heartbeats") if not reached[kind]] == []
 
@@ -391,6 +407,16 @@ EVERY_KIND_LOOKED_UP: tuple[list[model.Batch], dict[str, Shape]] = (
 )
 
 
+def test_every_kind_of_event_ends_there_where_spark_keeps_the_rows_of_a_batch(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "FEW_ROWS", 0)
+    fill_categories(lake)
+    reached = assert_all_as_the_model_says(spark, lake, *EVERY_KIND_LOOKED_UP)
+    ends = ("null partly_late", "null filtered", "drop late", "quarantine late", "quarantine filtered")
+    assert [end for end in ends if not reached[end]] == []
+
+
 # Without lookups: test_every_kind_of_event_ends_where_the_rules_say. What becomes of events without a key:
 # tests/spark/test_enrich.py::test_before_windows_late_events_and_missing_keys_add_up
 @pytest.mark.long
@@ -412,10 +438,7 @@ def test_every_event_of_a_random_lookup_stream_ends_where_the_rules_say(
     def holds(batches: list[model.Batch], chosen: dict[str, Shape]) -> None:
         lake = Lake(str(tmp_path_factory.mktemp("lake")))
         write(lake, batches)
-        # A row without a key matches no event, not even one without a key.
-        known: dict[str | None, str] = {**CATEGORIES, None: "nothing"}
-        looked_up = pa.table({"k": [*known], "category": [*known.values()]})
-        write_deltalake(lake.table_uri("silver.categories"), looked_up)
+        fill_categories(lake)
         pipelines = {name: shape.pipeline(name) for name, shape in chosen.items()}
         run(spark, lake, list(pipelines.values()))
         for name, shape in chosen.items():

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.commits.changes import WrittenFiles
 from spark_jobs.engine.sources.census import Census
@@ -18,6 +17,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import Epoch
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import size_of
+from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec import Ingest
 from spark_jobs.transforms.rows import DETAIL, REASON
 from spark_jobs.transforms.shape import Shape, first_and_last_name, shape_of
@@ -29,9 +29,8 @@ class PlannedBatch:
 
     Attributes:
         frame: as Spark hands it over.
-        query: that runs it.
+        bounds: of it.
         epoch: of its checkpoint.
-        at_ms: the batch's clock, which a retry repeats.
         decision: what a person has decided about it.
         known_unreadable: finds out which files an interrupted attempt at this batch has set aside, and why.
         first_seq: the number that its first row gets in bronze.
@@ -40,14 +39,18 @@ class PlannedBatch:
     """
 
     frame: DataFrame
-    query: StreamingQuery
+    bounds: BatchBounds
     epoch: Epoch
-    at_ms: int
     decision: Decision
     known_unreadable: Callable[[], Mapping[str, str]]
     first_seq: int
     kept_before: Collection[str]
     data_files: DataFiles
+
+    @property
+    def at_ms(self) -> int:
+        """The batch's clock, which a retry repeats."""
+        return self.bounds.batch_time_ms
 
 
 class Verdict(NamedTuple):

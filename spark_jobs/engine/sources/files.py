@@ -10,7 +10,6 @@ import pyarrow as pa
 from obstore.exceptions import BaseError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch, Source, Verdict
 from spark_jobs.engine.sources.csv_files import by_own_headers, without_parts_of_values
@@ -28,7 +27,7 @@ from spark_jobs.lake.inputs.folders import is_hidden, source_store
 from spark_jobs.lake.inputs.parquet_files import parquet_shape
 from spark_jobs.plan.quarantine import header_told
 from spark_jobs.spark.frames import size_of_source
-from spark_jobs.spark.progress import planned_offsets
+from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec import Files, Ingest
 from spark_jobs.spec.sources import BATCH_BYTES, BATCH_FILES
 from spark_jobs.transforms.csv_columns import NAME
@@ -99,7 +98,7 @@ class FilesSource(Source):
         Args:
             planned: the batch.
         """
-        found = planned_files(planned.query, self.lake, planned.epoch.folder)
+        found = planned_files(planned.bounds, self.lake, planned.epoch.folder)
         linked = links_to_others(found, self._root)
         paths = [path for path in found if path not in linked]
         judge = self.judge(planned.decision)
@@ -257,17 +256,17 @@ def _size_of_files(lake: Lake, source: Files) -> int:
     return sum(sizes) // len(sizes) if sizes else 0
 
 
-def planned_files(query: StreamingQuery, lake: Lake, checkpoint: str) -> tuple[str, ...]:
+def planned_files(bounds: BatchBounds, lake: Lake, checkpoint: str) -> tuple[str, ...]:
     """The files of the batch that runs, from the source's log in the checkpoint.
 
     Not from the stream itself: Spark leaves out, in silence, a file that was removed after it was planned.
 
     Args:
-        query: it reads one folder.
+        bounds: of the batch, of a query that reads one folder.
         lake: where its checkpoint lies.
         checkpoint: relative to the lake.
     """
-    before, upto = planned_offsets(query)
+    before, upto = bounds.of_one_source
     found = set()
     for number in range(file_number(before) + 1, file_number(upto) + 1):
         entries = file_entries(lake, checkpoint, number)

@@ -38,7 +38,6 @@ from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.columns import column, columns_of
-from spark_jobs.spark.progress import planned_offsets
 from spark_jobs.spark.schemas import schema_ddl, schema_of
 from spark_jobs.spec import Ingest, Results
 from spark_jobs.spec.sources import BATCH_BYTES, CHANGE_COLUMNS, CHANGE_KIND, CHANGE_VERSION, CHANGE_WEIGHT
@@ -132,7 +131,7 @@ class ResultsSource(Source):
             RevisedError: if rows have changed, and the ingest declares that none does.
             UnreadableChangesError: if the table does not tell what it has changed.
         """
-        before, upto = planned_offsets(planned.query)
+        before, upto = planned.bounds.of_one_source
         first = next_version(before) if before else self._start
         try:
             files = self._files(first, next_version(upto) - 1)

@@ -30,7 +30,7 @@ from spark_jobs.lake.accounting.ledger_table import (
     TABLE,
     Actions,
     KeptCommits,
-    rows_added,
+    files_added,
     writer_of,
 )
 from spark_jobs.lake.checkpoints.epochs import epoch_at
@@ -144,7 +144,7 @@ def _row(table: str, version: int, actions: Actions) -> dict[str, Any]:
         kind = REPLAY
     else:
         kind = RESET if info.get(EMPTIED) == "reset" else OTHER
-    counts = rows_added(actions)
+    counts = [file.rows for file in files_added(actions)]
     return {
         "table": table,
         "version": version,

@@ -8,7 +8,7 @@ looks at the ledger reads that, and the commits since.
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -207,11 +207,24 @@ def files_of(actions: Actions) -> set[str]:
     return {str(file["path"]) for file in found if file}
 
 
-def rows_added(actions: Actions) -> list[int | None]:
-    """Rows of each data file that a commit brings to readers; None where its statistics do not tell."""
+class AddedFile(NamedTuple):
+    """A data file that a commit brings to readers.
+
+    Attributes:
+        rows: in it; None where its statistics do not tell.
+        size: in bytes.
+    """
+
+    rows: int | None
+    size: int
+
+
+def files_added(actions: Actions) -> list[AddedFile]:
+    """The data files that a commit brings to readers, in its order."""
     if takes_rows_away(actions):
         return []  # a commit that takes rows away is no event: streams pass over all of it
-    return [_rows_of(action["add"]) for action in actions if "add" in action and action["add"].get("dataChange", True)]
+    added = [action["add"] for action in actions if "add" in action]
+    return [AddedFile(_rows_of(add), int(add["size"])) for add in added if add.get("dataChange", True)]
 
 
 def _rows_of(add: dict[str, Any]) -> int | None:

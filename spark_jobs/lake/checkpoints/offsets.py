@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 
-from spark_jobs.lake.accounting.ledger_table import Actions, KeptCommits, rows_added
+from spark_jobs.lake.accounting.ledger_table import Actions, KeptCommits, files_added
 from spark_jobs.lake.checkpoints.epochs import Jump, Starts
 from spark_jobs.lake.checkpoints.lineage import Lineage
 from spark_jobs.lake.checkpoints.reset import EMPTIED
@@ -36,19 +36,24 @@ class LogSpan:
 
     Attributes:
         rows: events and heartbeats; None where another program has left no statistics.
+        size: bytes of the files that hold them; None where they were not looked at one by one.
         emptied_at: when a reset of the table's ingest emptied it in between; None: it did not.
         emptied_in: the version of that commit.
     """
 
     rows: int | None
+    size: int | None = None
     emptied_at: datetime | None = None
     emptied_in: int | None = None
 
     def with_(self, other: "LogSpan") -> "LogSpan":
         """Both."""
-        rows = None if self.rows is None or other.rows is None else self.rows + other.rows
         newest = other if other.emptied_at is not None else self
-        return LogSpan(rows, newest.emptied_at, newest.emptied_in)
+        return LogSpan(_sum(self.rows, other.rows), _sum(self.size, other.size), newest.emptied_at, newest.emptied_in)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 def _around(jumps: Iterable[Jump], begin: str, end: str) -> Iterator[tuple[str, str]]:
@@ -83,6 +88,7 @@ def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> 
     """
     first, last = place(before) if before else (start, -1), place(upto)
     total: int | None = 0
+    size: int | None = 0
     emptied: tuple[datetime, int] | None = None
     begin = first[0]
     commits: Iterator[tuple[int, Actions]]
@@ -90,7 +96,7 @@ def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> 
         # Whole versions between the two are summed up where they are kept.
         kept = KeptCommits(lake, table)
         if (end := min(kept.below, last[0])) > begin + 1:
-            total, reset = kept.rows_added(begin + 1, end)
+            (total, reset), size = kept.rows_added(begin + 1, end), None
             if reset is not None and reset[0] > start:
                 emptied = datetime.fromtimestamp(reset[1] / 1000, UTC), reset[0]
             commits = chain(commits_between(lake, table, begin, begin), commits_between(lake, table, end, last[0]))
@@ -103,9 +109,10 @@ def read_between(lake: Lake, table: str, start: int, before: str, upto: str) -> 
         if info.get(EMPTIED) == "reset" and version > start:
             emptied = datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC), version
         # Of the files that a version adds, those that lie between the two places.
-        rows = [count for index, count in enumerate(rows_added(actions)) if first < (version, index) <= last]
-        total = None if total is None or None in rows else total + sum(count or 0 for count in rows)
-    return LogSpan(total, *emptied) if emptied else LogSpan(total)
+        files = [file for index, file in enumerate(files_added(actions)) if first < (version, index) <= last]
+        for file in files:
+            total, size = _sum(total, file.rows), _sum(size, file.size)
+    return LogSpan(total, size, *(emptied or ()))
 
 
 def _read_of_snapshot(lake: Lake, table: str, start: int, before: str, upto: str) -> LogSpan:
@@ -121,7 +128,7 @@ def _read_of_snapshot(lake: Lake, table: str, start: int, before: str, upto: str
     emptied = (datetime.fromtimestamp(newest_reset[1] / 1000, UTC), newest_reset[0]) if newest_reset else None
     counts = _held_up_to(lake, table, upto), (_held_up_to(lake, table, before) if before else 0)
     total = None if None in counts else (counts[0] or 0) - (counts[1] or 0)
-    return LogSpan(total, *emptied) if emptied else LogSpan(total)
+    return LogSpan(total, None, *(emptied or ()))
 
 
 def _held_up_to(lake: Lake, table: str, offset: str) -> int | None:
@@ -162,7 +169,7 @@ def read_by_batch(
     Raises:
         SourceEmptiedError: if one of them was emptied in between, which takes back what the pipeline has counted.
     """
-    total: int | None = 0
+    total = LogSpan(0, 0)
     for source, offset in upto.items():
         table = table_read(source, pipeline)
         if table is None or not offset or offset == before.get(source):
@@ -170,7 +177,7 @@ def read_by_batch(
         start, begin = starts.versions.get(table, 0), before.get(source, "")
         if most is not None and place(offset)[0] - (place(begin)[0] if begin else start) > most:
             return LogSpan(None)
-        span = LogSpan(0)
+        span = LogSpan(0, 0)
         for begins, ends in _around(which.jumps(table) if which else (), begin, offset):
             if table in starts.snapshots and (not begins or in_snapshot(begins)):
                 span = span.with_(_read_of_snapshot(lake, table, start, begins, ends))
@@ -184,8 +191,8 @@ def read_by_batch(
                 "written. "
                 f"Begin again with what is there now: {command('reset', pipeline.name, '--empty-tables')}"
             )
-        total = None if total is None or span.rows is None else total + span.rows
-    return LogSpan(total)
+        total = total.with_(span)
+    return total
 
 
 def versions_read(

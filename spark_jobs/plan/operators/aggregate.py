@@ -29,7 +29,12 @@ def grouped(pipeline: Pipeline) -> Operator:
     step = step_of(pipeline, Aggregate)
     windows = windowing_of(step.window) if step.window is not None else None
     lateness: LatenessRule = WindowEnd(windows) if windows is not None else Never()
-    output = _output(pipeline, step, lateness)
+    output = replace(
+        _output(pipeline, step, lateness),
+        rows_per_event=windows.most_per_event if windows is not None else 1,
+        # A window is in its result once it is closed.
+        from_state=pipeline.sink.mode != "update",
+    )
     horizon = timedelta(0)
     if windows is not None and pipeline.watermark is not None:
         horizon = pipeline.watermark.engine_delay + windows.longest

@@ -27,6 +27,7 @@ def stateless(pipeline: Pipeline) -> Operator:
     # By its identity: a copy of an event has its id.
     event = event_columns(several=side.several)
     output = output_of(pipeline, lateness, keys=(EVENT_ID,), row_keys=event, content=event, statistics=placed_by)
+    output = replace(output, rows_per_event=1)
     accounting = accounting_of(output, lateness, rows_written(output))
     return Operator(
         kind="stateless",

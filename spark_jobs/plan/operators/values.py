@@ -108,6 +108,8 @@ class Output:
         statistics: columns of the result by which its files are found.
         measures: columns that aggregate several events -> how; none where a row is of one event, or of a pair.
         gives_events: whether it has about as many rows as events are read.
+        rows_per_event: how many rows of a batch's result an event gives at most; None: there is no such bound.
+        from_state: whether also events of earlier batches give rows.
         updates: whether results are upserted while they change.
         withholds: whether some of its rows are not written.
         keeps_groups: whether the result is picked out of all groups, which then have a table of their own.
@@ -122,11 +124,22 @@ class Output:
     statistics: tuple[str, ...]
     measures: Mapping[str, str] = field(default_factory=dict)
     gives_events: bool = False
+    rows_per_event: int | None = None
+    from_state: bool = False
     updates: bool = False
     withholds: bool = False
     keeps_groups: bool = False
     keeps_late: bool = False
     sets_aside: bool = False
+
+    def most_rows(self, read: int, in_state: int) -> int | None:
+        """How many rows a batch gives at most; None: nothing tells.
+
+        Args:
+            read: events that it reads.
+            in_state: rows of the state before it, each of one event at least.
+        """
+        return None if self.rows_per_event is None else self.rows_per_event * (read + in_state * self.from_state)
 
     @property
     def result(self) -> TableRef:

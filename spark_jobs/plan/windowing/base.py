@@ -42,6 +42,11 @@ class Windowing(ABC):
     def per_event(self) -> int | None:
         """How many windows each event belongs to; None: it depends on the event."""
 
+    @property
+    def most_per_event(self) -> int:
+        """How many windows an event belongs to at most."""
+        return self.per_event or 1
+
     @abstractmethod
     def start_of(self, end_us: str) -> str:
         """Start of the window of one event that ends there, in microseconds.

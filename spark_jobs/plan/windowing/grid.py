@@ -49,6 +49,11 @@ class Grid(Windowing):
         window = self.window
         return window.size // window.every if window.size % window.every == timedelta(0) else None
 
+    @property
+    def most_per_event(self) -> int:
+        """The size in distances, rounded up."""
+        return -(-self.window.size // self.window.every)
+
     def start_of(self, end_us: str) -> str:
         """A size before the end."""
         return f"{end_us} - {self._size_us}L"

@@ -1,9 +1,11 @@
 package io.tidemark.planning;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.stream.Collectors;
 import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.util.AccumulatorV2;
@@ -42,8 +44,8 @@ public final class RowTallies extends AccumulatorV2<RowTally, List<RowTally>> {
     return tally;
   }
 
-  /** The sums, then how many rows there were, then how often tasks with rows have run again. */
-  public long[] totals() {
+  /** The sums, then how many rows there were, then how often tasks with rows have run again; with blanks between them. */
+  public String totals() {
     RowTally total = new RowTally(0, mixed);
     long[] totals = new long[mixed.length + 2];
     Set<Integer> partitions = new HashSet<>();
@@ -53,7 +55,7 @@ public final class RowTallies extends AccumulatorV2<RowTally, List<RowTally>> {
     }
     System.arraycopy(total.sums(), 0, totals, 0, mixed.length);
     totals[mixed.length] = total.rows;
-    return totals;
+    return Arrays.stream(totals).mapToObj(Long::toString).collect(Collectors.joining(" "));
   }
 
   @Override
