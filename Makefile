@@ -63,7 +63,7 @@ test: setup-tests ## lint, types and all tests: README's second command
 	@$(MAKE) --no-print-directory -j2 lint pool
 
 # One pool of three: who waits for Airflow or for a driver leaves the processors to those that compute (tests/support/workers.py).
-pool: setup-tests
+pool: .venv/.ready
 	@$(PY) -m pytest tests -q -m "not outside_data and not long" -n 3 --dist loadfile --no-loadscope-reorder
 
 check: lint unit ## what to run before each commit: format, lint, types, layers, unit tests

@@ -11,8 +11,10 @@ WAITING = (
     "tests/control/test_cluster.py",
     "tests/chaos/test_killed_timers.py",
     "tests/chaos/test_faults.py",
+    "tests/chaos/test_killed_restore.py",
+    "tests/dags/test_laptop.py",
 )
-"""Files that mostly wait, for Airflow or for drivers as processes."""
+"""Files that mostly wait, for Airflow or for drivers as processes, and need no session of their own."""
 
 WORKERS = 3
 """Of `make test`: one for those, and one for each of two processors."""
