@@ -29,6 +29,17 @@ ODD: tuple[Mapping[str, Any], ...] = (
     {"k": "d", "v": "three", "t": written.AT},
 )
 
+TYPES = {
+    "k": "STRING",
+    "v": "INT",
+    "t": "TIMESTAMP",
+    "d": "DECIMAL(10, 2)",
+    "by": "MAP<STRING, INT>",
+    "of": "STRUCT<n: INT, tags: ARRAY<STRING>>",
+    "any": "VARIANT",
+}
+"""Columns of `ODD`."""
+
 
 def both_ways(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, definition: Any
@@ -80,15 +91,7 @@ def test_values_of_all_types_are_those_of_rows_that_spark_has_kept(
     (folder / "3.json").write_text("")
     definition = an_ingest(
         folder,
-        columns={
-            "k": "STRING",
-            "v": "INT",
-            "t": "TIMESTAMP",
-            "d": "DECIMAL(10, 2)",
-            "by": "MAP<STRING, INT>",
-            "of": "STRUCT<n: INT, tags: ARRAY<STRING>>",
-            "any": "VARIANT",
-        },
+        columns=TYPES,
         contract=Contract(new="keep"),
         event_id=event_id,
     )

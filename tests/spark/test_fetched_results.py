@@ -17,23 +17,15 @@ from spark_jobs.engine.passes import KeepingPass
 from spark_jobs.lake import Lake
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spec import Aggregate, Pipeline, Session, Sink, Table, Watermark, Where
-from tests.spark.test_fetched_ingest import ODD
+from tests.spark.test_fetched_ingest import ODD, TYPES
 from tests.spark.test_written_ingest import AT, an_ingest
 from tests.spark.test_written_ingest import run as run_ingest
 from tests.support import lakes
 
 START = 1_700_000_040_000
 MINUTE = 60_000
-TYPES = {
-    "k": "STRING",
-    "v": "INT",
-    "t": "TIMESTAMP",
-    "d": "DECIMAL(10, 2)",
-    "by": "MAP<STRING, INT>",
-    "of": "STRUCT<n: INT, tags: ARRAY<STRING>>",
-    "any": "VARIANT",
-    "final_after": "TIMESTAMP",
-}
+# A result without windows has no such column of its own.
+COLUMNS = {**TYPES, "final_after": "TIMESTAMP"}
 
 
 @pytest.fixture
@@ -55,17 +47,16 @@ def test_values_of_all_types_are_those_of_bronze(
 ) -> None:
     folder = tmp_path / "landing"
     folder.mkdir()
-    # A result without windows has no such column of its own.
     lines = [json.dumps({**row, "final_after": AT}) for row in ODD]
     source, steps = Table("bronze.sales"), (Where("k <> 'b'"),)
     definition = Pipeline(name="odd", source=source, event_time="t", steps=steps, sink=Sink("silver.odd"))
     for number, some in enumerate((lines[:2], lines[2:])):
         (folder / f"{number}.json").write_text("\n".join(some))
-        run_ingest(spark, lake, an_ingest(folder, columns=TYPES))
+        run_ingest(spark, lake, an_ingest(folder, columns=COLUMNS))
         lakes.run(spark, lake, definition)
     assert ways == ["fetched", "fetched"]
     written, expected = (
-        open_table(lake, table).to_pyarrow_table().select([*TYPES, "_event_id"]).sort_by("_event_id")
+        open_table(lake, table).to_pyarrow_table().select([*COLUMNS, "_event_id"]).sort_by("_event_id")
         for table in ("silver.odd", "bronze.sales")
     )
     expected = expected.filter(pa.compute.not_equal(expected["k"], "b"))
