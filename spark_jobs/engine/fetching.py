@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.commits.changes import Append
 from spark_jobs.engine.batch_columns import IS_WRITTEN, LATE, SET_ASIDE, BatchColumns
-from spark_jobs.engine.passes import BatchPass
+from spark_jobs.engine.passes import BatchPass, KeepingPass
 from spark_jobs.plan.columns import REVISED_AT
 from spark_jobs.spark.frames import fetch
 from spark_jobs.spark.observed_rows import ObservedRows
@@ -22,26 +22,15 @@ FEW_BYTES = 4 * 2**20
 """And up to so many bytes of the files that it reads, which are compressed."""
 
 
-class FetchingPass(BatchPass):
-    """Has the rows of a small batch in the memory of this process.
+class FetchedPass(BatchPass):
+    """Has the rows of a batch that go to a table in the memory of this process."""
 
-    Args:
-        asked: what is asked of its rows.
-        bounds: of the batch.
-        batch: as Spark hands it over.
-    """
+    _fetched: pa.Table
 
-    def __init__(self, asked: BatchColumns, bounds: BatchBounds, batch: DataFrame) -> None:
-        super().__init__(asked, bounds)
-        self._observed = ObservedRows(self._judged(batch), asked.figures)
-        self._fetched = pa.table({})
-
-    def run(self) -> None:
-        """Computes, counts and fetches the batch in one job of Spark's."""
-        rows = self._observed.rows.where(self._asked.is_kept)
+    def _fetch(self, rows: DataFrame) -> pa.Table:
+        """What the tables have of rows with `LATE_US`."""
         at = revised_at(rows.sparkSession, self._bounds.batch_time_ms).alias(REVISED_AT)
-        self._fetched = fetch(rows.select(*self._asked.fetched, at))
-        self._note(self._observed, self._observed)
+        return fetch(rows.select(*self._asked.fetched, at))
 
     def close(self) -> None:
         """Nothing: the rows go with the pass."""
@@ -69,3 +58,39 @@ class FetchingPass(BatchPass):
         """The change that appends the result rows; `count` is how many they are."""
         rows = self.results
         return Append(rows, count, rows.nbytes)
+
+
+class FetchingPass(FetchedPass):
+    """Fetches the rows of a small batch in the job that computes them.
+
+    Args:
+        asked: what is asked of its rows.
+        bounds: of the batch.
+        batch: as Spark hands it over.
+    """
+
+    def __init__(self, asked: BatchColumns, bounds: BatchBounds, batch: DataFrame) -> None:
+        super().__init__(asked, bounds)
+        self._observed = ObservedRows(self._judged(batch), asked.figures)
+
+    def run(self) -> None:
+        """Computes, counts and fetches the batch in one job of Spark's."""
+        self._fetched = self._fetch(self._observed.rows.where(self._asked.is_kept))
+        self._note(self._observed, self._observed)
+
+
+class KeptPass(FetchedPass):
+    """Fetches the rows of a batch that Spark has computed and kept, which are few.
+
+    Args:
+        kept: the batch.
+    """
+
+    def __init__(self, kept: KeepingPass) -> None:
+        super().__init__(kept._asked, kept._bounds)
+        self.events, self.figures, self.repeated_tasks = kept.events, kept.figures, kept.repeated_tasks
+        self._kept = kept
+
+    def run(self) -> None:
+        """Fetches what is kept, in one job for all tables."""
+        self._fetched = self._fetch(self._judged(self._kept.kept))

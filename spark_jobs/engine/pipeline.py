@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.commits.changes import is_nested
 from spark_jobs.engine import balancing, fitting, result_tables
 from spark_jobs.engine.batch_columns import BatchColumns
-from spark_jobs.engine.fetching import FEW_BYTES, FEW_ROWS, FetchingPass
+from spark_jobs.engine.fetching import FEW_BYTES, FEW_ROWS, FetchedPass, FetchingPass, KeptPass
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
 from spark_jobs.engine.query import PlanOutdatedError, Query
@@ -35,6 +35,8 @@ from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures, 
 from spark_jobs.spark.state import rows_by_store
 from spark_jobs.spec import Pipeline
 from spark_jobs.transforms.branches import Branches
+
+AnyPass = KeepingPass | WritingPass | FetchedPass
 
 
 class PipelineQuery(Query[Pipeline]):
@@ -214,12 +216,12 @@ class PipelineQuery(Query[Pipeline]):
                 )
             entry = self._entry(computed.events, computed.figures, state, bounds)
             entry = balancing.with_source_rows(self.name, entry, source_rows)
-            writer = self._batch_writer(bounds, batch_id)
+            writer, rows = self._batch_writer(bounds, batch_id), self._fetched(computed, entry)
             if entry["quarantined"]:
-                writer.quarantine(computed.set_aside, entry["quarantined"], content["quarantine"])
+                writer.quarantine(rows.set_aside, entry["quarantined"], content["quarantine"])
             if entry.late_events and self.branches.operator.output.keeps_late:
-                writer.late(computed.late, entry, state.dropped, content["late"])
-            written = writer.result(computed, entry, content["result"])
+                writer.late(rows.late, entry, state.dropped, content["late"])
+            written = writer.result(rows, entry, content["result"])
         finally:
             computed.close()
         self._note_version()
@@ -242,9 +244,7 @@ class PipelineQuery(Query[Pipeline]):
             batch_id=batch_id,
         )
 
-    def _pass(
-        self, batch: DataFrame, batch_id: int, bounds: BatchBounds, span: LogSpan
-    ) -> KeepingPass | WritingPass | FetchingPass:
+    def _pass(self, batch: DataFrame, batch_id: int, bounds: BatchBounds, span: LogSpan) -> AnyPass:
         """How the batch is computed.
 
         Args:
@@ -270,6 +270,29 @@ class PipelineQuery(Query[Pipeline]):
             return FetchingPass(self._asked(batch), bounds, batch)
         return KeepingPass(self._asked(batch), bounds, batch)
 
+    def _fetched(self, computed: AnyPass, entry: LedgerEntry) -> AnyPass:
+        """The same batch with its rows in memory, where Spark has kept few of them.
+
+        Args:
+            computed: the batch.
+            entry: of it.
+        """
+        if not isinstance(computed, KeepingPass) or not self._may_be_fetched():
+            return computed
+        rows = (computed.figures["rows"] or 0) + entry.late_events + entry["quarantined"]
+        if not 0 < rows <= FEW_ROWS or computed.size > FEW_BYTES:
+            return computed
+        fetched = KeptPass(computed)
+        fetched.run()
+        return fetched
+
+    def _may_be_fetched(self) -> bool:
+        """Whether nothing more is chosen from the rows of a batch, and its changes can be made of rows in memory."""
+        output = self.branches.operator.output
+        if self.definition.top_n or output.keeps_groups or self.branches.skips:
+            return False
+        return not (output.updates and is_nested(self._schemas["result"]))
+
     def _asked(self, results: DataFrame) -> BatchColumns:
         """What is asked of the rows of each batch.
 
@@ -289,9 +312,7 @@ class PipelineQuery(Query[Pipeline]):
             batch_id: of it.
         """
         output = self.branches.operator.output
-        if self.definition.top_n or output.keeps_groups or self.branches.skips:
-            return False
-        if output.updates and is_nested(self._schemas["result"]):
+        if not self._may_be_fetched():
             return False
         # Where it failed before, its rows may have been more than fit in memory.
         if (self.epoch.number, batch_id) == self._was_begun:

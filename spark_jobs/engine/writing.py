@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.commits.changes import Append, Change, ReplaceWindows, Upsert
 from spark_jobs.commits.merging import FEW_WINDOWS
 from spark_jobs.engine.balancing import disagreement
-from spark_jobs.engine.fetching import FetchingPass
+from spark_jobs.engine.fetching import FetchedPass
 from spark_jobs.engine.passes import KeepingPass, WritingPass
 from spark_jobs.engine.query import Query
 from spark_jobs.lake.accounting.ledger import LedgerEntry
@@ -112,7 +112,7 @@ class BatchWriter:
         self.query.failpoint("quarantine_committed", self.batch_id)
 
     def result(
-        self, computed: KeepingPass | WritingPass | FetchingPass, entry: LedgerEntry, content: str | None
+        self, computed: KeepingPass | WritingPass | FetchedPass, entry: LedgerEntry, content: str | None
     ) -> LedgerEntry:
         """Commits the result with the ledger row.
 
@@ -125,7 +125,7 @@ class BatchWriter:
             The ledger row that was committed.
         """
         changed, withheld = computed.figures["rows"] or 0, computed.figures["withheld"] or 0
-        if isinstance(computed, FetchingPass) and self.branches.operator.output.updates:
+        if isinstance(computed, FetchedPass) and self.branches.operator.output.updates:
             entry = entry.with_terms(rows=changed)
             rows = computed.results
             change = Upsert(rows, changed, rows.nbytes, self.branches.operator.output.keys)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import pyarrow as pa
 import pytest
@@ -410,7 +411,10 @@ EVERY_KIND_LOOKED_UP: tuple[list[model.Batch], dict[str, Shape]] = (
 def test_every_kind_of_event_ends_there_where_spark_keeps_the_rows_of_a_batch(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "FEW_ROWS", 0)
+    # What is kept is written in turns as it is, and fetched first.
+    turns, fetched = cycle((False, True)), engine.PipelineQuery._fetched
+    monkeypatch.setattr(engine.PipelineQuery, "_gives_few", lambda *_: False)
+    monkeypatch.setattr(engine.PipelineQuery, "_fetched", lambda *its: fetched(*its) if next(turns) else its[1])
     fill_categories(lake)
     reached = assert_all_as_the_model_says(spark, lake, *EVERY_KIND_LOOKED_UP)
     ends = ("null partly_late", "null filtered", "drop late", "quarantine late", "quarantine filtered")
