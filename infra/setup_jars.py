@@ -37,7 +37,7 @@ _AGAIN = "Run `python -m infra.setup_jars` again."
 _REPEATED = "If that ends the same way, the list or the registry is wrong: do not use the jar."
 _COORDINATE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+)\s+([0-9a-f]{64})")
 _COMPILE_AGAINST = (
-    "delta-storage",
+    "delta-",
     "hadoop-aws",
     "hadoop-client-api",
     "hadoop-client-runtime",

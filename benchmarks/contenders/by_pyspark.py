@@ -2,7 +2,7 @@
 
 Two streaming queries, one after the other as Tidemark's driver runs them. What cannot be read and what is late is
 dropped. The session has what Delta's and Spark's guides for streams tell to set, or, with `tuned` as a fourth argument,
-all that Tidemark sets.
+all that Tidemark sets, but for its own extension of Spark.
 """
 
 import os
@@ -13,18 +13,19 @@ from pyspark.sql import functions as F
 
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
-from spark_jobs.spark.session import build_session
-from spark_jobs.spark.settings import jars
+from spark_jobs.spark.settings import jars, spark_settings
 
 COLUMNS = "sale_id STRING, product_id STRING, quantity INT, unit_price DECIMAL(10, 2), sold_at TIMESTAMP"
 VALID = "_unread IS NULL AND product_id IS NOT NULL AND quantity >= 1 AND unit_price >= 0 AND sold_at IS NOT NULL"
 
 
-def session_of_guides() -> SparkSession:
+DELTA = {"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}
+
+
+def options_of_guides(settings: Settings) -> dict[str, str]:
     """Delta, state in RocksDB, and as many cores and partitions and as much memory as Tidemark has."""
-    settings = Settings()
-    options = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    return {
+        **DELTA,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.driver.extraClassPath": os.pathsep.join(jars()),
         "spark.driver.memory": settings.driver_memory,
@@ -36,16 +37,17 @@ def session_of_guides() -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.master(settings.master)
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def main(folder: str, files_a_batch: int, files_a_commit: int, *, tuned: bool) -> None:
     """Runs both until they have caught up."""
     lake = Lake(folder).ensure_exists()
-    spark = build_session(lake) if tuned else session_of_guides()
+    settings = Settings()
+    builder = SparkSession.builder.master(settings.master)
+    options = {**spark_settings(lake, settings), **DELTA} if tuned else options_of_guides(settings)
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     lines = spark.readStream.schema(f"{COLUMNS}, _unread STRING").option("columnNameOfCorruptRecord", "_unread")
     sales = lines.option("maxFilesPerTrigger", files_a_batch).json(lake.path("landing", "sales")).where(VALID)
     bronze = sales.drop("_unread").withColumns(

@@ -27,7 +27,7 @@ LONGEST_LINE = "tidemark.line.max.bytes"
 _CODECS = ("Gzip", "BZip2", "Deflate", "Lz4", "Snappy", "ZStandard")
 
 _SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,io.tidemark.planning.KnownFiles",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # A folder needs the exclusion between processes as much as S3 does: the stock writers check, then rename.
     "spark.delta.logStore.file.impl": _LOG_STORE,
