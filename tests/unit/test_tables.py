@@ -354,6 +354,16 @@ class TestRowsByValue:
             time.tzset()
         assert found.column("at").to_pylist() == [at(0), at(1)]
 
+    def test_threads_read_beside_each_other_and_nothing_stays_in_memory(self, numbered):
+        def text_of(seq):
+            return tables.rows_holding(numbered, "bronze.sales", "seq", [seq]).column("text").to_pylist()
+
+        with ThreadPoolExecutor(8) as threads:
+            assert [*threads.map(text_of, range(30))] == [[f"row {seq}"] for seq in range(30)]
+        # A driver lives for months, and reads new files all the time.
+        held = tables._database().execute("SELECT tag FROM duckdb_memory() WHERE memory_usage_bytes > 0").fetchall()
+        assert held == []
+
     def test_without_a_file_that_may_hold_them_there_are_no_rows_but_columns(self, numbered):
         assert tables.rows_holding(numbered, "bronze.sales", "seq", [77]).column_names == ["seq", "text"]
 
