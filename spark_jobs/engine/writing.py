@@ -1,6 +1,7 @@
 """Writes one batch of a pipeline: what is set aside and what is late first, the result with the ledger row last."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -9,10 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_jobs.commits.changes import Append, Change, ReplaceWindows, Upsert
+from spark_jobs.commits.changes import Append, Change, ReplaceWindows, Upsert, is_nested
 from spark_jobs.commits.merging import FEW_WINDOWS
 from spark_jobs.engine.balancing import disagreement
-from spark_jobs.engine.fetching import FetchedPass
+from spark_jobs.engine.fetching import FEW_BYTES, FEW_ROWS, FetchedPass
 from spark_jobs.engine.passes import KeepingPass, WritingPass
 from spark_jobs.engine.query import Query
 from spark_jobs.lake.accounting.ledger import LedgerEntry
@@ -23,7 +24,7 @@ from spark_jobs.plan.columns import FATE, WINDOW_END
 from spark_jobs.plan.logical import LogicalPlan
 from spark_jobs.plan.tables import TableRef
 from spark_jobs.spark.columns import columns_of
-from spark_jobs.spark.frames import size_of
+from spark_jobs.spark.frames import fetch, size_of
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec import Pipeline
 from spark_jobs.transforms.aggregation import top_n
@@ -31,6 +32,26 @@ from spark_jobs.transforms.branches import Branches
 from spark_jobs.transforms.events import with_row_steps
 from spark_jobs.transforms.late import FEW, Bronze, LateRows, with_batch
 from spark_jobs.transforms.results import REVISED, with_revision
+
+
+@contextmanager
+def _computed(rows: DataFrame, *, most: int | None, size: int) -> Iterator[tuple[DataFrame | pa.Table, int]]:
+    """Rows that are computed once, and their number: in the memory of this process if they are few, else in Spark's.
+
+    Args:
+        rows: to be computed.
+        most: so many they are at most; None: nobody knows.
+        size: what they are computed from takes so many bytes in memory.
+    """
+    if most is not None and most <= FEW_ROWS and size <= FEW_BYTES:
+        found = fetch(rows)
+        yield found, found.num_rows
+        return
+    kept = rows.persist()
+    try:
+        yield kept, kept.count()
+    finally:
+        kept.unpersist()
 
 
 @dataclass(frozen=True)
@@ -133,7 +154,7 @@ class BatchWriter:
         elif isinstance(computed, KeepingPass) and self.branches.operator.output.updates:
             entry = self._upsert(computed.results, computed.size, entry, changed, content)
         elif isinstance(computed, KeepingPass) and self.query.definition.top_n and changed > withheld:
-            entry = self._append_chosen(computed.results, computed.size, entry, content)
+            entry = self._append_chosen(computed.results, computed.size, entry, changed, content)
         else:
             count = changed - withheld
             entry = entry.with_terms(rows=count)
@@ -141,33 +162,40 @@ class BatchWriter:
         self.query.failpoint("result_committed", self.batch_id)
         return entry
 
-    def _append_chosen(self, rows: DataFrame, size: int, entry: LedgerEntry, content: str | None) -> LedgerEntry:
+    def _append_chosen(
+        self, rows: DataFrame, size: int, entry: LedgerEntry, given: int, content: str | None
+    ) -> LedgerEntry:
         top = self.query.definition.top_n
         assert top is not None
         results = self.branches.transform.written(rows.where(F.col(FATE).isNull()))
-        results = top_n(results, top, self.branches.operator.state.event_keys).persist()
-        count = results.count()
-        entry = entry.with_terms(rows=count)
-        revised = with_revision(results, self.plan, entry.started_ms)
-        self._commit("result", self.plan.result.name, Append(revised, count, size), count, content, ledger=entry)
-        results.unpersist()
+        results = top_n(results, top, self.branches.operator.state.event_keys)
+        with _computed(with_revision(results, self.plan, entry.started_ms), most=given, size=size) as (chosen, count):
+            entry = entry.with_terms(rows=count)
+            change = Append(chosen, count, size)
+            self._commit("result", self.plan.result.name, change, count, content, ledger=entry)
         return entry
 
     def _upsert(self, rows: DataFrame, size: int, entry: LedgerEntry, count: int, content: str | None) -> LedgerEntry:
         groups, keys = self.plan.table("groups"), self.branches.operator.output.keys
         results = self.branches.transform.written(rows)
         revised = with_revision(results, self.plan, entry.started_ms)
-        chosen = groups is not None and count > 0
-        if groups is not None and count:
-            self._commit("groups", groups.name, Upsert(revised, count, size, keys), count, content)
-            self.query.failpoint("groups_committed", self.batch_id)
-            # Not only what has changed: the whole choice of each window that was touched.
-            revised = with_revision(self._chosen(groups, results), self.plan, entry.started_ms).persist()
-            count, size = revised.count(), size_of(revised)
-        entry = entry.with_terms(rows=count)
-        change = (ReplaceWindows if chosen else Upsert)(revised, count, size, keys)
-        self._commit("result", self.plan.result.name, change, count, content, ledger=entry)
-        revised.unpersist()
+        if groups is None or not count:
+            entry = entry.with_terms(rows=count)
+            change = Upsert(revised, count, size, keys)
+            self._commit("result", self.plan.result.name, change, count, content, ledger=entry)
+            return entry
+        self._commit("groups", groups.name, Upsert(revised, count, size, keys), count, content)
+        self.query.failpoint("groups_committed", self.batch_id)
+        # Not only what has changed: the whole choice of each window that was touched.
+        chosen, top = (
+            with_revision(self._chosen(groups, results), self.plan, entry.started_ms),
+            self.query.definition.top_n,
+        )
+        most = count * top.n if top is not None and not is_nested(chosen.schema) else None
+        with _computed(chosen, most=most, size=size) as (found, rows_chosen):
+            entry = entry.with_terms(rows=rows_chosen)
+            replaced = ReplaceWindows(found, rows_chosen, size_of(found), keys)
+            self._commit("result", self.plan.result.name, replaced, rows_chosen, content, ledger=entry)
         return entry
 
     def _commit(self, role: Role, table: str, change: Change, rows: int, content: str | None, **more: object) -> None:

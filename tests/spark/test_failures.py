@@ -20,7 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.commits import changes, merging
-from spark_jobs.engine import pipeline
+from spark_jobs.engine import writing
 from spark_jobs.engine.ingest import IngestQuery
 from spark_jobs.engine.sources import files
 from spark_jobs.lake import Lake
@@ -199,13 +199,13 @@ def test_a_batch_with_repeated_tasks_writes_nothing_and_runs_again(
 
 
 @pytest.mark.parametrize(
-    ("bound", "modules", "by_spark"),
+    ("bounds", "by_spark"),
     [
         # Each of them taken to be exceeded.
         # tests/spark/test_commits.py::test_the_rows_of_the_windows_of_a_batch_are_replaced_and_no_others asks it of the
         # windows alone.
-        pytest.param("FEW_WINDOWS", (merging, pipeline), False, marks=pytest.mark.long),
-        ("_FEW_BYTES", (changes,), True),
+        pytest.param([(merging, "FEW_WINDOWS"), (writing, "FEW_WINDOWS")], False, id="windows", marks=pytest.mark.long),
+        pytest.param([(changes, "_FEW_BYTES"), (writing, "FEW_BYTES")], True, id="bytes"),
     ],
 )
 def test_the_tables_are_the_same_whichever_way_a_batch_is_written(
@@ -213,14 +213,13 @@ def test_the_tables_are_the_same_whichever_way_a_batch_is_written(
     tmp_path: Path,
     undisturbed: Calm,
     monkeypatch: pytest.MonkeyPatch,
-    bound: str,
-    modules: Sequence[ModuleType],
+    bounds: Sequence[tuple[ModuleType, str]],
     by_spark: bool,
 ) -> None:
     calm = undisturbed("update")
     shutil.copytree(calm.before, tmp_path / "lake")
     lake, definition = Lake(str(tmp_path / "lake")).ensure_exists(), a_pipeline("update")
-    for module in modules:
+    for module, bound in bounds:
         monkeypatch.setattr(module, bound, 0)
     lakes.run(spark, lake, definition)
     assert contents(lake, definition) == calm.tables
