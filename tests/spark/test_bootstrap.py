@@ -47,7 +47,7 @@ from tests.support.clicks import (
     table,
 )
 
-KINDS = {"top": pipeline(top=True), "hopping, updated": pipeline(HOPPING, mode="update")}
+UPDATED = pipeline(HOPPING, mode="update")
 
 
 def a_driver(spark: SparkSession, lake: Lake, definition: Pipeline, **more: Any) -> Driver:
@@ -83,11 +83,8 @@ def window_ends_us(late: list[dict[str, Any]]) -> list[int]:
 
 
 # A ranking with a history is swapped in test_a_swap_that_dies_after_any_of_its_steps_is_done_by_the_next.
-@pytest.mark.parametrize("kind", [pytest.param("top", marks=pytest.mark.long), "hopping, updated"])
-def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(
-    spark: SparkSession, lake: Lake, kind: str
-) -> None:
-    definition, batches = KINDS[kind], events(3)
+def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(spark: SparkSession, lake: Lake) -> None:
+    definition, batches = UPDATED, events(3)
     bronze = feed(lake, batches[:4])
     plan = plan_bootstrap(lake, definition)
     bootstrap.begin(lake, definition, plan)
@@ -132,7 +129,7 @@ def test_a_history_in_batch_and_a_stream_from_its_cut_count_all_events(
 def test_a_bootstrap_that_is_interrupted_is_finished_by_the_next_driver(
     spark: SparkSession, lake: Lake, point: str
 ) -> None:
-    definition, batches = KINDS["hopping, updated"], events(5)
+    definition, batches = UPDATED, events(5)
     bronze = feed(lake, batches[:3])
     bootstrap.begin(lake, definition, plan_bootstrap(lake, definition))
 
@@ -273,7 +270,7 @@ def with_aggregate(definition: Pipeline, **changes: Any) -> Pipeline:
 # tests/spark/test_backfill_steps.py
 @pytest.mark.long
 def test_events_that_come_during_a_bootstrap_are_late_only_beyond_the_cut(spark: SparkSession, lake: Lake) -> None:
-    definition, batches = KINDS["hopping, updated"], events(11)
+    definition, batches = UPDATED, events(11)
     bronze = feed(lake, batches[:2])
     plan = plan_bootstrap(lake, definition)
     bootstrap.begin(lake, definition, plan)
