@@ -17,9 +17,8 @@ from spark_jobs.spark.settings import jars, spark_settings
 
 COLUMNS = "sale_id STRING, product_id STRING, quantity INT, unit_price DECIMAL(10, 2), sold_at TIMESTAMP"
 VALID = "_unread IS NULL AND product_id IS NOT NULL AND quantity >= 1 AND unit_price >= 0 AND sold_at IS NOT NULL"
-
-
 DELTA = {"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}
+"""What any session has that reads and writes Delta tables."""
 
 
 def options_of_guides(settings: Settings) -> dict[str, str]:

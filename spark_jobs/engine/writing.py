@@ -41,7 +41,7 @@ def _computed(rows: DataFrame, *, most: int | None, size: int) -> Iterator[tuple
     Args:
         rows: to be computed.
         most: so many they are at most; None: nobody knows.
-        size: what they are computed from takes so many bytes in memory.
+        size: about so many bytes they take in memory at most.
     """
     if most is not None and most <= FEW_ROWS and size <= FEW_BYTES:
         found = fetch(rows)
@@ -187,12 +187,12 @@ class BatchWriter:
         self._commit("groups", groups.name, Upsert(revised, count, size, keys), count, content)
         self.query.failpoint("groups_committed", self.batch_id)
         # Not only what has changed: the whole choice of each window that was touched.
-        chosen, top = (
-            with_revision(self._chosen(groups, results), self.plan, entry.started_ms),
-            self.query.definition.top_n,
-        )
-        most = count * top.n if top is not None and not is_nested(chosen.schema) else None
-        with _computed(chosen, most=most, size=size) as (found, rows_chosen):
+        chosen = with_revision(self._chosen(groups, results), self.plan, entry.started_ms)
+        # Each row that has changed lies in one window, of which so many are chosen.
+        top = self.query.definition.top_n
+        each = top.n if top is not None and not is_nested(chosen.schema) else None
+        most = None if each is None else count * each
+        with _computed(chosen, most=most, size=size * (each or 1)) as (found, rows_chosen):
             entry = entry.with_terms(rows=rows_chosen)
             replaced = ReplaceWindows(found, rows_chosen, size_of(found), keys)
             self._commit("result", self.plan.result.name, replaced, rows_chosen, content, ledger=entry)

@@ -322,7 +322,7 @@ def test_a_broken_pipeline_file_breaks_no_dag_and_is_told_on_its_page(
             assert f"file {more / 'half_written.py'}, line 2: SyntaxError" in text
 
 
-def test_each_pipeline_that_has_run_has_a_row_also_one_that_came_from_a_file(tmp_path: Path) -> None:
+def test_each_pipeline_that_has_run_has_a_row_also_one_from_a_file(tmp_path: Path) -> None:
     lake = a_lake(tmp_path)
     for name in ("from_a_file", "of_a_later_version", "without_a_batch"):
         begin_epoch(lake, a_pipeline(name=name, sink=Sink(f"gold.{name}")), 1)

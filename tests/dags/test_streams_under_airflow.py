@@ -343,7 +343,7 @@ def test_a_backfill_that_cannot_be_is_red_with_its_message(here: Machine) -> Non
     assert "it is reversed" in run.log("backfill")
 
 
-# Which pipelines, and the command: test_each_pipeline_that_has_run_has_a_row_also_one_that_came_from_a_file and
+# Which pipelines, and the command: test_each_pipeline_that_has_run_has_a_row_also_one_from_a_file and
 # test_a_task_that_replays_or_repairs_runs_a_command_that_there_is in tests/dags/test_dag_files.py. How rows are named:
 # test_the_monitor_is_green_with_a_row_named_after_each_pipeline. What the process of such a task does: the backfill.
 @pytest.mark.long

@@ -31,7 +31,7 @@ def test_marks_of_folders_are_no_files_of_a_checkpoint_and_go_with_it(minio_serv
     assert minio_server.keys(bucket) == []
 
 
-def test_a_start_that_died_once_it_had_made_a_folder_is_followed_by_another(minio_server: Minio, bucket: str) -> None:
+def test_a_start_that_died_having_made_a_folder_is_followed_by_another(minio_server: Minio, bucket: str) -> None:
     lake, client = Lake(f"s3a://{bucket}/lake"), minio_server.client()
     ingest = an_ingest_of_sales(source=Files("landing"))
     epoch = begin_epoch(lake, ingest, 1)

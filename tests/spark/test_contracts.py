@@ -113,7 +113,7 @@ def test_fields_that_are_new_missing_or_of_another_type(spark: SparkSession, lak
     assert set(entry.unknown_fields) == {"discount", "nested"}
 
 
-def test_a_key_twice_may_mean_its_last_value_and_a_personal_one_is_not_told(
+def test_a_key_twice_may_mean_its_last_value_and_no_personal_one_is_told(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     twice = json.dumps(row("a", 1)).replace('"v": 1', '"v": 1, "v": 2')

@@ -258,7 +258,7 @@ def test_a_line_inside_quotes_is_a_row_to_skip_and_a_header_is_none(
     assert_balanced(lake, texts, read=[1, 3], written=[1, 0])
 
 
-def test_a_rule_that_cannot_be_computed_halts_and_its_batch_is_skipped_unread(
+def test_a_rule_that_cannot_be_computed_halts_and_is_skipped_unread(
     spark: SparkSession, lake: Lake, landing: Path
 ) -> None:
     # Of a map, a key that is missing is null; of an array, a place 0 is an error in either mode of Spark's.

@@ -55,7 +55,7 @@ LONG = (
 - windows, and rankings of them: tests/spark/test_shop_pipelines.py::
   test_results_are_those_of_the_events_that_came_in_time[rolling_sales] and [top_products_live]
 - processors: [cafe_service]; of two tables: tests/spark/test_process.py::
-  test_of_two_tables_each_row_has_a_number_of_its_own_before_and_after_a_restart; what they themselves do is asked,
+  test_of_two_tables_each_row_has_a_number_of_its_own_across_restarts; what they themselves do is asked,
   event by event, by tests/unit/test_keyed_pipelines.py
 """
 OF_EVERY_KIND = 5

@@ -144,7 +144,7 @@ def test_a_processor_takes_events_and_timers_in_order_of_time(streamed: tuple[La
     lakes.assert_balanced(lake, VISITS)
 
 
-# Rows in order of arrival: test_of_two_tables_each_row_has_a_number_of_its_own_before_and_after_a_restart; timers, and
+# Rows in order of arrival: test_of_two_tables_each_row_has_a_number_of_its_own_across_restarts; timers, and
 # in which order they fire: tests/unit/test_processors.py::test_rows_are_the_same_however_the_watermark_moves
 @pytest.mark.long
 def test_the_ledger_of_a_processor_in_order_of_arrival_balances(
@@ -196,9 +196,7 @@ class Numbered(Processor):
         return [{"v": event["v"]}]
 
 
-def test_of_two_tables_each_row_has_a_number_of_its_own_before_and_after_a_restart(
-    lake: Lake, spark: SparkSession
-) -> None:
+def test_of_two_tables_each_row_has_a_number_of_its_own_across_restarts(lake: Lake, spark: SparkSession) -> None:
     select = {"k": "k", "v": "v", "t": "t"}
     source = Union(Table("bronze.readings", select=select), Table("bronze.others", select=select))
     numbered = lakes.one_file_a_batch(

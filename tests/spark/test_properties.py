@@ -408,7 +408,7 @@ EVERY_KIND_LOOKED_UP: tuple[list[model.Batch], dict[str, Shape]] = (
 )
 
 
-def test_every_kind_of_event_ends_there_where_spark_keeps_the_rows_of_a_batch(
+def test_every_kind_of_event_ends_there_where_spark_keeps_the_rows(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is kept is written in turns as it is, and fetched first.

@@ -211,7 +211,7 @@ def test_a_changed_rule_keeps_the_checkpoint_and_masks_what_it_sets_aside(
     assert run(lake, "SELECT detail FROM bronze.changed__quarantine")[1] == [(f"name is {MASK}",)]
 
 
-def test_a_file_without_its_header_quotes_no_line_and_is_replayed_by_its_digest(
+def test_a_file_without_its_header_is_not_quoted_but_replayed_by_digest(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     definition = Ingest(

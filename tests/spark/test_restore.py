@@ -261,7 +261,7 @@ def die_after(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     monkeypatch.setattr(restoring._Restoring, step, dying)
 
 
-def test_a_lost_checkpoint_comes_back_from_a_savepoint_as_new_as_its_tables(
+def test_a_lost_checkpoint_comes_back_from_a_savepoint_of_its_tables(
     spark: SparkSession, ingested: Lake, tmp_path: Path
 ) -> None:
     lake, ingest = copy_of(ingested, tmp_path / "lake"), an_ingest(Path(ingested.uri).parent / "landing")

@@ -215,7 +215,7 @@ def expected(kind: str) -> object:
 
 VARIANTS = {
     # With deaths on the way, and with what an audit, a backfill and a replay make of it.
-    "windows": "test_what_was_skipped_is_counted_by_nothing_until_the_definition_is_another[windows]",
+    "windows": "test_what_was_skipped_is_not_counted_until_the_definition_changes[windows]",
     "source": "time",
     **dict.fromkeys(("where", "measure", "total", "gap", "updated"), "windows"),
     "first": "stateless",
@@ -300,7 +300,7 @@ def test_until_a_decision_nothing_runs_and_a_try_without_a_fix_halts_again(spark
 @pytest.mark.parametrize(
     "kind", ["windows", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("source", "first"))]
 )
-def test_what_was_skipped_is_counted_by_nothing_until_the_definition_is_another(
+def test_what_was_skipped_is_not_counted_until_the_definition_changes(
     spark: SparkSession, lake: Lake, kind: str
 ) -> None:
     definition = pipeline(CASES[kind])

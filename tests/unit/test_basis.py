@@ -280,7 +280,7 @@ class TestARebuild:
         swap_in(lake, *waiting)
         assert units(lake) == [5]
 
-    def test_that_a_reset_empties_in_its_last_step_leaves_an_epoch_that_is_over(self, lake, monkeypatch):
+    def test_a_reset_that_empties_in_its_last_step_leaves_an_epoch_over(self, lake, monkeypatch):
         begin, begun = swapping.begin_next_epoch, []
 
         def beside_a_reset(*arguments, **named):

@@ -382,7 +382,7 @@ def test_errors_without_java_are_told_by_their_kind():
     assert thrown(error) == (Thrown("ValueError"), Thrown("KeyError"))
 
 
-def test_a_batch_that_cannot_be_computed_says_so_without_values_and_is_not_divided(tmp_path):
+def test_a_batch_that_cannot_be_computed_shows_no_values_and_stays_whole(tmp_path):
     found = a_lake(tmp_path)
     open_epoch(found, INGEST)
     halt = a_halt(broken={}, failed="CAST_INVALID_INPUT", samples=("'ada@example.com' cannot be cast",))

@@ -66,7 +66,7 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_one_before(lake: Lake, 
     assert held.newest().version() == commits - 1
 
 
-def test_an_older_copy_of_the_log_that_has_gone_on_is_not_taken_for_the_one_before(lake: Lake) -> None:
+def test_an_older_copy_of_the_log_that_has_gone_on_is_another_log(lake: Lake) -> None:
     held = HeldTable(lake, TABLE, to_write=True)
     held.newest()
     append(lake, 2)
@@ -96,7 +96,7 @@ def test_a_table_that_is_gone_is_missing(lake: Lake) -> None:
         held.newest()
 
 
-def test_a_log_whose_oldest_commits_were_removed_is_read_from_its_checkpoint(lake: Lake) -> None:
+def test_a_log_without_its_oldest_commits_is_read_from_its_checkpoint(lake: Lake) -> None:
     held = HeldTable(lake, TABLE)
     held.newest()
     append(lake, 2)

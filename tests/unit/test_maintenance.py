@@ -303,7 +303,7 @@ def test_the_ledger_itself_is_maintained(lake):
 ASIDE = "gold.hourly_sales__rebuilt_0123456789ab"
 
 
-def test_what_a_rebuild_has_left_is_removed_once_nobody_has_written_to_it_for_days(lake):
+def test_what_a_rebuild_has_left_is_removed_once_nobody_writes_to_it(lake):
     for table in (TABLE, ASIDE):
         batches(lake, 3, table=table)
     week = Retention(rebuilt=timedelta(days=7))

@@ -75,6 +75,6 @@ def test_values_of_any_size_and_number_are_kept_and_found(values: MapValues) -> 
     assert list(values.get([])) == []
 
 
-def test_a_question_that_fails_is_told_although_nothing_is_answered_after_it(values: MapValues) -> None:
+def test_a_question_that_fails_is_told_though_no_answer_follows_it(values: MapValues) -> None:
     with pytest.raises(PySparkRuntimeError, match="state keys: no such key"):
         values.put([("a", "1"), ("none", None), ("b", "2")])

@@ -313,7 +313,7 @@ def test_rows_of_timers_at_one_instant_can_be_told_apart() -> None:
     ]
 
 
-def test_a_raised_version_keeps_the_checkpoint_and_another_code_alone_does_not() -> None:
+def test_a_raised_version_keeps_the_checkpoint_and_other_code_does_not() -> None:
     step = pipeline(Debounce).steps[0]
     other = pipeline(Debounce).model_copy(
         update={"steps": (step.model_copy(update={"code": step.code.replace("5", "6")}),)}

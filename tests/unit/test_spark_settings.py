@@ -36,7 +36,7 @@ def test_java_options_reach_the_driver_and_on_a_cluster_its_executors(tmp_path):
     assert given(tmp_path, master=CLUSTER, java_options="-XX:+UseZGC")[EXECUTORS] == "-XX:+UseZGC"
 
 
-def test_who_lives_briefly_has_its_code_compiled_once_unless_told_otherwise(tmp_path):
+def test_who_lives_briefly_has_its_code_compiled_once_unless_told_else(tmp_path):
     settings = Settings(master="local[2]", java_options="-XX:TieredStopAtLevel=4")
     brief, others = (
         spark_settings(Lake(str(tmp_path)), settings, brief=each)["spark.driver.extraJavaOptions"].split()

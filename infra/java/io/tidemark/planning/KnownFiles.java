@@ -20,7 +20,7 @@ import scala.runtime.BoxedUnit;
  * An extension of Spark's sessions: a batch of a stream reads the files of Delta's that it was planned with, unasked.
  *
  * <p>Delta hands a batch its files, and then finds out with a query of Spark's which of them each scan wants, by their
- * partitions. Where a scan asks for none, that are all of them: the query is a fifth of a small batch.
+ * partitions. Where a scan asks for none, those are all of them, and the query is a tenth of a small batch.
  */
 public final class KnownFiles extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
   @Override
