@@ -1,8 +1,8 @@
 """Files to bronze to windows in plain PySpark: `python by_pyspark.py <folder> <files a batch> <files a commit>`.
 
-Two streaming queries, one after the other as Tidemark's driver runs them. What cannot be read and what is late is
-dropped. The session has what Delta's and Spark's guides for streams tell to set, or, with `tuned` as a fourth argument,
-all that Tidemark sets, but for its own extension of Spark.
+Two streaming queries, one after the other: the second takes what is there when it starts, and ends. What cannot be read
+and what is late is dropped. The session has what Delta's and Spark's guides for streams tell to set, or, with `tuned`
+as a fourth argument, all that Tidemark sets, but for its own extension of Spark.
 """
 
 import os

@@ -23,7 +23,7 @@ def run(
     lake: LakeOption = None,
     until_caught_up: Annotated[
         bool,
-        typer.Option("--until-caught-up", help="Process what is there now: ingests first, then their readers."),
+        typer.Option("--until-caught-up", help="Process what is there now, then end."),
     ] = False,
     close: Annotated[
         bool, typer.Option("--close", help="Then finish the input: make every open window final.")

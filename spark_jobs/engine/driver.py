@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -28,6 +29,7 @@ from spark_jobs.lake.errors import (
     TidemarkError,
 )
 from spark_jobs.lake.tables import watermarks
+from spark_jobs.spark.growing import Growth
 from spark_jobs.spark.throwables import thrown
 from spark_jobs.spec import Definition, Ingest, Pipeline
 from spark_jobs.spec.chains import in_order, links
@@ -95,14 +97,22 @@ class Driver:
     def __post_init__(self) -> None:
         self._heartbeats = heartbeats.Heartbeats(self.spark, self.lake)
         self._idle = _IdleWatch(self)
+        self._growth: Growth | None = None
 
-    def start(self, definition: Definition, *, until_caught_up: bool) -> None:
-        """Starts one pipeline; an error is its outcome, not the driver's."""
+    def start(self, definition: Definition, *, until_caught_up: bool, growth: Growth | None = None) -> None:
+        """Starts one pipeline; an error is its outcome, not the driver's.
+
+        Args:
+            definition: of it.
+            until_caught_up: it processes what is there now, then ends.
+            growth: in which others of this driver fill tables that it reads.
+        """
         query: AnyQuery
         if isinstance(definition, Ingest):
             query = IngestQuery(self.spark, self.lake, definition, failpoint=self.failpoint)
         else:
             query = PipelineQuery(self.spark, self.lake, definition, failpoint=self.failpoint)
+            query.reader.growth = growth
         self.outcomes.pop(definition.name, None)
         self.queries[definition.name] = query
         try:
@@ -111,10 +121,11 @@ class Driver:
             self.outcomes[definition.name] = Outcome(definition.name, self._explained(query, error))
 
     def run_until_caught_up(self, *, close: bool, stop: threading.Event | None = None) -> Mapping[str, Outcome]:
-        """Runs the ingests until their input is read, then their readers until these have read bronze.
+        """Runs the ingests until their input is read, and their readers until these have read bronze.
 
-        Ingests of results run after the pipelines that write these, and then their own readers. Pipelines whose
-        results others look columns up in run before those.
+        Readers begin when there is something to read, and wait for full batches while the ingests run. Ingests of
+        results run after the pipelines that write these, and then their own readers. Pipelines whose results others
+        look columns up in run before those.
 
         Args:
             close: then finish the input: move the watermark past every open window, once.
@@ -122,21 +133,12 @@ class Driver:
         """
         stop = stop or threading.Event()
         for ingests, pipelines in links(self.definitions):
-            self._run_group(ingests, stop)
-            if close and not stop.is_set():
-                try:
-                    self._close(ingests, pipelines)
-                except Exception as error:
-                    names = ", ".join(definition.name for definition in self.definitions)
-                    words = Words.about(*self.definitions)
-                    raise explained(
-                        error, pipeline=names, lake=self.lake, checkpoint="_checkpoints", words=words
-                    ) from error
             looked_up = {name for pipeline in pipelines for name in pipeline.lookups}
             first = [pipeline for pipeline in pipelines if pipeline.sink.table in looked_up]
-            for group in (first, [pipeline for pipeline in pipelines if pipeline not in first]):
-                if group:
-                    self._run_group(group, stop)
+            then = [pipeline for pipeline in pipelines if pipeline not in first]
+            beside, after = (first, then) if first else (then, [])
+            self._run_beside(ingests, beside, stop, finish=partial(self._close, ingests, pipelines) if close else None)
+            self._run_group(after, stop)
         return self.outcomes
 
     def run_continuously(self, stop: threading.Event, *, idle_after: timedelta | None = None) -> Mapping[str, Outcome]:
@@ -171,14 +173,73 @@ class Driver:
             self._note_ended()
             self._publish(at_once=True)
 
-    def _run_group(self, definitions: Sequence[Definition], stop: threading.Event) -> None:
+    def _run_beside(
+        self,
+        ingests: Sequence[Ingest],
+        readers: Sequence[Pipeline],
+        stop: threading.Event,
+        *,
+        finish: Callable[[], None] | None,
+    ) -> None:
+        """Runs ingests and, from the first commit of each, pipelines that read what they write.
+
+        Args:
+            ingests: that end when their input is read.
+            readers: that end when the ingests have, and all is read.
+            stop: ends early.
+            finish: called when the ingests have ended, before the readers know that they have.
+        """
+        if not ingests:
+            # Who starts now reads what is there now.
+            self._finish(finish, stop)
+            self._run_group(readers, stop)
+            return
+        tables = {ingest.sink.table for ingest in ingests} | {table.name for each in readers for table in each.tables}
+        self._growth = Growth(self.spark, frozenset(tables))
+        try:
+            self._run_group(ingests, stop, until=lambda: all(self._has_begun(each.name) for each in ingests))
+            for reader in readers if not stop.is_set() else ():
+                self.start(reader, until_caught_up=True, growth=self._growth)
+            self._watch(stop, until=lambda: all(each.name in self.outcomes for each in ingests))
+            self._finish(finish, stop)
+        except BaseException:
+            self._drain(self._running())
+            raise
+        finally:
+            self._growth.end()
+            self._growth = None
+        self._watch(stop)
+
+    def _finish(self, finish: Callable[[], None] | None, stop: threading.Event) -> None:
+        if finish is None or stop.is_set():
+            return
+        try:
+            finish()
+        except Exception as error:
+            names = ", ".join(definition.name for definition in self.definitions)
+            words = Words.about(*self.definitions)
+            raise explained(error, pipeline=names, lake=self.lake, checkpoint="_checkpoints", words=words) from error
+
+    def _has_begun(self, name: str) -> bool:
+        """Whether a query has committed a batch, or will not."""
+        return name in self.outcomes or self.queries[name].total_batches > 0
+
+    def _run_group(
+        self, definitions: Sequence[Definition], stop: threading.Event, *, until: Callable[[], bool] | None = None
+    ) -> None:
         if stop.is_set():
             return
         for definition in definitions:
             self.start(definition, until_caught_up=True)
-        self._watch(stop)
+        self._watch(stop, until=until)
 
-    def _watch(self, stop: threading.Event) -> None:
+    def _watch(self, stop: threading.Event, *, until: Callable[[], bool] | None = None) -> None:
+        """Looks after running queries.
+
+        Args:
+            stop: ends them after their batches.
+            until: leaves them running; None: until all have ended.
+        """
         while (running := self._running()) or self._note_ended():
             if stop.wait(_POLL_S):
                 self._drain(running)
@@ -188,6 +249,8 @@ class Driver:
                 break
             self.look()
             self.on_tick(self)
+            if until is not None and until():
+                return
         self._note_ended()
         self._publish(at_once=True)
         self.on_tick(self)
@@ -247,6 +310,8 @@ class Driver:
 
     def _drain(self, running: Sequence[AnyQuery]) -> None:
         """Lets each query finish the batch it is in, then stops it."""
+        if self._growth is not None:
+            self._growth.leave()
         for query in running:
             query.drain()
         for query in running:

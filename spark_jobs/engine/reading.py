@@ -20,9 +20,10 @@ from spark_jobs.lake.tables import opening as tables
 from spark_jobs.lake.tables.held import HeldTable
 from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
+from spark_jobs.spark.growing import Growth
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec import Pipeline, Table
-from spark_jobs.spec.sources import BATCH_BYTES
+from spark_jobs.spec.sources import BATCH_BYTES, GROWING_BATCH_BYTES
 from spark_jobs.transforms.events import passed_over, project
 from spark_jobs.transforms.identity import with_source
 from spark_jobs.transforms.late import Bronze
@@ -52,6 +53,7 @@ class BronzeReader:
 
     Attributes:
         schemas: columns of each table, once `look` has looked.
+        growth: in which others of the session fill some of the tables; None: they do not.
     """
 
     def __init__(self, spark: SparkSession, lake: Lake, pipeline: Pipeline, plan: LogicalPlan) -> None:
@@ -63,6 +65,7 @@ class BronzeReader:
         self._held = [HeldTable(lake, read.name) for read in plan.reads]
         # Where the plan begins in each table, as long as nothing is noted.
         self._planned_starts: dict[str, Start] = {}
+        self.growth: Growth | None = None
 
     def look(self) -> None:
         """Looks which columns the tables have now.
@@ -130,14 +133,18 @@ class BronzeReader:
             table: that is read.
             untouched: whether nothing is computed of its events but their time.
         """
-        options = {"skipChangeCommits": "true", "maxBytesPerTrigger": str(table.max_bytes_per_trigger or BATCH_BYTES)}
+        growth = self.growth if self.growth is not None and table.name in self.growth.tables else None
+        most_bytes = table.max_bytes_per_trigger or (BATCH_BYTES if growth is None else GROWING_BATCH_BYTES)
+        options = {"skipChangeCommits": "true", "maxBytesPerTrigger": str(most_bytes)}
+        if growth is not None:
+            options |= growth.options
         start = self._start(table)
         if not start.snapshot:
             options["startingVersion"] = str(start.version)
         if table.max_files_per_trigger is not None:
             options["maxFilesPerTrigger"] = str(table.max_files_per_trigger)
-        bronze = self._spark.readStream.format("delta").options(**options).load(self._lake.table_path(table.name))
-        return self._events(bronze, table, untouched=untouched)
+        stream = self._spark.readStream.format("delta" if growth is None else growth.format).options(**options)
+        return self._events(stream.load(self._lake.table_path(table.name)), table, untouched=untouched)
 
     def _start(self, table: Table) -> Start:
         """Where this epoch begins in a source table; a new one at its first commit, or where a reset emptied it.

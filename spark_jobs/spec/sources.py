@@ -17,6 +17,10 @@ BATCH_FILES, BATCH_BYTES = 1000, 128 * 1024**2
 """How much a batch of files takes where its definition does not say so: enough to keep all cores at work, and no more
 than fits beside the state in the memory of a driver."""
 
+GROWING_BATCH_BYTES = 8 * 1024**2
+"""How much a batch takes of a table that is being filled: about a million events. With more, a large load would be read
+only when it ends."""
+
 SHADOW = "__shadow"
 """At the end of the name of a shadow, and of its table: see `spec.shadows`."""
 
@@ -371,8 +375,9 @@ class Table(Spec):
         select: result column -> Spark SQL expression; None keeps all columns. Inside a `Union` every table selects
             the same columns.
         max_files_per_trigger: at most so many files of the table a batch.
-        max_bytes_per_trigger: about so many bytes a batch (soft; at least one file); None: `BATCH_BYTES`. Whichever
-            limit is reached first ends a batch.
+        max_bytes_per_trigger: about so many bytes a batch (soft; at least one file); None: `BATCH_BYTES`, or
+            `GROWING_BATCH_BYTES` in a run that ends, beside the ingest that fills the table. Whichever limit is
+            reached first ends a batch.
     """
 
     kind: Literal["table"] = "table"

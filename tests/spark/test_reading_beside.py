@@ -1,0 +1,133 @@
+"""Pipelines that read a table while their ingest fills it, against the same ones that began when it was full."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.engine.driver import Driver, Outcome
+from spark_jobs.lake import Lake
+from spark_jobs.spec import Pipeline, Table
+from tests.spark.test_driver import PATIENCE_S, a_count, an_ingest, await_that, failures, land
+from tests.support import lakes
+
+FILES = 5
+INGEST = an_ingest()
+READER = a_count().model_copy(update={"source": Table("bronze.events", max_files_per_trigger=2)})
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Lake:
+    return landed(tmp_path / "beside")
+
+
+def landed(folder: Path) -> Lake:
+    """A lake with files in the order of their time, each of which an ingest reads in a batch."""
+    lake = Lake(str(folder)).ensure_exists()
+    for number in range(FILES):
+        land(lake, number, minute=5 * number)
+    return lake
+
+
+def batches(lake: Lake, pipeline: Pipeline = READER) -> list[tuple[Any, ...]]:
+    """What each batch of a reader has read, and what it has made of it."""
+    return [(number, row.reads, row.watermark_ms, row.terms) for number, row in lakes.ledger(lake, pipeline)]
+
+
+def results(lake: Lake) -> list[Any]:
+    return [lakes.comparable(lakes.rows(lake, table)) for table in ("gold.counts", "gold.counts__late")]
+
+
+def read(lake: Lake) -> list[int]:
+    """How many events each batch of the reader has read that has read some."""
+    return [row["read"] for _, row in lakes.ledger(lake, READER) if row["read"]]
+
+
+def one_after_the_other(spark: SparkSession, lake: Lake) -> None:
+    for definitions in ([INGEST], [INGEST, READER]):
+        outcomes = Driver(spark, lake, definitions).run_until_caught_up(close=definitions != [INGEST])
+        assert failures(dict(outcomes)) == {}
+
+
+class Watched:
+    """A driver whose ingest waits, before it commits a batch, for something to be true of its reader.
+
+    Args:
+        waits_for: number of the batch -> what it waits for.
+    """
+
+    def __init__(self, spark: SparkSession, lake: Lake, waits_for: dict[int, Callable[["Watched"], None]]) -> None:
+        self.driver = Driver(spark, lake, [INGEST, READER], failpoint=self._reached)
+        self.has_read = threading.Event()
+        self.stop = threading.Event()
+        self._waits_for = waits_for
+
+    def _reached(self, point: str, batch_id: int) -> None:
+        reader = self.driver.queries.get(READER.name)
+        if point == "processed" and reader is not None and reader.total_batches:
+            self.has_read.set()
+        # Only ingests number their rows.
+        if point == "numbered" and batch_id in self._waits_for:
+            self._waits_for[batch_id](self)
+
+    def waits_for_reader_to_wait(self) -> None:
+        """Until the reader has found too little in its table for a full batch."""
+        await_that(self._waits, "a reader that waits for a full batch")
+
+    def _waits(self) -> bool:
+        jvm: Any = self.driver.spark._jvm
+        threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)
+        return any("GrowingTable.of(" in thread.toString() for thread in threads)
+
+    def waits_for_reader_to_read(self) -> None:
+        """Until the reader has committed a batch."""
+        assert self.has_read.wait(PATIENCE_S)
+
+    def run(self) -> dict[str, Outcome]:
+        return dict(self.driver.run_until_caught_up(close=True, stop=self.stop))
+
+
+def test_readers_read_beside_their_ingest_what_they_would_read_after_it(
+    spark: SparkSession, beside: Lake, tmp_path: Path
+) -> None:
+    # With one file of two in the table the reader waits; with the fourth to come it has read two.
+    waits_for = {1: Watched.waits_for_reader_to_wait, 3: Watched.waits_for_reader_to_read}
+
+    assert failures(Watched(spark, beside, waits_for).run()) == {}
+
+    after = landed(tmp_path / "after")
+    one_after_the_other(spark, after)
+    assert batches(beside) == batches(after)
+    assert read(beside) == [6, 6, 3]
+    assert results(beside) == results(after)
+    lakes.assert_balanced(beside, READER)
+
+
+def test_a_driver_that_is_stopped_ends_readers_that_wait(spark: SparkSession, beside: Lake, tmp_path: Path) -> None:
+    def stop(watched: Watched) -> None:
+        watched.waits_for_reader_to_wait()
+        watched.stop.set()
+
+    assert failures(Watched(spark, beside, {1: stop}).run()) == {}
+
+    assert batches(beside) == []
+    assert failures(Watched(spark, beside, {}).run()) == {}
+    after = landed(tmp_path / "after")
+    one_after_the_other(spark, after)
+    assert results(beside) == results(after)
+
+
+def test_what_an_ingest_has_read_before_it_fails_is_read(spark: SparkSession, beside: Lake) -> None:
+    def fail(watched: Watched) -> None:
+        watched.waits_for_reader_to_read()
+        raise RuntimeError("no more")
+
+    watched = Watched(spark, beside, {3: fail})
+    outcomes = watched.run()
+
+    assert set(failures(outcomes)) == {INGEST.name}
+    assert read(beside) == [6, 3]
+    assert ["bronze.events not closed" in warning for warning in watched.driver.warnings] == [True]
