@@ -12,7 +12,8 @@ come six to twelve hours after their time: Spark judges an event of a batch by t
 the day is read in five. Only 0.02 % cannot be read (usually 0.2 %), and none is of the future: such a one would move
 the watermark of a program that does not set it aside, which would then drop all that follows.
 
-`--rows 60000 --files 300 --files-a-batch 1` measures small batches, warm.
+`--rows 60000 --files 300 --files-a-batch 1` measures small batches, warm. Tidemark's windows read bronze while the
+ingest writes it; with `--apart` after that, as plain PySpark does, so that the milliseconds of each are its own.
 
 `--trees A B` measures the Tidemark of other checkouts, each named by its folder, in the same rounds.
 """
@@ -205,14 +206,15 @@ def _compare(
 # --- the programs ---
 
 
-def tidemark(tree: Path) -> Contender:
-    """Tidemark of a checkout, on this one's Python."""
+def tidemark(tree: Path, *options: str) -> Contender:
+    """Tidemark of a checkout, on this one's Python; its two queries at once or, `apart`, one after the other."""
     return Contender(
         (sys.executable, str(CONTENDERS / "by_tidemark.py")),
         {**SETTINGS, "PYTHONPATH": str(tree)},
         # The first version of a table has no rows.
         "bronze/sales/_delta_log/00000000000000000001.json",
         lambda root, folder: _check_delta(root, folder, with_late=True),
+        options,
     )
 
 
@@ -251,8 +253,9 @@ def pyflink(out: Console) -> Contender | None:
     )
 
 
-def contenders(names: Sequence[str], trees: Sequence[Path], out: Console) -> dict[str, Contender]:
+def contenders(names: Sequence[str], trees: Sequence[Path], out: Console, *, apart: bool) -> dict[str, Contender]:
     """Those to be measured, by the name that the table shows."""
+    options = ("apart",) if apart else ()
     found: dict[str, Contender] = {}
     if "plain" in names:
         found["plain"] = plain()
@@ -262,7 +265,7 @@ def contenders(names: Sequence[str], trees: Sequence[Path], out: Console) -> dic
         found["pyflink"] = by_flink
     if "tidemark" in names:
         found |= {
-            f"tidemark {tree.resolve().name}" if trees else "tidemark": tidemark(tree.resolve())
+            f"tidemark {tree.resolve().name}" if trees else "tidemark": tidemark(tree.resolve(), *options)
             for tree in trees or [HERE]
         }
     return found
@@ -283,6 +286,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--files", type=int, default=FILES)
     parser.add_argument("--files-a-batch", type=int, default=4, help="of Tidemark's ingest and plain PySpark's")
+    parser.add_argument("--apart", action="store_true", help="Tidemark's windows begin when bronze is written")
     parser.add_argument("--trees", type=Path, nargs="+", default=[], help="checkouts of Tidemark, instead of this one")
     parser.add_argument("--only", choices=CHOICES, nargs="+", default=CHOICES)
     options = parser.parse_args()
@@ -292,7 +296,7 @@ def main() -> None:
     root = prepare(options.rows, options.files)
     # One for each processor writes a batch of bronze, so the windows read one commit a batch; of few rows one writes.
     files_a_commit = min(2, options.files_a_batch)
-    measured = contenders(options.only, options.trees, out)
+    measured = contenders(options.only, options.trees, out, apart=options.apart)
     told: dict[str, str] = {}
 
     def run(name: str, folder: Path) -> Figures:

@@ -194,8 +194,9 @@ class Driver:
             self._finish(finish, stop)
             self._run_group(readers, stop)
             return
-        tables = {ingest.sink.table for ingest in ingests} | {table.name for each in readers for table in each.tables}
-        self._growth = Growth(self.spark, frozenset(tables))
+        filled = frozenset(ingest.sink.table for ingest in ingests)
+        # Of any table that is read, finishing the input moves the watermark.
+        self._growth = Growth(self.spark, filled, frozenset(table.name for each in readers for table in each.tables))
         try:
             self._run_group(ingests, stop, until=lambda: all(self._has_begun(each.name) for each in ingests))
             for reader in readers if not stop.is_set() else ():

@@ -134,7 +134,8 @@ class BronzeReader:
             untouched: whether nothing is computed of its events but their time.
         """
         growth = self.growth if self.growth is not None and table.name in self.growth.tables else None
-        most_bytes = table.max_bytes_per_trigger or (BATCH_BYTES if growth is None else GROWING_BATCH_BYTES)
+        usual_bytes = GROWING_BATCH_BYTES if growth is not None and table.name in growth.filled else BATCH_BYTES
+        most_bytes = table.max_bytes_per_trigger or usual_bytes
         options = {"skipChangeCommits": "true", "maxBytesPerTrigger": str(most_bytes)}
         if growth is not None:
             options |= growth.options

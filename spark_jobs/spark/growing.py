@@ -14,7 +14,8 @@ class Growth:
 
     Args:
         spark: the session of those that fill the tables and of those that read them.
-        tables: their names.
+        filled: names of the tables.
+        beside: other tables of their readers, which also have all that is to be read when it ends.
 
     Attributes:
         format: of a stream over one of the tables.
@@ -23,8 +24,8 @@ class Growth:
 
     format = "io.tidemark.planning.GrowingTable"
 
-    def __init__(self, spark: SparkSession, tables: frozenset[str]) -> None:
-        self.tables = tables
+    def __init__(self, spark: SparkSession, filled: frozenset[str], beside: frozenset[str]) -> None:
+        self.filled, self.tables = filled, filled | beside
         self._name = uuid4().hex
         self.options = {"tidemark.growing": self._name}
         self._java = java_class(spark, self.format)

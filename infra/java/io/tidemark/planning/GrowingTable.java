@@ -31,7 +31,7 @@ public final class GrowingTable implements StreamSourceProvider {
   /** Option of a stream: by which name the table was said to grow. */
   private static final String NAME = "tidemark.growing";
 
-  private static final long LOOKS_EVERY_MS = 100;
+  private static final long LOOKS_EVERY_MS = 500;
 
   private enum State {
     GROWING,
