@@ -134,9 +134,9 @@ class Driver:
         stop = stop or threading.Event()
         for ingests, pipelines in links(self.definitions):
             looked_up = {name for pipeline in pipelines for name in pipeline.lookups}
-            first = [pipeline for pipeline in pipelines if pipeline.sink.table in looked_up]
-            then = [pipeline for pipeline in pipelines if pipeline not in first]
-            beside, after = (first, then) if first else (then, [])
+            filled = {pipeline.sink.table for pipeline in pipelines} & looked_up
+            after = [each for each in pipelines if each.sink.table not in filled and filled.intersection(each.lookups)]
+            beside = [each for each in pipelines if each not in after]
             self._run_beside(ingests, beside, stop, finish=partial(self._close, ingests, pipelines) if close else None)
             self._run_group(after, stop)
         return self.outcomes
