@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -22,6 +23,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.epochs import note_bootstrapped
 from spark_jobs.lake.checkpoints.spark_log import newest_batch
 from spark_jobs.lake.commands import command
+from spark_jobs.lake.commit_records.history import latest_version
 from spark_jobs.lake.errors import (
     BootstrapUnfinishedError,
     ConcurrentDriverError,
@@ -29,6 +31,7 @@ from spark_jobs.lake.errors import (
     TidemarkError,
 )
 from spark_jobs.lake.tables import watermarks
+from spark_jobs.lake.tables.opening import exists
 from spark_jobs.spark.growing import Growth
 from spark_jobs.spark.throwables import thrown
 from spark_jobs.spec import Definition, Ingest, Pipeline
@@ -111,8 +114,7 @@ class Driver:
         if isinstance(definition, Ingest):
             query = IngestQuery(self.spark, self.lake, definition, failpoint=self.failpoint)
         else:
-            query = PipelineQuery(self.spark, self.lake, definition, failpoint=self.failpoint)
-            query.reader.growth = growth
+            query = PipelineQuery(self.spark, self.lake, definition, failpoint=self.failpoint, growth=growth)
         self.outcomes.pop(definition.name, None)
         self.queries[definition.name] = query
         try:
@@ -134,11 +136,15 @@ class Driver:
         stop = stop or threading.Event()
         for ingests, pipelines in links(self.definitions):
             looked_up = {name for pipeline in pipelines for name in pipeline.lookups}
-            filled = {pipeline.sink.table for pipeline in pipelines} & looked_up
-            after = [each for each in pipelines if each.sink.table not in filled and filled.intersection(each.lookups)]
-            beside = [each for each in pipelines if each not in after]
+            fill = {pipeline.sink.table for pipeline in pipelines} & looked_up
+            last = [each for each in pipelines if each.sink.table not in fill and fill.intersection(each.lookups)]
+            # A table that others look columns up in must be whole.
+            filled = {ingest.sink.table for ingest in ingests}
+            then = [each for each in pipelines if each not in last and filled.intersection(each.lookups)]
+            beside = [each for each in pipelines if each not in (*then, *last)]
             self._run_beside(ingests, beside, stop, finish=partial(self._close, ingests, pipelines) if close else None)
-            self._run_group(after, stop)
+            self._run_group(then, stop)
+            self._run_group(last, stop)
         return self.outcomes
 
     def run_continuously(self, stop: threading.Event, *, idle_after: timedelta | None = None) -> Mapping[str, Outcome]:
@@ -194,9 +200,10 @@ class Driver:
             self._finish(finish, stop)
             self._run_group(readers, stop)
             return
-        filled = frozenset(ingest.sink.table for ingest in ingests)
         # Of any table that is read, finishing the input moves the watermark.
-        self._growth = Growth(self.spark, filled, frozenset(table.name for each in readers for table in each.tables))
+        tables = {table.name for each in readers for table in each.tables}
+        before = {name: latest_version(self.lake, name) if exists(self.lake, name) else -1 for name in tables}
+        self._growth = Growth(self.spark, {ingest.sink.table for ingest in ingests}, before)
         try:
             self._run_group(ingests, stop, until=lambda: all(self._has_begun(each.name) for each in ingests))
             for reader in readers if not stop.is_set() else ():
@@ -204,7 +211,8 @@ class Driver:
             self._watch(stop, until=lambda: all(each.name in self.outcomes for each in ingests))
             self._finish(finish, stop)
         except BaseException:
-            self._drain(self._running())
+            with suppress(Exception):  # what is raised already says more
+                self._drain(self._running())
             raise
         finally:
             self._growth.end()

@@ -7,7 +7,7 @@ above the narrow branch each batch keeps the events that Spark's operator droppe
 from collections.abc import Mapping
 from functools import cached_property
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_jobs.commits.changes import is_nested
@@ -16,9 +16,10 @@ from spark_jobs.engine.batch_columns import BatchColumns
 from spark_jobs.engine.fetching import FEW_BYTES, FEW_ROWS, FetchedPass, FetchingPass, KeptPass
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
-from spark_jobs.engine.query import PlanOutdatedError, Query
+from spark_jobs.engine.query import Failpoint, PlanOutdatedError, Query, unobserved
 from spark_jobs.engine.reading import BronzeReader
 from spark_jobs.engine.writing import BatchWriter
+from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting.ledger import LedgerEntry
 from spark_jobs.lake.checkpoints.epochs import current_epoch, history_cut, note_raised
 from spark_jobs.lake.checkpoints.halts import Halt
@@ -30,6 +31,7 @@ from spark_jobs.lake.errors import RepeatedTasksError
 from spark_jobs.lake.tables import opening as tables
 from spark_jobs.plan.logical import LogicalPlan, build, with_quarantine
 from spark_jobs.spark.data_files import DataFiles
+from spark_jobs.spark.growing import Growth
 from spark_jobs.spark.partitions import around_state
 from spark_jobs.spark.progress import BatchBounds, StateFigures, state_figures, stateful_partitions
 from spark_jobs.spark.state import rows_by_store
@@ -40,7 +42,27 @@ AnyPass = KeepingPass | WritingPass | FetchedPass
 
 
 class PipelineQuery(Query[Pipeline]):
-    """Reads bronze, writes results, keeps what came too late for them and accounts for every event."""
+    """Reads bronze, writes results, keeps what came too late for them and accounts for every event.
+
+    Args:
+        spark: as of any query.
+        lake: as of any query.
+        definition: as of any query.
+        failpoint: as of any query.
+        growth: in which others of the session fill tables that it reads; None: they do not.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        definition: Pipeline,
+        *,
+        failpoint: Failpoint = unobserved,
+        growth: Growth | None = None,
+    ) -> None:
+        super().__init__(spark, lake, definition, failpoint=failpoint)
+        self._growth = growth
 
     branches: Branches
     _schemas: Mapping[Role, StructType]
@@ -76,7 +98,7 @@ class PipelineQuery(Query[Pipeline]):
     @cached_property
     def reader(self) -> BronzeReader:
         """The tables that it reads."""
-        return BronzeReader(self.spark, self.lake, self.definition, self._usual)
+        return BronzeReader(self.spark, self.lake, self.definition, self._usual, self._growth)
 
     def _begin_plan(self) -> None:
         """Takes a version of each lookup: the one that a batch was begun with, or the newest."""

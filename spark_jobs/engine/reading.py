@@ -50,13 +50,15 @@ class BronzeReader:
         lake: where.
         pipeline: that reads them.
         plan: of it.
+        growth: in which others of the session fill some of the tables; None: they do not.
 
     Attributes:
         schemas: columns of each table, once `look` has looked.
-        growth: in which others of the session fill some of the tables; None: they do not.
     """
 
-    def __init__(self, spark: SparkSession, lake: Lake, pipeline: Pipeline, plan: LogicalPlan) -> None:
+    def __init__(
+        self, spark: SparkSession, lake: Lake, pipeline: Pipeline, plan: LogicalPlan, growth: Growth | None = None
+    ) -> None:
         self._spark = spark
         self._lake = lake
         self._pipeline = pipeline
@@ -65,7 +67,7 @@ class BronzeReader:
         self._held = [HeldTable(lake, read.name) for read in plan.reads]
         # Where the plan begins in each table, as long as nothing is noted.
         self._planned_starts: dict[str, Start] = {}
-        self.growth: Growth | None = None
+        self._growth = growth
 
     def look(self) -> None:
         """Looks which columns the tables have now.
@@ -133,12 +135,10 @@ class BronzeReader:
             table: that is read.
             untouched: whether nothing is computed of its events but their time.
         """
-        growth = self.growth if self.growth is not None and table.name in self.growth.tables else None
-        usual_bytes = GROWING_BATCH_BYTES if growth is not None and table.name in growth.filled else BATCH_BYTES
-        most_bytes = table.max_bytes_per_trigger or usual_bytes
-        options = {"skipChangeCommits": "true", "maxBytesPerTrigger": str(most_bytes)}
+        most_bytes, growth = table.max_bytes_per_trigger, self._growth
+        options = {"skipChangeCommits": "true", "maxBytesPerTrigger": str(most_bytes or BATCH_BYTES)}
         if growth is not None:
-            options |= growth.options
+            options |= growth.options(table.name, batch_bytes=GROWING_BATCH_BYTES if most_bytes is None else None)
         start = self._start(table)
         if not start.snapshot:
             options["startingVersion"] = str(start.version)

@@ -1,5 +1,6 @@
 """Delta tables that streams read while others of the same session still fill them."""
 
+from collections.abc import Mapping, Set
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
@@ -15,21 +16,32 @@ class Growth:
     Args:
         spark: the session of those that fill the tables and of those that read them.
         filled: names of the tables.
-        beside: other tables of their readers, which also have all that is to be read when it ends.
+        before: table -> its newest version before, or -1; of all tables that the readers read.
 
     Attributes:
-        format: of a stream over one of the tables.
-        options: of it.
+        format: of a stream over a table that a reader reads.
     """
 
     format = "io.tidemark.planning.GrowingTable"
 
-    def __init__(self, spark: SparkSession, filled: frozenset[str], beside: frozenset[str]) -> None:
-        self.filled, self.tables = filled, filled | beside
+    def __init__(self, spark: SparkSession, filled: Set[str], before: Mapping[str, int]) -> None:
+        self._filled, self._before = filled, before
         self._name = uuid4().hex
-        self.options = {"tidemark.growing": self._name}
         self._java = java_class(spark, self.format)
         self._java.grows(self._name)
+
+    def options(self, table: str, *, batch_bytes: int | None) -> dict[str, str]:
+        """Of a stream over a table that a reader reads.
+
+        Args:
+            table: its name.
+            batch_bytes: how much a batch takes of a table that is filled, unless it had enough before for a batch by
+                the stream's own limits; None: by those.
+        """
+        options = {"tidemark.growing": self._name, "tidemark.growing.before": str(self._before[table])}
+        if batch_bytes is not None and table in self._filled:
+            options["tidemark.growing.bytes"] = str(batch_bytes)
+        return options
 
     def end(self) -> None:
         """The tables are complete: readers take the rest, then end."""

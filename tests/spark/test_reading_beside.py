@@ -1,5 +1,6 @@
 """Pipelines that read a table while their ingest fills it, against the same ones that began when it was full."""
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.lake import Lake
-from spark_jobs.spec import Pipeline, Table
+from spark_jobs.spec import Enrich, Files, Pipeline, Sink, Table
 from tests.spark.test_driver import PATIENCE_S, a_count, an_ingest, await_that, failures, land
 from tests.support import lakes
 
@@ -106,18 +107,63 @@ def test_readers_read_beside_their_ingest_what_they_would_read_after_it(
     lakes.assert_balanced(beside, READER)
 
 
-def test_a_driver_that_is_stopped_ends_readers_that_wait(spark: SparkSession, beside: Lake, tmp_path: Path) -> None:
+def test_a_driver_that_is_stopped_leaves_no_batch_of_readers_that_wait(
+    spark: SparkSession, beside: Lake, tmp_path: Path
+) -> None:
     def stop(watched: Watched) -> None:
+        watched.waits_for_reader_to_read()
         watched.waits_for_reader_to_wait()
         watched.stop.set()
 
-    assert failures(Watched(spark, beside, {1: stop}).run()) == {}
+    assert failures(Watched(spark, beside, {2: stop}).run()) == {}
 
-    assert batches(beside) == []
-    assert failures(Watched(spark, beside, {}).run()) == {}
     after = landed(tmp_path / "after")
     one_after_the_other(spark, after)
+    assert batches(beside) == batches(after)[:1]
+    assert failures(Watched(spark, beside, {}).run()) == {}
+    # Not one batch more, by whose watermark events would be late.
+    assert batches(beside) == batches(after)
     assert results(beside) == results(after)
+
+
+@pytest.mark.parametrize("backlog", [True, False])
+def test_a_table_with_a_backlog_is_read_in_batches_of_the_usual_size(
+    spark: SparkSession, beside: Lake, monkeypatch: pytest.MonkeyPatch, backlog: bool
+) -> None:
+    reader = a_count().model_copy(update={"source": Table("bronze.events", max_files_per_trigger=None)})
+    ingested = Driver(spark, beside, [INGEST] if backlog else []).run_until_caught_up(close=False)
+    assert failures(dict(ingested)) == {}
+    land(beside, FILES, minute=5 * FILES)
+    # A file has 4 to 5 kB.
+    monkeypatch.setattr("spark_jobs.engine.reading.BATCH_BYTES", 7_000)
+    monkeypatch.setattr("spark_jobs.engine.reading.GROWING_BATCH_BYTES", 1)
+
+    assert failures(dict(Driver(spark, beside, [INGEST, reader]).run_until_caught_up(close=False))) == {}
+
+    assert read(beside) == ([6, 6, 6] if backlog else [3, 3, 3, 3, 3, 3])
+
+
+def test_a_table_in_which_others_look_is_whole_before_they_begin(spark: SparkSession, beside: Lake) -> None:
+    reader = READER.model_copy(
+        update={"steps": (Enrich("bronze.keys", on=("k",), columns={"found": "k"}, missing="drop"), *READER.steps)}
+    )
+    keys = INGEST.model_copy(update={"name": "ingest_keys", "source": Files("keys"), "sink": Sink("bronze.keys")})
+    folder = Path(beside.uri) / "keys"
+    folder.mkdir()
+    for number in range(3):
+        event = {"number": number, "k": f"k{number}", "t": "2026-01-01T00:00:00Z"}
+        (folder / f"{number}.json").write_text(json.dumps(event))
+    begun = []
+
+    def note(point: str, batch_id: int) -> None:
+        if point == "numbered":
+            begun.append(reader.name in driver.queries)
+
+    driver = Driver(spark, beside, [INGEST, keys, reader], failpoint=note)
+    assert failures(dict(driver.run_until_caught_up(close=True))) == {}
+
+    assert begun == [False] * (FILES + 1)
+    assert [row["unmatched"] for _, row in lakes.ledger(beside, reader) if row["read"]] == [0, 0, 0]
 
 
 def test_what_an_ingest_has_read_before_it_fails_is_read(spark: SparkSession, beside: Lake) -> None:
