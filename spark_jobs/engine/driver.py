@@ -126,8 +126,8 @@ class Driver:
         """Runs the ingests until their input is read, and their readers until these have read bronze.
 
         Readers begin when there is something to read, and wait for full batches while the ingests run. Ingests of
-        results run after the pipelines that write these, and then their own readers. Pipelines whose results others
-        look columns up in run before those.
+        results run after the pipelines that write these, and then their own readers. Who looks columns up in a table
+        that is filled by one of them begins when that is whole.
 
         Args:
             close: then finish the input: move the watermark past every open window, once.

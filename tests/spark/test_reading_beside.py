@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.lake import Lake
-from spark_jobs.spec import Enrich, Files, Pipeline, Sink, Table
+from spark_jobs.spec import Enrich, Files, Ingest, Pipeline, Sink, Table
 from tests.spark.test_driver import PATIENCE_S, a_count, an_ingest, await_that, failures, land
 from tests.support import lakes
 
@@ -57,11 +57,20 @@ class Watched:
     """A driver whose ingest waits, before it commits a batch, for something to be true of its reader.
 
     Args:
+        spark: the session.
+        lake: where.
         waits_for: number of the batch -> what it waits for.
+        ingest: that waits.
     """
 
-    def __init__(self, spark: SparkSession, lake: Lake, waits_for: dict[int, Callable[["Watched"], None]]) -> None:
-        self.driver = Driver(spark, lake, [INGEST, READER], failpoint=self._reached)
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        waits_for: dict[int, Callable[["Watched"], None]],
+        ingest: Ingest = INGEST,
+    ) -> None:
+        self.driver = Driver(spark, lake, [ingest, READER], failpoint=self._reached)
         self.has_read = threading.Event()
         self.stop = threading.Event()
         self._waits_for = waits_for
