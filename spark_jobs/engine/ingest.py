@@ -28,7 +28,9 @@ from spark_jobs.plan.meanings import column_comments
 from spark_jobs.plan.quarantine import UNREADABLE
 from spark_jobs.plan.tables import beside
 from spark_jobs.spark.data_files import DataFiles
+from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.progress import BatchBounds
+from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spark.session import lenient_session
 from spark_jobs.spec import Ingest, Pipeline
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
@@ -63,10 +65,12 @@ class IngestQuery(Query[Ingest]):
         schemas = ingested.schemas(self.definition)
         # Else Spark would refuse them in the first batch, when the fixed rules are a changed definition.
         rules = (broken(rule) for rule in self.definition.all_rules)
-        self.spark.createDataFrame([], schemas["result"]).select(*rules).schema  # noqa: B018
+        empty_frame(self.spark, schemas["result"]).select(*rules).schema  # noqa: B018
         if not self.definition.source.is_parquet:
             # So does Java a pattern of times that is none.
-            parse(self.spark.createDataFrame([], f"{RAW} STRING, {NAME} STRING"), parsing(self.spark, self.definition))
+            parse(
+                empty_frame(self.spark, schema_of(f"{RAW} STRING, {NAME} STRING")), parsing(self.spark, self.definition)
+            )
         for ref in reversed(plan.build(self.definition).tables):
             comments = column_comments(self.definition, ref.role)
             present = create_table(

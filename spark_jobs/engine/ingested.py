@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.engine.sources.base import Batch
 from spark_jobs.engine.sources.fetched import FetchedBatch
-from spark_jobs.engine.sources.places import source
+from spark_jobs.engine.sources.places import NUMBER, source
 from spark_jobs.lake.commit_records.stamps import Role
 from spark_jobs.plan.quarantine import UNREADABLE
 from spark_jobs.spark.batch_values import batch_value
@@ -52,7 +52,7 @@ def for_bronze(batch: Batch, first_seq: int, kept_before: Collection[str]) -> Da
     return placed.select(
         *bronze_columns(
             batch.definition,
-            seq=batch_value(placed.sparkSession, first_seq) + batch.places.number(),
+            seq=batch_value(placed.sparkSession, first_seq) + F.col(NUMBER),
             clock=F.col("_ingest_time"),
             source=source(),
             kept_before=kept_before,

@@ -1,7 +1,22 @@
 """What Spark knows of a frame."""
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_jobs.spark.java import java_class
+
+
+def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A frame without rows, which Spark makes at once: PySpark makes it of a file, to be read by Python.
+
+    Args:
+        spark: the session.
+        schema: its columns.
+    """
+    of_java = java_class(spark, "org.apache.spark.sql.types.DataType").fromJson(schema.json())
+    rows = java_class(spark, "java.util.ArrayList")()
+    return DataFrame(spark._jsparkSession.createDataFrame(rows, of_java), spark)
 
 
 def fetch(rows: DataFrame) -> pa.Table:

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from spark_jobs.spark.java import java_class
+from spark_jobs.spark.lines import frame_of
 
 _ROOM = 64 * 2**20
 """For the rows that are kept with the driver, in bytes; each partition has its share of it."""
@@ -87,7 +88,7 @@ class SetAside:
             *(names or ("", "")),
             _ROOM // max(1, rdd.getNumPartitions()),
         )
-        self.passed = _frame(self._session, self._sink.passing(rdd), self._schema)
+        self.passed = frame_of(self._session, self._sink.passing(rdd), self._schema)
 
     @cached_property
     def tally(self) -> Tally:
@@ -105,19 +106,6 @@ class SetAside:
         """The rows that did not pass, and those that were marked; None: they were too many to be kept."""
         found = self._sink.kept(self._session._jsparkSession)
         return DataFrame(found, self._session) if found is not None else None
-
-
-def of_fixed_partitions(rows: DataFrame) -> DataFrame:
-    """The same rows; each action reads the same partitions, in the same order, whatever becomes of the files.
-
-    Args:
-        rows: of a plan that only reads.
-    """
-    return _frame(rows.sparkSession, rows._jdf.queryExecution().toRdd(), rows._jdf.schema())
-
-
-def _frame(session: Any, rdd: Any, schema: Any) -> DataFrame:
-    return DataFrame(session._jsparkSession.internalCreateDataFrame(rdd, schema, False), session)
 
 
 def _kind(figures: Sequence[int]) -> Kind:

@@ -29,11 +29,11 @@ class Stores:
     @cached_property
     def longest_line(self) -> int:
         """So many bytes a line may have."""
-        return int(str(self._conf().get(LONGEST_LINE)))
+        return int(str(self.configuration().get(LONGEST_LINE)))
 
     def long_line(self, path: str) -> str:
         """What is wrong with a file of which a line is too long, in words; empty: none is."""
-        return str(java_class(self._spark, "io.tidemark.storage.LongLines").find(path, self._conf()))
+        return str(java_class(self._spark, "io.tidemark.storage.LongLines").find(path, self.configuration()))
 
     def size(self, path: str) -> int:
         """Of a file, in bytes."""
@@ -50,12 +50,13 @@ class Stores:
         files, place = self._at(pattern)
         return bool(files.globStatus(place))
 
-    def _at(self, path: str) -> tuple[Any, Any]:
-        place = java_class(self._spark, "org.apache.hadoop.fs.Path")(path)
-        return place.getFileSystem(self._conf()), place
-
-    def _conf(self) -> Any:
+    def configuration(self) -> Any:
+        """Hadoop's, as files of a source are read with it."""
         conf = self._spark._jsparkSession.sessionState().newHadoopConf()
         for key, value in WITHOUT_CHECKSUMS.items():
             conf.set(key, value)
         return conf
+
+    def _at(self, path: str) -> tuple[Any, Any]:
+        place = java_class(self._spark, "org.apache.hadoop.fs.Path")(path)
+        return place.getFileSystem(self.configuration()), place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from pathlib import Path
@@ -22,6 +23,7 @@ from spark_jobs.lake.checkpoints import halts
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.lake.tables.opening import open_table
 from spark_jobs.spark import set_aside
+from spark_jobs.spark.lines import FixedLines
 from spark_jobs.spec import Between, Files, Ingest, NotNull, Sink
 from tests.support import lakes
 
@@ -165,16 +167,19 @@ def test_lines_that_vanish_between_count_and_read_are_noticed(
     assert_all_is_there(lake, definition)
 
 
-def test_a_file_that_vanishes_between_count_and_read_is_set_aside(
-    spark: SparkSession, lake: Lake, landing: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("of", "step"), [(FixedLines, "counted"), (WritingRead, "finish")], ids=["before_the_count", "before_the_read"]
+)
+def test_a_file_that_vanishes_while_its_batch_runs_is_set_aside(
+    spark: SparkSession, lake: Lake, landing: Path, monkeypatch: pytest.MonkeyPatch, of: type, step: str
 ) -> None:
-    finish = WritingRead.finish
+    go_on = getattr(of, step)
 
-    def after_a_file_is_gone(self: WritingRead) -> None:
+    def after_a_file_is_gone(self: Any) -> Any:
         (landing / "1.json").unlink(missing_ok=True)
-        finish(self)
+        return go_on(self)
 
-    monkeypatch.setattr(WritingRead, "finish", after_a_file_is_gone)
+    monkeypatch.setattr(of, step, after_a_file_is_gone)
     run(spark, lake, an_ingest(landing))
     bad = [row["raw"] for row in lakes.rows(lake, "bronze.sales__quarantine") if row["reason"] == "unreadable file"]
     assert [Path(path).name for path in bad] == ["1.json"]
@@ -197,3 +202,13 @@ def test_rows_get_other_numbers_where_a_replay_takes_theirs(spark: SparkSession,
     assert numbered
     assert numbered[0].isdisjoint(data_files(lake))
     assert data_files(lake) == named_files(lake)
+
+
+def test_a_compressed_file_that_ends_too_soon_is_set_aside(spark: SparkSession, lake: Lake, landing: Path) -> None:
+    whole = (landing / "1.json").read_bytes()
+    (landing / "1.json").unlink()
+    (landing / "1.json.gz").write_bytes(gzip.compress(whole)[:-20])
+    run(spark, lake, an_ingest(landing))
+    bad = [row["raw"] for row in lakes.rows(lake, "bronze.sales__quarantine") if row["reason"] == "unreadable file"]
+    assert [Path(path).name for path in bad] == ["1.json.gz"]
+    assert len(lakes.rows(lake, "bronze.sales")) == 2 * sum(map(is_good, range(LINES)))

@@ -14,7 +14,8 @@ from spark_jobs.engine.sources.file_paths import plain
 from spark_jobs.engine.sources.places import Group
 from spark_jobs.lake.inputs.parquet_files import stored_schemas
 from spark_jobs.spark.batch_values import batch_value
-from spark_jobs.spark.schemas import schema_ddl
+from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.schemas import schema_ddl, schema_of
 from spark_jobs.spark.stores import WITHOUT_CHECKSUMS, Stores
 from spark_jobs.spec import Ingest
 from spark_jobs.transforms.parquet_columns import OtherTypeError, ParquetColumns
@@ -200,11 +201,11 @@ class FileReader:
         ]
         if not paths:
             payload = f"{schema_ddl(self._definition.columns)}, {MISFIT} STRING, " if self._source.is_parquet else ""
-            return self._spark.createDataFrame(
-                [],
+            columns = (
                 f"{payload}__raw STRING, __name STRING, __block BIGINT, __size BIGINT, __partition INT, "
-                "_ingest_time TIMESTAMP",
+                "_ingest_time TIMESTAMP"
             )
+            return empty_frame(self._spark, schema_of(columns))
         reader = self._spark.read.options(**WITHOUT_CHECKSUMS)
         if self._source.is_parquet:
             return self._of_parquet(reader, paths, place)

@@ -1,14 +1,14 @@
 """Where the rows of a batch stand: in its partitions, and in the pieces of its files; what gives them their numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.spark.lines import RowPlaces
 from spark_jobs.transforms.csv_columns import NAME
 from spark_jobs.transforms.quotes import Block
 
@@ -21,7 +21,8 @@ BLOCK = "__block"
 PARTITION, POSITION = "__partition", "__position"
 """Columns with the place of a row in what `NAME` names."""
 
-_STARTS = pa.schema([(NAME, pa.string()), (BLOCK, pa.int64()), ("first", pa.int64()), ("lines", pa.int64())])
+NUMBER = "__number"
+"""The column with the number of a row in its batch, from 0, without gaps."""
 
 
 class Group(Protocol):
@@ -55,29 +56,20 @@ class Places:
         """All rows of the batch, headers of files included."""
         return sum(self.partitions.values())
 
-    def number(self) -> Column:
-        """The number of a row in its batch, from 0, without gaps."""
-        starts, total = [], 0
-        for pid, rows in sorted(self.partitions.items()):
-            starts += [F.lit(pid), F.lit(total)]
-            total += rows
-        start = F.create_map(*starts)[partition()] if starts else F.lit(0)
-        return start + F.col(ORDER).bitwiseAND(F.lit((1 << 33) - 1))
-
     def placed(self, rows: DataFrame) -> DataFrame:
-        """Adds each row's line in its file, `POSITION`; a row of Parquet brings its own place.
+        """Adds each row's number in the batch, `NUMBER`; and its line in its file, `POSITION`, where it brings none.
 
         Args:
             rows: of this batch.
         """
-        # From Arrow: rows of Python objects would start Python workers in each batch.
-        columns = zip(*self.block_starts(), strict=True)
-        table = dict(zip(_STARTS.names, columns, strict=False))
-        starts = rows.sparkSession.createDataFrame(pa.table(table, schema=_STARTS) if table else _STARTS.empty_table())
-        placed = rows.join(F.broadcast(starts), [NAME, BLOCK], "left")
-        if POSITION not in rows.columns:
-            placed = placed.withColumn(POSITION, F.col(ORDER) - F.col("first") + F.col("lines"))
-        return placed
+        before, total = [], 0
+        for pid in range(max(self.partitions, default=-1) + 1):
+            before.append(total)
+            total += self.partitions.get(pid, 0)
+        pieces = [(first, lines) for _, _, first, lines in self.block_starts()]
+        places = RowPlaces(rows.sparkSession, before, pieces)
+        numbered = rows.withColumn(NUMBER, places.numbers(F.col(ORDER)))
+        return numbered if POSITION in rows.columns else numbered.withColumn(POSITION, places.positions(F.col(ORDER)))
 
     def block_starts(self) -> list[tuple[str, int, int, int]]:
         """(file, piece of it, order of its first row, lines of the file before it)."""
@@ -95,6 +87,23 @@ def blocks_of(counted: Iterable[Group]) -> list[Block]:
         first, rows = found.get((group[NAME], group[BLOCK]), (group["first"], 0))
         found[group[NAME], group[BLOCK]] = min(first, group["first"]), rows + group["rows"]
     return [Block(file, start, first, rows) for (file, start), (first, rows) in found.items()]
+
+
+def group_of_piece(piece: Mapping[str, Any]) -> Group:
+    """The group of the lines of a piece of a file.
+
+    Args:
+        piece: as `FixedLines.counted` gives it.
+    """
+    return {
+        "pid": piece["partition"],
+        NAME: piece["file"],
+        BLOCK: piece["begins"],
+        "rows": piece["lines"],
+        "first": (piece["partition"] << 33) + piece["before"],
+        "bytes": piece["bytes"],
+        "size": piece["size"],
+    }
 
 
 def partition() -> Column:

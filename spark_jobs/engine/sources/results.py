@@ -38,6 +38,7 @@ from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.plan import logical as plan
 from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.columns import column, columns_of
+from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import schema_ddl, schema_of
 from spark_jobs.spec import Ingest, Results
 from spark_jobs.spec.sources import BATCH_BYTES, CHANGE_COLUMNS, CHANGE_KIND, CHANGE_VERSION, CHANGE_WEIGHT
@@ -249,7 +250,7 @@ class ResultsSource(Source):
         paths = list(dict.fromkeys(file.path for file in files))
         own = (F.lit(None).cast(kind).alias(name) for name, kind in ((_VERSION, "bigint"), (_WEIGHT, "int")))
         if not paths:
-            return self.spark.createDataFrame([], schema).select("*", *own)
+            return empty_frame(self.spark, schema).select("*", *own)
         listed = pa.Table.from_pylist(
             [{_FILE: file.path.rsplit("/", 1)[-1], _VERSION: file.version, _WEIGHT: file.weight} for file in files],
             schema=_FILES,

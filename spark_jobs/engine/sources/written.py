@@ -10,18 +10,19 @@ from dataclasses import replace
 from functools import cached_property, reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.commits.changes import WrittenFiles
 from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch
 from spark_jobs.engine.sources.census import Census
 from spark_jobs.engine.sources.judging import Judge
-from spark_jobs.engine.sources.places import BLOCK, ORDER, PARTITION, POSITION, Places, partition, source
+from spark_jobs.engine.sources.places import NUMBER, ORDER, PARTITION, POSITION, Places, group_of_piece, source
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.data_files import files_for
-from spark_jobs.spark.set_aside import SetAside, Tally, of_fixed_partitions
+from spark_jobs.spark.lines import FixedLines
+from spark_jobs.spark.set_aside import SetAside, Tally
 from spark_jobs.transforms.bronze import bronze_columns
 from spark_jobs.transforms.csv_columns import NAME
 from spark_jobs.transforms.rows import DETAIL, RAW, REASON, broken, rules_with
@@ -54,12 +55,9 @@ class WritingRead:
         self.judge = judge
         self._planned = planned
         # Both passes must give each line the same number.
-        self._lines = of_fixed_partitions(raw).withColumn(ORDER, F.monotonically_increasing_id())
-        self.counted: list[Row] = (
-            self._lines.groupBy(partition().alias("pid"), NAME, BLOCK)
-            .agg(F.count(F.lit(1)).alias("rows"), F.min(ORDER).alias("first"), *judge.figures)
-            .collect()
-        )
+        lines = FixedLines(raw)
+        self._lines = lines.rows.withColumn(ORDER, F.monotonically_increasing_id())
+        self.counted = [group_of_piece(piece) for piece in lines.counted()]
         self.places = Places(self.counted)
         self._files: list[dict[str, Any]] = []
         self._first_seq: int | None = None
@@ -125,7 +123,7 @@ class WritingRead:
         placed = self.places.placed(self.judge.judged(self._lines))
         bronze = bronze_columns(
             definition,
-            seq=batch_value(placed.sparkSession, first_seq) + self.places.number(),
+            seq=batch_value(placed.sparkSession, first_seq) + F.col(NUMBER),
             clock=F.col("_ingest_time"),
             source=source(),
             kept_before=self._planned.kept_before,
