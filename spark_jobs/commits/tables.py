@@ -12,6 +12,7 @@ from pyspark.sql.types import StructField, StructType
 from spark_jobs.lake import Lake
 from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, UnsupportedTableError, first_line
 from spark_jobs.lake.store.health import trouble
+from spark_jobs.lake.tables.checksums import write_checksum
 from spark_jobs.lake.tables.opening import open_or_create, row_count
 from spark_jobs.plan.columns import SOURCE_TABLE
 from spark_jobs.spec.contract import UNKNOWN_FIELDS
@@ -67,6 +68,8 @@ def create_table(
         properties["delta.dataSkippingStatsColumns"] = ",".join(map(in_property, statistics))
     try:
         opened = open_or_create(lake, table, Schema.from_json(nullable.json()), properties)
+        if opened.version() == 0:
+            write_checksum(lake, table)
     except UnsupportedTableError:
         raise
     except (DeltaError, OSError) as error:

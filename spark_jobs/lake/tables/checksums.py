@@ -1,0 +1,37 @@
+"""Delta's version checksum of a new table, from which Spark knows the table's columns and settings without a job.
+
+Delta's own writer leaves such a file beside each of its commits; commits without a JVM have none. Of the first version
+it is worth its request: whoever starts with the table reads that one.
+"""
+
+import json
+from contextlib import suppress
+
+from obstore.exceptions import AlreadyExistsError
+
+from spark_jobs.lake.commit_records.history import actions_at
+from spark_jobs.lake.location import Lake
+from spark_jobs.lake.store.durable import create_object
+
+
+def write_checksum(lake: Lake, table: str) -> None:
+    """Writes the checksum of a table's first version, which has no rows, unless it is there.
+
+    Args:
+        lake: where.
+        table: such as `bronze.sales`.
+    """
+    actions = {name: value for action in actions_at(lake, table, 0) or () for name, value in action.items()}
+    if "add" in actions or not actions.keys() >= {"metaData", "protocol"}:
+        return
+    checksum = {
+        "tableSizeBytes": 0,
+        "numFiles": 0,
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "metadata": actions["metaData"],
+        "protocol": actions["protocol"],
+    }
+    path = f"{table.replace('.', '/', 1)}/_delta_log/{0:020d}.crc"
+    with suppress(AlreadyExistsError):
+        create_object(lake, path, json.dumps(checksum).encode())
