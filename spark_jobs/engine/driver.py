@@ -125,7 +125,7 @@ class Driver:
     def run_until_caught_up(self, *, close: bool, stop: threading.Event | None = None) -> Mapping[str, Outcome]:
         """Runs the ingests until their input is read, and their readers until these have read bronze.
 
-        Readers begin when there is something to read, and wait for full batches while the ingests run. Ingests of
+        Readers begin beside the ingests, and wait for full batches while these run. Ingests of
         results run after the pipelines that write these, and then their own readers. Who looks columns up in a table
         that is filled by one of them begins when that is whole.
 
@@ -187,7 +187,7 @@ class Driver:
         *,
         finish: Callable[[], None] | None,
     ) -> None:
-        """Runs ingests and, from the first commit of each, pipelines that read what they write.
+        """Runs ingests and, beside them, pipelines that read what they write.
 
         Args:
             ingests: that end when their input is read.
@@ -205,9 +205,10 @@ class Driver:
         before = {name: latest_version(self.lake, name) if exists(self.lake, name) else -1 for name in tables}
         self._growth = Growth(self.spark, {ingest.sink.table for ingest in ingests}, before)
         try:
-            self._run_group(ingests, stop, until=lambda: all(self._has_begun(each.name) for each in ingests))
-            for reader in readers if not stop.is_set() else ():
-                self.start(reader, until_caught_up=True, growth=self._growth)
+            # Readers last, which need the tables; they are planned while the ingests plan their first batches.
+            first_to_last: tuple[Definition, ...] = (*ingests, *readers)
+            for definition in first_to_last if not stop.is_set() else ():
+                self.start(definition, until_caught_up=True, growth=self._growth)
             self._watch(stop, until=lambda: all(each.name in self.outcomes for each in ingests))
             self._finish(finish, stop)
         except BaseException:
@@ -229,18 +230,12 @@ class Driver:
             words = Words.about(*self.definitions)
             raise explained(error, pipeline=names, lake=self.lake, checkpoint="_checkpoints", words=words) from error
 
-    def _has_begun(self, name: str) -> bool:
-        """Whether a query has committed a batch, or will not."""
-        return name in self.outcomes or self.queries[name].total_batches > 0
-
-    def _run_group(
-        self, definitions: Sequence[Definition], stop: threading.Event, *, until: Callable[[], bool] | None = None
-    ) -> None:
+    def _run_group(self, definitions: Sequence[Definition], stop: threading.Event) -> None:
         if stop.is_set():
             return
         for definition in definitions:
             self.start(definition, until_caught_up=True)
-        self._watch(stop, until=until)
+        self._watch(stop)
 
     def _watch(self, stop: threading.Event, *, until: Callable[[], bool] | None = None) -> None:
         """Looks after running queries.

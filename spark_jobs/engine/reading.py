@@ -20,7 +20,7 @@ from spark_jobs.lake.tables import opening as tables
 from spark_jobs.lake.tables.held import HeldTable
 from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, SOURCE_TABLE
 from spark_jobs.plan.logical import LogicalPlan
-from spark_jobs.spark.growing import Growth
+from spark_jobs.spark.growing import STREAMED, Growth
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spec import Pipeline, Table
 from spark_jobs.spec.sources import BATCH_BYTES, GROWING_BATCH_BYTES
@@ -144,7 +144,7 @@ class BronzeReader:
             options["startingVersion"] = str(start.version)
         if table.max_files_per_trigger is not None:
             options["maxFilesPerTrigger"] = str(table.max_files_per_trigger)
-        stream = self._spark.readStream.format("delta" if growth is None else growth.format).options(**options)
+        stream = self._spark.readStream.format(STREAMED if growth is None else growth.format).options(**options)
         return self._events(stream.load(self._lake.table_path(table.name)), table, untouched=untouched)
 
     def _start(self, table: Table) -> Start:

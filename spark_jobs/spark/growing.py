@@ -7,6 +7,9 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.spark.java import java_class
 
+STREAMED = "io.tidemark.planning.StreamedTable"
+"""Format of a stream over a Delta table: Delta's own, but that it reads no more of the log than the newest commits."""
+
 
 class Growth:
     """The time in which tables are filled: until it ends, readers take only batches to which more would add nothing.

@@ -139,12 +139,12 @@ class Batch:
         return Verdict(F.col(REASON).isNotNull(), F.col(REASON), F.col(DETAIL))
 
     def placed(self, rows: DataFrame) -> DataFrame:
-        """Adds `__partition` and `__position`, a row's place in what `__name` names.
+        """Adds each row's number in the batch, and its place in its source unless it brings one.
 
         Args:
             rows: of this batch.
         """
-        return rows
+        return self.places.placed(rows)
 
     def shape(self) -> Shape:
         """What it tells of the shape of its source."""

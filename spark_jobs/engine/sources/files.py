@@ -192,14 +192,6 @@ class FilesBatch(Batch):
         found = F.create_map(*(F.lit(text) for pair in lines.items() for text in pair))
         return F.concat(F.lit(f"expected {headers.told}, got "), found[F.col(NAME)])
 
-    def placed(self, rows: DataFrame) -> DataFrame:
-        """Adds each row's line in its file; a row of Parquet brings its own place.
-
-        Args:
-            rows: of this batch.
-        """
-        return self.places.placed(rows)
-
     def shape(self) -> Shape:
         """With the columns of files that name them: those of a file of Parquet, and of headers."""
         shape, source = super().shape(), self.definition.source

@@ -39,6 +39,7 @@ from spark_jobs.plan import logical as plan
 from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.columns import column, columns_of
 from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.growing import STREAMED
 from spark_jobs.spark.schemas import schema_ddl, schema_of
 from spark_jobs.spec import Ingest, Results
 from spark_jobs.spec.sources import BATCH_BYTES, CHANGE_COLUMNS, CHANGE_KIND, CHANGE_VERSION, CHANGE_WEIGHT
@@ -102,7 +103,7 @@ class ResultsSource(Source):
         }
         if source.max_files_per_trigger is not None:
             options["maxFilesPerTrigger"] = str(source.max_files_per_trigger)
-        stream = self.spark.readStream.format("delta").options(**options).load(self.lake.table_path(table))
+        stream = self.spark.readStream.format(STREAMED).options(**options).load(self.lake.table_path(table))
         return stream.select(F.lit(True).alias("__planned"))
 
     def begin(self, epoch: Epoch) -> bool:

@@ -184,6 +184,14 @@ class WrittenBatch(Batch):
         """What was counted while the rows were written."""
         return Census.of_tally(self._read.tally)
 
+    def placed(self, rows: DataFrame) -> DataFrame:
+        """The rows as they are: they were placed before they were judged.
+
+        Args:
+            rows: of this batch.
+        """
+        return rows
+
     def written(self, first_seq: int) -> WrittenFiles:
         """As `Batch.written`; rows that are to have other numbers than they were given are written again.
 

@@ -8,21 +8,16 @@ import java.io.UncheckedIOException;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Objects;
-import org.apache.spark.sql.SQLContext;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.delta.sources.CompositeLimit;
-import org.apache.spark.sql.delta.sources.DeltaDataSource;
 import org.apache.spark.sql.delta.sources.DeltaSource;
 import org.apache.spark.sql.delta.sources.DeltaSourceOffset;
 import org.apache.spark.sql.delta.sources.IndexedFile;
 import org.apache.spark.sql.delta.sources.ReadMaxBytes;
 import org.apache.spark.sql.delta.storage.ClosableIterator;
 import org.apache.spark.sql.execution.streaming.Source;
-import org.apache.spark.sql.sources.StreamSourceProvider;
-import org.apache.spark.sql.types.StructType;
 import scala.Option;
-import scala.Tuple2;
 
 /**
  * A Delta table that is read until its end while queries of the same process still fill it.
@@ -30,7 +25,7 @@ import scala.Tuple2;
  * <p>As long as it grows, a batch waits until it is full: so it reads the same files as if it had waited until the table
  * was complete. From then on it is Delta's own source, of what there is to read at that moment.
  */
-public final class GrowingTable implements StreamSourceProvider {
+public final class GrowingTable extends StreamedTable {
   /** Options of a stream: by which name the table was said to grow, and its newest version before, or -1. */
   private static final String NAME = "tidemark.growing", BEFORE = "tidemark.growing.before";
 
@@ -45,8 +40,6 @@ public final class GrowingTable implements StreamSourceProvider {
   }
 
   private static final Map<String, State> STATES = new HashMap<>();
-
-  private final DeltaDataSource delta = new DeltaDataSource();
 
   /**
    * Says that a table grows; before a stream over it starts.
@@ -91,26 +84,11 @@ public final class GrowingTable implements StreamSourceProvider {
   }
 
   @Override
-  public Tuple2<String, StructType> sourceSchema(
-      SQLContext context,
-      Option<StructType> schema,
-      String provider,
-      scala.collection.immutable.Map<String, String> options) {
-    return delta.sourceSchema(context, schema, provider, options);
-  }
-
-  @Override
-  public Source createSource(
-      SQLContext context,
-      String metadataPath,
-      Option<StructType> schema,
-      String provider,
-      scala.collection.immutable.Map<String, String> options) {
-    DeltaSource source = (DeltaSource) delta.createSource(context, metadataPath, schema, provider, options);
+  Source of(DeltaSource source, scala.collection.immutable.Map<String, String> options) {
     return new Growing(source, asJava(options));
   }
 
-  private static final class Growing extends DeltaSource {
+  private static final class Growing extends Streamed {
     private final String name;
     private final long before;
     private final String bytes;
@@ -127,15 +105,7 @@ public final class GrowingTable implements StreamSourceProvider {
     private DeltaSource.AdmissionLimits room;
 
     Growing(DeltaSource source, Map<String, String> options) {
-      super(
-          source.spark(),
-          source.deltaLog(),
-          source.catalogTableOpt(),
-          source.options(),
-          source.snapshotAtSourceInit(),
-          source.metadataPath(),
-          source.metadataTrackingLog(),
-          source.filters());
+      super(source);
       name = options.get(NAME);
       before = Long.parseLong(options.get(BEFORE));
       bytes = options.get(BYTES);

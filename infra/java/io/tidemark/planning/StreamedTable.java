@@ -1,0 +1,146 @@
+package io.tidemark.planning;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.NoSuchElementException;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.SQLContext;
+import org.apache.spark.sql.delta.Snapshot;
+import org.apache.spark.sql.delta.sources.DeltaDataSource;
+import org.apache.spark.sql.delta.sources.DeltaSource;
+import org.apache.spark.sql.delta.sources.DeltaSourceOffset;
+import org.apache.spark.sql.delta.sources.IndexedFile;
+import org.apache.spark.sql.delta.storage.ClosableIterator;
+import org.apache.spark.sql.delta.util.FileNames;
+import org.apache.spark.sql.execution.streaming.Source;
+import org.apache.spark.sql.sources.StreamSourceProvider;
+import org.apache.spark.sql.types.StructType;
+import scala.Option;
+import scala.Tuple2;
+import scala.collection.AbstractIterator;
+import scala.collection.Iterator;
+
+/**
+ * A Delta table as a stream, whose end is found in the names of its log.
+ *
+ * <p>Delta's own source goes on beyond the newest commit: it reads the whole log anew, by a query of Spark's, because a
+ * commit could be known to a catalog that is not in the log yet. Tables of a lake have no such catalog. Of a stream that
+ * keeps up with its table this was a query in each batch. Whatever else there is to a stream is Delta's.
+ */
+public class StreamedTable implements StreamSourceProvider {
+  private final DeltaDataSource delta = new DeltaDataSource();
+
+  @Override
+  public Tuple2<String, StructType> sourceSchema(
+      SQLContext context,
+      Option<StructType> schema,
+      String provider,
+      scala.collection.immutable.Map<String, String> options) {
+    return delta.sourceSchema(context, schema, provider, options);
+  }
+
+  @Override
+  public Source createSource(
+      SQLContext context,
+      String metadataPath,
+      Option<StructType> schema,
+      String provider,
+      scala.collection.immutable.Map<String, String> options) {
+    DeltaSource source = (DeltaSource) delta.createSource(context, metadataPath, schema, provider, options);
+    Snapshot known = source.deltaLog().unsafeVolatileSnapshot();
+    boolean hasCatalog = known.isCatalogOwned() || known.tableCommitCoordinatorClientOpt().isDefined();
+    return hasCatalog ? source : of(source, options);
+  }
+
+  /** The source that takes the place of Delta's. */
+  Source of(DeltaSource source, scala.collection.immutable.Map<String, String> options) {
+    return new Streamed(source);
+  }
+
+  static class Streamed extends DeltaSource {
+    Streamed(DeltaSource source) {
+      super(
+          source.spark(),
+          source.deltaLog(),
+          source.catalogTableOpt(),
+          source.options(),
+          source.snapshotAtSourceInit(),
+          source.metadataPath(),
+          source.metadataTrackingLog(),
+          source.filters());
+    }
+
+    @Override
+    public ClosableIterator<IndexedFile> getFileChanges(
+        long version, long index, boolean isSnapshot, Option<DeltaSourceOffset> end, boolean verifies) {
+      boolean isAtCommit = !isSnapshot && index == DeltaSourceOffset.BASE_INDEX();
+      return new UpToEnd(super.getFileChanges(version, index, isSnapshot, end, verifies), isAtCommit ? version : -1, end);
+    }
+
+    /** Whether the log has this version, or a later one: of a gap in the log, Delta tells. */
+    private boolean goesOnAt(long version) {
+      try {
+        Path file = FileNames.unsafeDeltaFile(deltaLog().logPath(), version);
+        FileSystem files = file.getFileSystem(deltaLog().newDeltaHadoopConf());
+        if (files.exists(file)) return true;
+        Iterator<FileStatus> later = deltaLog().listFrom(version);
+        while (later.hasNext()) if (FileNames.isDeltaFile(later.next())) return true;
+        return false;
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      }
+    }
+
+    /** Delta's files, as long as there are commits: to ask for more would have it look for them elsewhere. */
+    private final class UpToEnd extends AbstractIterator<IndexedFile> implements ClosableIterator<IndexedFile> {
+      private final ClosableIterator<IndexedFile> files;
+      private final Option<DeltaSourceOffset> end;
+
+      /** The version whose commit comes next; -1: the files of one are not over. */
+      private long next;
+
+      UpToEnd(ClosableIterator<IndexedFile> files, long next, Option<DeltaSourceOffset> end) {
+        this.files = files;
+        this.next = next;
+        this.end = end;
+      }
+
+      @Override
+      public boolean hasNext() {
+        if (next >= 0) {
+          if (isBeyond(next) || !goesOnAt(next)) return false;
+          next = -1;
+        }
+        return files.hasNext();
+      }
+
+      /** Whether no file of a commit belongs to what is asked for. */
+      private boolean isBeyond(long version) {
+        if (end.isEmpty()) return false;
+        DeltaSourceOffset last = end.get();
+        boolean isBegin = last.reservoirVersion() == version && last.index() == DeltaSourceOffset.BASE_INDEX();
+        return last.reservoirVersion() < version || isBegin;
+      }
+
+      @Override
+      public IndexedFile next() {
+        if (!hasNext()) throw new NoSuchElementException();
+        IndexedFile file = files.next();
+        // After the files of a commit comes a mark that is none.
+        if (file.index() == DeltaSourceOffset.END_INDEX()) next = file.version() + 1;
+        return file;
+      }
+
+      @Override
+      public void close() {
+        try {
+          files.close();
+        } catch (IOException error) {
+          throw new UncheckedIOException(error);
+        }
+      }
+    }
+  }
+}
