@@ -16,6 +16,7 @@ import org.apache.hadoop.io.compress.CompressionCodecFactory;
 import org.apache.spark.TaskContext;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.Function;
+import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.execution.datasources.FilePartition;
@@ -32,10 +33,10 @@ import org.apache.spark.util.SerializableConfiguration;
 public final class LineCount implements Function<FilePartition, String> {
   private static final int BUFFER_BYTES = 256 << 10, BEYOND_BYTES = 8 << 10;
 
-  private final SerializableConfiguration conf;
+  private final Broadcast<SerializableConfiguration> conf;
 
-  private LineCount(Configuration conf) {
-    this.conf = new SerializableConfiguration(conf);
+  private LineCount(Broadcast<SerializableConfiguration> conf) {
+    this.conf = conf;
   }
 
   /**
@@ -52,11 +53,15 @@ public final class LineCount implements Function<FilePartition, String> {
     while (!(scan instanceof FileScanRDD)) scan = asJava(scan.dependencies()).get(0).rdd();
     List<FilePartition> partitions = asJava(((FileScanRDD) scan).filePartitions());
     if (partitions.isEmpty()) return "[]";
-    List<String> found =
-        JavaSparkContext.fromSparkContext(rows.sparkContext())
-            .parallelize(partitions, partitions.size())
-            .map(new LineCount(conf))
-            .collect();
+    JavaSparkContext context = JavaSparkContext.fromSparkContext(rows.sparkContext());
+    // A thousand settings, each of which Hadoop compresses: not with every task.
+    Broadcast<SerializableConfiguration> settings = context.broadcast(new SerializableConfiguration(conf));
+    List<String> found;
+    try {
+      found = context.parallelize(partitions, partitions.size()).map(new LineCount(settings)).collect();
+    } finally {
+      settings.unpersist();
+    }
     return "[" + String.join(",", found.stream().filter(each -> !each.isEmpty()).toList()) + "]";
   }
 
@@ -66,7 +71,7 @@ public final class LineCount implements Function<FilePartition, String> {
     ObjectMapper json = new ObjectMapper();
     long before = 0;
     for (PartitionedFile file : partition.files()) {
-      Piece piece = new Piece(file, conf.value());
+      Piece piece = new Piece(file, conf.value().value());
       try {
         piece.read();
       } catch (IOException error) {
