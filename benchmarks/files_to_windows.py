@@ -15,7 +15,8 @@ the watermark of a program that does not set it aside, which would then drop all
 `--rows 60000 --files 300 --files-a-batch 1` measures small batches, warm. Tidemark's windows read bronze while the
 ingest writes it; with `--apart` after that, as plain PySpark does, so that the milliseconds of each are its own.
 
-`--trees A B` measures the Tidemark of other checkouts, each named by its folder, in the same rounds.
+`--trees A B` measures the Tidemark of other checkouts, each named by its folder, in the same rounds; `--settings-of A`
+plain PySpark with the settings that another checkout's sessions have.
 """
 
 from __future__ import annotations
@@ -218,11 +219,11 @@ def tidemark(tree: Path, *options: str) -> Contender:
     )
 
 
-def plain(*options: str) -> Contender:
-    """Plain PySpark, with the settings of the guides or, `tuned`, with Tidemark's."""
+def plain(*options: str, tree: Path = HERE) -> Contender:
+    """Plain PySpark, with the settings of the guides or, `tuned`, with those of a checkout's Tidemark."""
     return Contender(
         (sys.executable, str(CONTENDERS / "by_pyspark.py")),
-        {**SETTINGS, "PYTHONPATH": str(HERE)},
+        {**SETTINGS, "PYTHONPATH": str(tree)},
         "bronze/sales/_delta_log/00000000000000000000.json",
         lambda root, folder: _check_delta(root, folder, with_late=False),
         options,
@@ -253,10 +254,12 @@ def pyflink(out: Console) -> Contender | None:
     )
 
 
-def contenders(names: Sequence[str], trees: Sequence[Path], out: Console, *, apart: bool) -> dict[str, Contender]:
+def contenders(
+    names: Sequence[str], trees: Sequence[Path], settings_of: Sequence[Path], out: Console, *, apart: bool
+) -> dict[str, Contender]:
     """Those to be measured, by the name that the table shows."""
     options = ("apart",) if apart else ()
-    found: dict[str, Contender] = {}
+    found = {f"plain as {tree.resolve().name}": plain("tuned", tree=tree.resolve()) for tree in settings_of}
     if "plain" in names:
         found["plain"] = plain()
     if "tuned" in names:
@@ -288,6 +291,7 @@ def main() -> None:
     parser.add_argument("--files-a-batch", type=int, default=4, help="of Tidemark's ingest and plain PySpark's")
     parser.add_argument("--apart", action="store_true", help="Tidemark's windows begin when bronze is written")
     parser.add_argument("--trees", type=Path, nargs="+", default=[], help="checkouts of Tidemark, instead of this one")
+    parser.add_argument("--settings-of", type=Path, nargs="+", default=[], help="checkouts, for plain PySpark")
     parser.add_argument("--only", choices=CHOICES, nargs="+", default=CHOICES)
     options = parser.parse_args()
     if len({tree.resolve().name for tree in options.trees}) < len(options.trees):
@@ -296,7 +300,7 @@ def main() -> None:
     root = prepare(options.rows, options.files)
     # One for each processor writes a batch of bronze, so the windows read one commit a batch; of few rows one writes.
     files_a_commit = min(2, options.files_a_batch)
-    measured = contenders(options.only, options.trees, out, apart=options.apart)
+    measured = contenders(options.only, options.trees, options.settings_of, out, apart=options.apart)
     told: dict[str, str] = {}
 
     def run(name: str, folder: Path) -> Figures:

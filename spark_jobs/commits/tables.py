@@ -68,8 +68,6 @@ def create_table(
         properties["delta.dataSkippingStatsColumns"] = ",".join(map(in_property, statistics))
     try:
         opened = open_or_create(lake, table, Schema.from_json(nullable.json()), properties)
-        if opened.version() == 0:
-            write_checksum(lake, table)
     except UnsupportedTableError:
         raise
     except (DeltaError, OSError) as error:
@@ -82,6 +80,8 @@ def create_table(
             f"table {table}: Delta cannot keep these columns ({first_line(error)}): {nullable.simpleString()}. Nothing "
             "was written. Cast them to other types in the definition."
         ) from error
+    if opened.version() == 0:
+        write_checksum(lake, table)
     present = {field.name for field in opened.schema().fields}
     lacking = [field for field in Schema.from_json(nullable.json()).fields if field.name not in present]
     if later := [field for field in lacking if grows or field.name in ADDED_LATER]:

@@ -207,8 +207,9 @@ class Driver:
         try:
             # Readers last, which need the tables; they are planned while the ingests plan their first batches.
             first_to_last: tuple[Definition, ...] = (*ingests, *readers)
-            for definition in first_to_last if not stop.is_set() else ():
-                self.start(definition, until_caught_up=True, growth=self._growth)
+            for definition in first_to_last:
+                if not stop.is_set():
+                    self.start(definition, until_caught_up=True, growth=self._growth)
             self._watch(stop, until=lambda: all(each.name in self.outcomes for each in ingests))
             self._finish(finish, stop)
         except BaseException:

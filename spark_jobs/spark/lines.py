@@ -26,16 +26,17 @@ class FixedLines:
         self._rdd = lines._jdf.queryExecution().toRdd()
         self.rows = frame_of(self._session, self._rdd, lines._jdf.schema())
 
-    def counted(self) -> list[dict[str, Any]]:
+    def counted(self) -> list[dict[str, Any]] | None:
         """How many there are of each piece of a file: faster than to read them, as only their ends are looked for.
 
         Returns:
             Of each piece with lines its `partition`, its `file` and at which byte it `begins`; how many `lines` it has,
             how many come `before` them in the partition, their `bytes` and one more for each; the `size` of the file.
+            None where a file is compressed, whose lines only its reader knows.
         """
         count = java_class(self._session, "io.tidemark.reading.LineCount")
-        found: list[dict[str, Any]] = json.loads(count.of(self._rdd, Stores(self._session).configuration()))
-        return found
+        found = count.of(self._rdd, Stores(self._session).configuration())
+        return None if found is None else list(json.loads(found))
 
 
 class RowPlaces:

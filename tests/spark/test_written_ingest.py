@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -212,3 +213,18 @@ def test_a_compressed_file_that_ends_too_soon_is_set_aside(spark: SparkSession, 
     bad = [row["raw"] for row in lakes.rows(lake, "bronze.sales__quarantine") if row["reason"] == "unreadable file"]
     assert [Path(path).name for path in bad] == ["1.json.gz"]
     assert len(lakes.rows(lake, "bronze.sales")) == 2 * sum(map(is_good, range(LINES)))
+
+
+@pytest.mark.parametrize("codec", ["gz", "zst"])
+def test_lines_of_a_compressed_file_have_numbers_and_places_too(
+    spark: SparkSession, lake: Lake, landing: Path, codec: str
+) -> None:
+    whole = (landing / "1.json").read_bytes()
+    (landing / "1.json").unlink()
+    with pa.CompressedOutputStream(str(landing / f"1.json.{codec}"), {"gz": "gzip", "zst": "zstd"}[codec]) as file:
+        file.write(whole)
+    run(spark, lake, an_ingest(landing))
+    rows = lakes.rows(lake, "bronze.sales")
+    good = {(f"k{file}-{number}", number) for file in range(3) for number in range(LINES) if is_good(number)}
+    assert {(row["k"], row["_source"]["position"]) for row in rows} == good
+    assert len({row["_ingest_seq"] for row in rows}) == len(rows) == len(good)

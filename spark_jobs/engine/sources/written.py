@@ -17,7 +17,18 @@ from spark_jobs.commits.changes import WrittenFiles
 from spark_jobs.engine.sources.base import Batch, BatchRows, PlannedBatch
 from spark_jobs.engine.sources.census import Census
 from spark_jobs.engine.sources.judging import Judge
-from spark_jobs.engine.sources.places import NUMBER, ORDER, PARTITION, POSITION, Places, group_of_piece, source
+from spark_jobs.engine.sources.places import (
+    BLOCK,
+    NUMBER,
+    ORDER,
+    PARTITION,
+    POSITION,
+    Group,
+    Places,
+    group_of_piece,
+    partition,
+    source,
+)
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.data_files import files_for
@@ -57,10 +68,21 @@ class WritingRead:
         # Both passes must give each line the same number.
         lines = FixedLines(raw)
         self._lines = lines.rows.withColumn(ORDER, F.monotonically_increasing_id())
-        self.counted = [group_of_piece(piece) for piece in lines.counted()]
+        self.counted = self._counted(lines.counted())
         self.places = Places(self.counted)
         self._files: list[dict[str, Any]] = []
         self._first_seq: int | None = None
+
+    def _counted(self, pieces: Sequence[Mapping[str, Any]] | None) -> Sequence[Group]:
+        """The groups of the lines, which Spark counts where nothing else can.
+
+        Args:
+            pieces: as `FixedLines.counted` gives them.
+        """
+        if pieces is not None:
+            return [group_of_piece(piece) for piece in pieces]
+        groups = self._lines.groupBy(partition().alias("pid"), NAME, BLOCK)
+        return groups.agg(F.count(F.lit(1)).alias("rows"), F.min(ORDER).alias("first"), *self.judge.figures).collect()
 
     def finish(self) -> None:
         """Judges the lines and writes the good ones, with the numbers that the batch was planned with.

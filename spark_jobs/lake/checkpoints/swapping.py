@@ -152,11 +152,18 @@ def remove_built(lake: Lake, definition: Definition, epoch: int, *, keep: timede
 
 def remove_table(lake: Lake, table: str) -> tuple[int, int]:
     """Removes a table that only its pipeline knows; how many objects, and of how many bytes."""
-    # The log last: as long as it is there, an interrupted removal is seen and finished.
-    found = sorted(_objects(lake, table), key=lambda item: "/_delta_log/" in item["path"])
-    for start in range(0, len(found), 1000):
-        lake.store.delete([item["path"] for item in found[start : start + 1000]])
+    found = _objects(lake, table)
+    # The commits last: as long as there is one, an interrupted removal is seen and finished. What else a log has makes
+    # no table, and keeps one from being made.
+    for step in range(3):
+        paths = [item["path"] for item in found if _removed_in_step(item["path"]) == step]
+        for start in range(0, len(paths), 1000):
+            lake.store.delete(paths[start : start + 1000])
     return len(found), sum(item["size"] for item in found)
+
+
+def _removed_in_step(path: str) -> int:
+    return ("/_delta_log/" in path) + path.endswith(".json")
 
 
 def _objects(lake: Lake, table: str) -> Sequence["ObjectMeta"]:

@@ -4,8 +4,6 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.NoSuchElementException;
 import org.apache.hadoop.fs.FileStatus;
-import org.apache.hadoop.fs.FileSystem;
-import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.SQLContext;
 import org.apache.spark.sql.delta.Snapshot;
 import org.apache.spark.sql.delta.sources.DeltaDataSource;
@@ -60,6 +58,9 @@ public class StreamedTable implements StreamSourceProvider {
   }
 
   static class Streamed extends DeltaSource {
+    /** The newest version that a listing has shown. */
+    private long newest = -1;
+
     Streamed(DeltaSource source) {
       super(
           source.spark(),
@@ -81,16 +82,15 @@ public class StreamedTable implements StreamSourceProvider {
 
     /** Whether the log has this version, or a later one: of a gap in the log, Delta tells. */
     private boolean goesOnAt(long version) {
-      try {
-        Path file = FileNames.unsafeDeltaFile(deltaLog().logPath(), version);
-        FileSystem files = file.getFileSystem(deltaLog().newDeltaHadoopConf());
-        if (files.exists(file)) return true;
-        Iterator<FileStatus> later = deltaLog().listFrom(version);
-        while (later.hasNext()) if (FileNames.isDeltaFile(later.next())) return true;
-        return false;
-      } catch (IOException error) {
-        throw new UncheckedIOException(error);
+      if (version > newest) {
+        // One request, however many commits there are.
+        Iterator<FileStatus> files = deltaLog().listFrom(version);
+        while (files.hasNext()) {
+          FileStatus file = files.next();
+          if (FileNames.isDeltaFile(file)) newest = Math.max(newest, FileNames.deltaVersion(file));
+        }
       }
+      return version <= newest;
     }
 
     /** Delta's files, as long as there are commits: to ask for more would have it look for them elsewhere. */

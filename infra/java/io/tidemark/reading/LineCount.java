@@ -11,12 +11,12 @@ import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.Path;
-import org.apache.hadoop.io.compress.CompressionCodec;
-import org.apache.hadoop.io.compress.CompressionCodecFactory;
 import org.apache.spark.TaskContext;
+import org.apache.spark.TaskKilledException;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.Function;
 import org.apache.spark.broadcast.Broadcast;
+import org.apache.spark.io.HadoopCodecStreams;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.execution.datasources.FilePartition;
@@ -44,7 +44,7 @@ public final class LineCount implements Function<FilePartition, String> {
    *
    * @param rows that come from one scan of text, by any steps that leave its partitions alone
    * @param conf with which the files are read
-   * @return JSON: of each piece with lines the partition, the file's name, where the piece begins, how many lines there
+   * @return null where a file is compressed: what is in it only its reader knows; else JSON: of each piece with lines the partition, the file's name, where the piece begins, how many lines there
    *     are, how many come before them in the partition, the bytes of the lines and one more for each, and the bytes of
    *     the file
    */
@@ -52,6 +52,11 @@ public final class LineCount implements Function<FilePartition, String> {
     RDD<?> scan = rows;
     while (!(scan instanceof FileScanRDD)) scan = asJava(scan.dependencies()).get(0).rdd();
     List<FilePartition> partitions = asJava(((FileScanRDD) scan).filePartitions());
+    for (FilePartition partition : partitions) {
+      for (PartitionedFile file : partition.files()) {
+        if (HadoopCodecStreams.getDecompressionCodec(conf, file.toPath()).isDefined()) return null;
+      }
+    }
     if (partitions.isEmpty()) return "[]";
     JavaSparkContext context = JavaSparkContext.fromSparkContext(rows.sparkContext());
     // A thousand settings, each of which Hadoop compresses: not with every task.
@@ -74,7 +79,9 @@ public final class LineCount implements Function<FilePartition, String> {
       Piece piece = new Piece(file, conf.value().value());
       try {
         piece.read();
-      } catch (IOException error) {
+      } catch (TaskKilledException killed) {
+        throw killed;
+      } catch (IOException | RuntimeException error) {
         // As Spark's own reader tells it.
         throw new IOException("FAILED_READ_FILE: " + file.urlEncodedPath(), error);
       }
@@ -98,7 +105,6 @@ public final class LineCount implements Function<FilePartition, String> {
   private static final class Piece {
     private final Path path;
     private final Configuration conf;
-    private final CompressionCodec codec;
     private final long longest, begins, ends;
 
     long lines, bytes;
@@ -119,24 +125,17 @@ public final class LineCount implements Function<FilePartition, String> {
     Piece(PartitionedFile file, Configuration conf) {
       this.path = file.toPath();
       this.conf = conf;
-      codec = new CompressionCodecFactory(conf).getCodec(path);
       longest = conf.getInt("mapreduce.input.linerecordreader.line.maxlength", Integer.MAX_VALUE);
       begins = file.start();
-      ends = codec == null ? begins + file.length() : Long.MAX_VALUE;
+      ends = begins + file.length();
       isOwn = begins == 0;
       at = lineBegins = begins;
     }
 
     void read() throws IOException {
-      try (FSDataInputStream file = path.getFileSystem(conf).open(path)) {
-        file.seek(begins);
-        if (codec == null) {
-          read(file);
-        } else {
-          try (InputStream text = codec.createInputStream(file)) {
-            read(text);
-          }
-        }
+      try (FSDataInputStream text = path.getFileSystem(conf).open(path)) {
+        text.seek(begins);
+        read(text);
       }
     }
 
