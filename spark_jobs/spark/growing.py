@@ -1,4 +1,4 @@
-"""Delta tables that streams read while others of the same session still fill them."""
+"""Delta tables as streams, also while others of the same session still fill them."""
 
 from collections.abc import Mapping, Set
 from uuid import uuid4

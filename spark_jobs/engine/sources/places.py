@@ -15,6 +15,8 @@ from spark_jobs.transforms.quotes import Block
 ORDER = "__order"
 """The column with the number of a row in its batch; its upper bits are the partition's."""
 
+_PARTITION_AT_BIT = 33
+
 BLOCK = "__block"
 """The column of a batch that says in which piece of its file a row stands."""
 
@@ -100,7 +102,7 @@ def group_of_piece(piece: Mapping[str, Any]) -> Group:
         NAME: piece["file"],
         BLOCK: piece["begins"],
         "rows": piece["lines"],
-        "first": (piece["partition"] << 33) + piece["before"],
+        "first": (piece["partition"] << _PARTITION_AT_BIT) + piece["before"],
         "bytes": piece["bytes"],
         "size": piece["size"],
     }
@@ -108,7 +110,7 @@ def group_of_piece(piece: Mapping[str, Any]) -> Group:
 
 def partition() -> Column:
     """The number of a row's partition in the batch."""
-    return F.shiftright(ORDER, 33).cast("int")
+    return F.shiftright(ORDER, _PARTITION_AT_BIT).cast("int")
 
 
 def source(*, of_whole_file: bool = False) -> Column:
