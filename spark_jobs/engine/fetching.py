@@ -1,17 +1,20 @@
 """The pass of a small batch: its rows are fetched in the one job that computes them (docs/decisions/0043).
 
-To keep rows in Spark's memory, and to read them again for each table, takes as long as to compute a small batch.
+To keep rows in Spark's memory, and to read them again for each table, takes as long as to compute a small batch. What
+is asked of its rows is planned once for all batches (docs/decisions/0048).
 """
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from spark_jobs.commits.changes import Append
 from spark_jobs.engine.batch_columns import IS_WRITTEN, LATE, SET_ASIDE, BatchColumns
 from spark_jobs.engine.passes import BatchPass, KeepingPass
-from spark_jobs.plan.columns import REVISED_AT
+from spark_jobs.plan.columns import LATE_US, REVISED_AT
+from spark_jobs.spark.batch_values import BatchNumber, batch_value
 from spark_jobs.spark.frames import fetch
 from spark_jobs.spark.observed_rows import ObservedRows
+from spark_jobs.spark.prepared import PreparedPlan
 from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.transforms.results import revised_at
 
@@ -26,11 +29,6 @@ class FetchedPass(BatchPass):
     """Has the rows of a batch that go to a table in the memory of this process."""
 
     _fetched: pa.Table
-
-    def _fetch(self, rows: DataFrame) -> pa.Table:
-        """What the tables have of rows with `LATE_US`."""
-        at = revised_at(rows.sparkSession, self._bounds.batch_time_ms).alias(REVISED_AT)
-        return fetch(rows.select(*self._asked.fetched, at))
 
     def close(self) -> None:
         """Nothing: the rows go with the pass."""
@@ -60,23 +58,56 @@ class FetchedPass(BatchPass):
         return Append(rows, count, rows.nbytes)
 
 
+class FetchPlan:
+    """What is asked of the rows of small batches, in one plan for all batches of a query.
+
+    Args:
+        asked: what is asked.
+        batch: one of them, as Spark hands it over.
+
+    Attributes:
+        asked: what is asked.
+    """
+
+    def __init__(self, asked: BatchColumns, batch: DataFrame) -> None:
+        self.asked = asked
+        self._late_us, self._at_ms = BatchNumber(batch.sparkSession), BatchNumber(batch.sparkSession)
+        self._plan = PreparedPlan(batch, self._asked_of)
+
+    def _asked_of(self, rows: DataFrame) -> DataFrame:
+        self._observed = ObservedRows(rows.withColumn(LATE_US, self._late_us.column), self.asked.figures)
+        return _fetched(self._observed.rows.where(self.asked.is_kept), self.asked, self._at_ms.column)
+
+    def fetch(self, batch: DataFrame, bounds: BatchBounds) -> tuple[pa.Table, ObservedRows]:
+        """The rows of a batch that go to a table, and what was counted; both come of one job of Spark's.
+
+        Args:
+            batch: as Spark hands it over.
+            bounds: of it.
+        """
+        self._late_us.set(bounds.late_watermark_us)
+        self._at_ms.set(bounds.batch_time_ms)
+        self._observed.reset()
+        return self._plan.fetch(batch), self._observed
+
+
 class FetchingPass(FetchedPass):
     """Fetches the rows of a small batch in the job that computes them.
 
     Args:
-        asked: what is asked of its rows.
+        plan: of the query's small batches.
         bounds: of the batch.
         batch: as Spark hands it over.
     """
 
-    def __init__(self, asked: BatchColumns, bounds: BatchBounds, batch: DataFrame) -> None:
-        super().__init__(asked, bounds)
-        self._observed = ObservedRows(self._judged(batch), asked.figures)
+    def __init__(self, plan: FetchPlan, bounds: BatchBounds, batch: DataFrame) -> None:
+        super().__init__(plan.asked, bounds)
+        self._plan, self._batch = plan, batch
 
     def run(self) -> None:
         """Computes, counts and fetches the batch in one job of Spark's."""
-        self._fetched = self._fetch(self._observed.rows.where(self._asked.is_kept))
-        self._note(self._observed, self._observed)
+        self._fetched, observed = self._plan.fetch(self._batch, self._bounds)
+        self._note(observed, observed)
 
 
 class KeptPass(FetchedPass):
@@ -93,4 +124,10 @@ class KeptPass(FetchedPass):
 
     def run(self) -> None:
         """Fetches what is kept, in one job for all tables."""
-        self._fetched = self._fetch(self._judged(self._kept.kept))
+        rows = self._judged(self._kept.kept)
+        self._fetched = fetch(_fetched(rows, self._asked, batch_value(rows.sparkSession, self._bounds.batch_time_ms)))
+
+
+def _fetched(rows: DataFrame, asked: BatchColumns, batch_time_ms: Column) -> DataFrame:
+    """What the tables have of rows with `LATE_US`."""
+    return rows.select(*asked.fetched, revised_at(batch_time_ms).alias(REVISED_AT))

@@ -16,6 +16,7 @@ from spark_jobs.commits.changes import Append, WrittenFiles
 from spark_jobs.engine.batch_columns import STRAYS, BatchColumns
 from spark_jobs.lake.errors import LedgerError
 from spark_jobs.plan.columns import FATE, LATE_US
+from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.columns import columns_of
 from spark_jobs.spark.data_files import DataFiles
 from spark_jobs.spark.frames import compute, size_of
@@ -25,7 +26,6 @@ from spark_jobs.transforms.content import BY_IDENTITY, digest
 from spark_jobs.transforms.late import (
     verdicts_on_late,
     verdicts_on_set_aside,
-    with_late_watermark,
     with_missed_windows,
 )
 from spark_jobs.transforms.results import with_revision
@@ -77,7 +77,7 @@ class BatchPass(ABC):
 
     def _judged(self, rows: DataFrame) -> DataFrame:
         """Rows with what their events are late by."""
-        return with_late_watermark(rows, self._bounds)
+        return rows.withColumn(LATE_US, batch_value(rows.sparkSession, self._bounds.late_watermark_us))
 
     def _note(self, observed: ObservedRows, of_events: ObservedRows) -> None:
         """Takes the figures of a batch that has been computed."""

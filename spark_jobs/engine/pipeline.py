@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.commits.changes import is_nested
 from spark_jobs.engine import balancing, fitting, result_tables
 from spark_jobs.engine.batch_columns import BatchColumns
-from spark_jobs.engine.fetching import FEW_BYTES, FEW_ROWS, FetchedPass, FetchingPass, KeptPass
+from spark_jobs.engine.fetching import FEW_BYTES, FEW_ROWS, FetchedPass, FetchingPass, FetchPlan, KeptPass
 from spark_jobs.engine.lookups import LookupMovedError, Lookups
 from spark_jobs.engine.passes import LEAST_ROWS_A_FILE, KeepingPass, WritingPass
 from spark_jobs.engine.query import Failpoint, PlanOutdatedError, Query, unobserved
@@ -68,6 +68,7 @@ class PipelineQuery(Query[Pipeline]):
     _schemas: Mapping[Role, StructType]
     """Columns of each table that it writes."""
     _columns: BatchColumns | None = None
+    _fetch_plan: FetchPlan | None = None
     _was_begun: tuple[int, int] | None = None
     """The epoch and the number of the batch that was planned and not finished when the query started."""
     _skip: Halt | None = None
@@ -289,7 +290,7 @@ class PipelineQuery(Query[Pipeline]):
             if expected and expected >= fewest and (parts := around_state(batch, partitions)) is not None:
                 return WritingPass(self._asked(parts[0]), bounds, self._data_files, parts)
         if self._gives_few(span, batch_id):
-            return FetchingPass(self._asked(batch), bounds, batch)
+            return FetchingPass(self._fetch_plan_of(batch), bounds, batch)
         return KeepingPass(self._asked(batch), bounds, batch)
 
     def _fetched(self, computed: AnyPass, entry: LedgerEntry) -> AnyPass:
@@ -325,6 +326,13 @@ class PipelineQuery(Query[Pipeline]):
             written = self._schemas["result"].names
             self._columns = BatchColumns(self.logical, self.branches, results.columns, written)
         return self._columns
+
+    def _fetch_plan_of(self, batch: DataFrame) -> FetchPlan:
+        """The plan of its small batches, made with the first one."""
+        asked = self._asked(batch)
+        if self._fetch_plan is None or self._fetch_plan.asked is not asked:
+            self._fetch_plan = FetchPlan(asked, batch)
+        return self._fetch_plan
 
     def _gives_few(self, span: LogSpan, batch_id: int) -> bool:
         """Whether it is known before a batch runs that its rows are few, and nothing more is chosen from them.

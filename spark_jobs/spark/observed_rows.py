@@ -85,6 +85,11 @@ class ObservedRows:
     def _totals(self) -> list[int]:
         return [int(total) for total in self._tallies.totals().split()]
 
+    def reset(self) -> None:
+        """Begins to count anew, where one plan serves several batches."""
+        self._tallies.reset()
+        vars(self).pop("_totals", None)
+
     @property
     def figures(self) -> Mapping[str, int]:
         """The figures by their names, once the action has ended."""

@@ -29,6 +29,11 @@ class BatchBounds:
     batch_time_ms: int
 
     @property
+    def late_watermark_us(self) -> int:
+        """`late_watermark_ms`, in the unit in which events have their times."""
+        return self.late_watermark_ms * 1000
+
+    @property
     def of_one_source(self) -> tuple[str, str]:
         """Where the batch begins and ends in the query's one source; the first one begins at `""`."""
         return next(iter(self.begins.values()), ""), next(iter(self.sources.values()))

@@ -17,9 +17,7 @@ from spark_jobs.lake.tables.held import HeldTable
 from spark_jobs.plan.columns import EVENT_COLUMNS, HEARTBEAT, INGEST_SEQ, LATE_US, SEQ, SIDE, SOURCE, SOURCE_TABLE
 from spark_jobs.plan.lateness import MISSED, LatenessRule
 from spark_jobs.plan.logical import LogicalPlan
-from spark_jobs.spark.batch_values import batch_value
 from spark_jobs.spark.frames import fetch
-from spark_jobs.spark.progress import BatchBounds
 from spark_jobs.spark.schemas import schema_of
 from spark_jobs.spec import Table
 from spark_jobs.spec.names import column_named, text_in_spark
@@ -329,16 +327,6 @@ def with_batch(
     for name, value in same.items():
         verdicts = verdicts.append_column(name, pa.repeat(value, verdicts.num_rows))
     return verdicts
-
-
-def with_late_watermark(rows: DataFrame, bounds: BatchBounds) -> DataFrame:
-    """Adds `LATE_US` to rows of a batch.
-
-    Args:
-        rows: of the batch.
-        bounds: of it.
-    """
-    return rows.withColumn(LATE_US, batch_value(rows.sparkSession, bounds.late_watermark_ms * 1000))
 
 
 def _beside(events: pa.Table, verdicts: pa.Table) -> pa.Table:

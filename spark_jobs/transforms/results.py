@@ -1,6 +1,6 @@
 """What every result row says of itself."""
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.plan.columns import FINAL_AFTER, REVISED_AT, REVISION, WINDOW_END
@@ -18,7 +18,9 @@ def with_revision(results: DataFrame, plan: LogicalPlan, batch_time_ms: int) -> 
         plan: of the pipeline.
         batch_time_ms: the batch's clock, which is the same when the batch runs again.
     """
-    return results.withColumns({**first_revision(plan), REVISED_AT: revised_at(results.sparkSession, batch_time_ms)})
+    return results.withColumns(
+        {**first_revision(plan), REVISED_AT: revised_at(batch_value(results.sparkSession, batch_time_ms))}
+    )
 
 
 def first_revision(plan: LogicalPlan) -> dict[str, Column]:
@@ -34,11 +36,10 @@ def first_revision(plan: LogicalPlan) -> dict[str, Column]:
     return columns
 
 
-def revised_at(spark: SparkSession, batch_time_ms: int) -> Column:
+def revised_at(batch_time_ms: Column) -> Column:
     """When a row of a batch was written.
 
     Args:
-        spark: the session.
         batch_time_ms: the batch's clock.
     """
-    return F.timestamp_millis(batch_value(spark, batch_time_ms))
+    return F.timestamp_millis(batch_time_ms)

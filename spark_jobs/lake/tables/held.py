@@ -1,6 +1,6 @@
 """A table that one process opens for each of its batches.
 
-To open it anew is to read each commit since the newest checkpoint of its log: up to a hundred files a batch.
+To open it anew is to read the newest checkpoint of its log and each commit since, some twenty files a batch.
 """
 
 from dataclasses import dataclass

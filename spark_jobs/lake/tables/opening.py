@@ -32,10 +32,17 @@ UNREADABLE = (LakeUnavailableError, DeltaError, OSError, pa.ArrowException)
 """What reading a table raises that is damaged or of another program: no trouble of the other tables."""
 
 
-CHECKPOINT_INTERVAL = 100
-"""Commits between two checkpoints of a table's log, each of which names all files of the table."""
+CHECKPOINT_INTERVAL = 20
+"""Commits between two checkpoints of a table's log, each of which names all files of the table.
+
+At each commit `deltalake` reads those since the newest checkpoint: with a hundred of them that takes longer than all
+else (docs/decisions/0049). Tables made by earlier versions have checkpoints every 100 commits.
+"""
 
 _CHECKPOINTS_KEPT = 5
+
+_LOOKED_BACK = 2_000
+"""Among so many commits old checkpoints are looked for."""
 
 _left_out: set[tuple[str, str, str]] = set()
 
@@ -354,7 +361,7 @@ def prune_log_checkpoints(lake: Lake, table: str, version: int) -> None:
         return
     folder = f"{table.replace('.', '/', 1)}/_delta_log"
     # Names are in order of versions; what was left before is older than all that is looked at here.
-    oldest = max(0, version - 20 * CHECKPOINT_INTERVAL)
+    oldest = max(0, version - _LOOKED_BACK)
     found: dict[int, list[str]] = {}
     for entry in lake.store.list(f"{folder}/", offset=f"{folder}/{oldest:020d}").collect():
         if match := _CHECKPOINT.search(entry["path"]):

@@ -1,7 +1,6 @@
 package io.tidemark.planning;
 
 import java.io.Serializable;
-import org.apache.spark.sql.Column;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenContext;
@@ -9,7 +8,6 @@ import org.apache.spark.sql.catalyst.expressions.codegen.EmptyBlock$;
 import org.apache.spark.sql.catalyst.expressions.codegen.ExprCode;
 import org.apache.spark.sql.catalyst.expressions.codegen.FalseLiteral$;
 import org.apache.spark.sql.catalyst.expressions.codegen.JavaCode;
-import org.apache.spark.sql.classic.ExpressionUtils;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import scala.Function1;
@@ -18,21 +16,16 @@ import scala.collection.immutable.Seq;
 import scala.collection.immutable.Vector$;
 
 /**
- * A whole number that is another one in each batch, such as a watermark.
+ * A {@link BatchNumber} as a value of each row.
  *
  * <p>Spark writes a literal into the code that it generates: with such a number in it, it would compile that code for
  * each batch, and Java would have to make it fast again each time. This one is handed to the code as an object.
  */
 public final class BatchValue extends Expression implements Serializable {
-  private final Long value;
+  private final BatchNumber number;
 
-  private BatchValue(long value) {
-    this.value = value;
-  }
-
-  /** A column of type BIGINT that has this value in each row. */
-  public static Column of(long value) {
-    return ExpressionUtils.column(new BatchValue(value));
+  BatchValue(BatchNumber number) {
+    this.number = number;
   }
 
   @Override
@@ -47,12 +40,12 @@ public final class BatchValue extends Expression implements Serializable {
 
   @Override
   public Object eval(InternalRow row) {
-    return value;
+    return number.get();
   }
 
   @Override
   public ExprCode doGenCode(CodegenContext context, ExprCode code) {
-    String read = context.addReferenceObj("batchValue", value, "Long") + ".longValue()";
+    String read = context.addReferenceObj("batchNumber", number, BatchNumber.class.getName()) + ".get()";
     return new ExprCode(EmptyBlock$.MODULE$, FalseLiteral$.MODULE$, JavaCode.expression(read, dataType()));
   }
 
@@ -73,7 +66,7 @@ public final class BatchValue extends Expression implements Serializable {
 
   @Override
   public String toString() {
-    return "batch_value(" + value + ")";
+    return "batch_value(" + number.get() + ")";
   }
 
   @Override
@@ -83,7 +76,7 @@ public final class BatchValue extends Expression implements Serializable {
 
   @Override
   public Object productElement(int index) {
-    return value;
+    return number;
   }
 
   @Override
@@ -93,11 +86,11 @@ public final class BatchValue extends Expression implements Serializable {
 
   @Override
   public boolean equals(Object other) {
-    return other instanceof BatchValue that && value.equals(that.value);
+    return other instanceof BatchValue that && number == that.number;
   }
 
   @Override
   public int hashCode() {
-    return value.hashCode();
+    return System.identityHashCode(number);
   }
 }
