@@ -105,6 +105,10 @@ def test_a_stream_that_keeps_up_has_delta_look_at_its_log_once(spark: SparkSessi
             append(path, numbers(value))
             query.processAllAvailable()
             assert found == list(range(value + 1))
+        for value in range(4, 100):  # some come between two looks at the log
+            append(path, numbers(value))
+        query.processAllAvailable()
+        assert found == list(range(100))
     finally:
         query.stop()
     log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)

@@ -77,7 +77,9 @@ public class StreamedTable implements StreamSourceProvider {
     public ClosableIterator<IndexedFile> getFileChanges(
         long version, long index, boolean isSnapshot, Option<DeltaSourceOffset> end, boolean verifies) {
       boolean isAtCommit = !isSnapshot && index == DeltaSourceOffset.BASE_INDEX();
-      return new UpToEnd(super.getFileChanges(version, index, isSnapshot, end, verifies), isAtCommit ? version : -1, end);
+      return isAtCommit
+          ? new UpToEnd(null, version, end, verifies)
+          : new UpToEnd(super.getFileChanges(version, index, isSnapshot, end, verifies), -1, end, verifies);
     }
 
     /** Whether the log has this version, or a later one: of a gap in the log, Delta tells. */
@@ -95,25 +97,40 @@ public class StreamedTable implements StreamSourceProvider {
 
     /** Delta's files, as long as there are commits: to ask for more would have it look for them elsewhere. */
     private final class UpToEnd extends AbstractIterator<IndexedFile> implements ClosableIterator<IndexedFile> {
-      private final ClosableIterator<IndexedFile> files;
       private final Option<DeltaSourceOffset> end;
+      private final boolean verifies;
+
+      /** Of the commits that a listing of Delta's has shown; none, before there has been one. */
+      private ClosableIterator<IndexedFile> files;
+
+      /** The newest version that had been seen when Delta listed the log: of a later one it may know nothing. */
+      private long listed;
 
       /** The version whose commit comes next; -1: the files of one are not over. */
       private long next;
 
-      UpToEnd(ClosableIterator<IndexedFile> files, long next, Option<DeltaSourceOffset> end) {
+      UpToEnd(ClosableIterator<IndexedFile> files, long next, Option<DeltaSourceOffset> end, boolean verifies) {
         this.files = files;
+        this.listed = files == null ? -1 : newest;
         this.next = next;
         this.end = end;
+        this.verifies = verifies;
       }
 
       @Override
       public boolean hasNext() {
         if (next >= 0) {
           if (isBeyond(next) || !goesOnAt(next)) return false;
+          if (files == null || next > listed) openAt(next);
           next = -1;
         }
         return files.hasNext();
+      }
+
+      private void openAt(long version) {
+        close();
+        listed = newest;
+        files = Streamed.super.getFileChanges(version, DeltaSourceOffset.BASE_INDEX(), false, end, verifies);
       }
 
       /** Whether no file of a commit belongs to what is asked for. */
@@ -136,7 +153,7 @@ public class StreamedTable implements StreamSourceProvider {
       @Override
       public void close() {
         try {
-          files.close();
+          if (files != null) files.close();
         } catch (IOException error) {
           throw new UncheckedIOException(error);
         }
