@@ -22,7 +22,7 @@ BATCHES: Sequence[tuple[int, list[Event]]] = (
     (2, [("a", 1, [1, 2]), ("b", 2, [])]),
     (0, []),
     (-5, [("é", -4, None), ("a", -6, [7]), (None, 9, [-1]), ("a", 0, [0])]),
-    (2**40, [("z", 2**40 + 1, [2**31 - 1])]),
+    (2**40, [(key, 2**40 + 1 + excess, [2**31 - 1]) for excess, key in enumerate("stuvwxyz")]),
 )
 """Of each a number, and events that count where theirs is greater than it."""
 
