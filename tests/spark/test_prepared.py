@@ -88,6 +88,14 @@ def test_all_columns_may_be_asked_for_as_they_are(session: SparkSession) -> None
     assert plan.fetch(batch).to_pylist() == [{"k": "a", "v": 1, "w": [1]}]
 
 
+def test_a_part_without_code_of_its_own_is_computed_too(session: SparkSession) -> None:
+    batch = batch_of(session, BATCHES[2][1])
+    with_a_positive = PreparedPlan(
+        batch, lambda rows: rows.where(F.exists("w", lambda item: item > 0)).select((F.col("v") + 1).alias("next"), "k")
+    )
+    assert with_a_positive.fetch(batch).to_pylist() == [{"next": -5, "k": "a"}]
+
+
 def test_a_batch_with_other_columns_is_refused(session: SparkSession) -> None:
     plan = PreparedPlan(batch_of(session, [("a", 1, None)]), lambda rows: rows.where("v > 0"))
     other = handed_over(session.createDataFrame([(1, "a", None)], "v BIGINT, k STRING, w ARRAY<INT>"))

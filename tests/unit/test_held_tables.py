@@ -107,10 +107,8 @@ def test_a_log_without_its_oldest_commits_is_read_from_its_checkpoint(lake: Lake
     assert values(held.newest()) == [1, 2, 3]
 
 
-def test_what_is_held_of_a_log_does_not_grow_for_ever(
-    lake: Lake, opened: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_tables, "CHECKPOINT_INTERVAL", 3)
+def test_what_is_held_of_a_log_does_not_grow_for_ever(lake: Lake, opened: list[int]) -> None:
+    DeltaTable(lake.table_uri(TABLE)).alter.set_table_properties({"delta.checkpointInterval": "3"})
     held = HeldTable(lake, TABLE)
     for value in range(2, 9):
         held.newest()

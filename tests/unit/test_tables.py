@@ -4,6 +4,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from threading import Barrier
 
@@ -376,13 +377,16 @@ class TestCheckpointsOfTheLog:
 
     def test_the_last_few_stay_and_the_table_is_whole(self, lake, monkeypatch):
         monkeypatch.setattr(tables, "CHECKPOINT_INTERVAL", 3)
-        self.append_until(lake, "ops.metrics", 40)
+        monkeypatch.setattr(tables, "_WIDER_INTERVAL", 9)
+        self.append_until(lake, "ops.metrics", 80)
         log = Path(lake.uri, "ops/metrics/_delta_log")
         kept = sorted(int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet"))
-        assert len(kept) in (5, 6)
-        assert min(kept) >= 40 - 3 * 7
+        assert len(kept) <= 11
+        assert [later - before for before, later in pairwise(kept[-5:])] == [3] * 4
+        assert max(later - before for before, later in pairwise(kept)) == 9, "older ones are further apart"
+        assert 80 - 9 * 6 <= min(kept) <= 80 - 9 * 4
         assert json.loads((log / "_last_checkpoint").read_text())["version"] == max(kept)
-        assert len(list(log.glob("*.json"))) == 41, "commits stay: the ledger lives in them"
-        assert tables.row_count(tables.open_table(lake, "ops.metrics")) == 40
+        assert len(list(log.glob("*.json"))) == 81, "commits stay: the ledger lives in them"
+        assert tables.row_count(tables.open_table(lake, "ops.metrics")) == 80
         # From before the oldest checkpoint that is left.
         assert tables.row_count(tables.open_table(lake, "ops.metrics", version=4)) == 4

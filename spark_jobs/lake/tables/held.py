@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 from obstore.exceptions import BaseError
 
 from spark_jobs.lake.location import Lake
-from spark_jobs.lake.tables.opening import CHECKPOINT_INTERVAL, open_table
+from spark_jobs.lake.tables.opening import checkpoint_interval, open_table
 from spark_jobs.lake.tables.protocol import refuse_to_read, refuse_to_write
 
 _FEW_FILES = 10_000
@@ -24,13 +24,13 @@ class _Held:
 
     Attributes:
         opened: the table.
-        since: the version at which it was opened.
+        until: from this version on it is to be opened anew.
         version: the newest that is known.
         tag: of the file of that commit.
     """
 
     opened: DeltaTable
-    since: int
+    until: int
     version: int
     tag: str
 
@@ -61,16 +61,17 @@ class HeldTable:
         opened = open_table(self._lake, self._table, to_write=self._to_write)
         version = opened.version()
         if version >= self._too_large_until:
+            until = version + checkpoint_interval(opened)
             if opened.get_add_actions().num_rows > _FEW_FILES:
-                self._too_large_until = version + CHECKPOINT_INTERVAL
+                self._too_large_until = until
             else:
-                self._hold(opened, version)
+                self._hold(opened, until)
         return opened
 
-    def _hold(self, opened: DeltaTable, since: int) -> None:
+    def _hold(self, opened: DeltaTable, until: int) -> None:
         version = opened.version()
         tag = self._tag(version)
-        self._held = _Held(opened, since, version, tag) if tag is not None else None
+        self._held = _Held(opened, until, version, tag) if tag is not None else None
 
     def forget(self) -> None:
         """Opens the table anew the next time, as after an error."""
@@ -91,10 +92,10 @@ class HeldTable:
         except (DeltaError, OSError):
             return None  # to open it tells what is wrong
         # What is held of the log grows with each commit.
-        if opened.version() >= held.since + CHECKPOINT_INTERVAL:
+        if opened.version() >= held.until:
             return None
         (refuse_to_write if self._to_write else refuse_to_read)(self._table, opened)
-        self._hold(opened, held.since)
+        self._hold(opened, held.until)
         return opened
 
     def _tag(self, version: int) -> str | None:

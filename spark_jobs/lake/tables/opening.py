@@ -40,6 +40,12 @@ else (docs/decisions/0049). Tables made by earlier versions have checkpoints eve
 """
 
 _CHECKPOINTS_KEPT = 5
+"""Of the newest; and the first one each in as many of the newest `_WIDER_INTERVAL`s.
+
+An older version is read from there on: a reader that catches up asks for those of some hundred commits before.
+"""
+
+_WIDER_INTERVAL = 100
 
 _LOOKED_BACK = 2_000
 """Among so many commits old checkpoints are looked for."""
@@ -366,12 +372,12 @@ def prune_log_checkpoints(lake: Lake, table: str, version: int) -> None:
     for entry in lake.store.list(f"{folder}/", offset=f"{folder}/{oldest:020d}").collect():
         if match := _CHECKPOINT.search(entry["path"]):
             found.setdefault(int(match["version"]), []).append(entry["path"])
+    versions = sorted(found)
+    apart = {each // _WIDER_INTERVAL: each for each in reversed(versions)}
+    kept = {*versions[-_CHECKPOINTS_KEPT:], *sorted(apart.values())[-_CHECKPOINTS_KEPT:]}
     # The log may begin with one, where what was before it has been cut.
     old = [
-        path
-        for kept in sorted(found)[:-_CHECKPOINTS_KEPT]
-        if not _begins_log(lake, folder, kept)
-        for path in found[kept]
+        path for each in versions if each not in kept and not _begins_log(lake, folder, each) for path in found[each]
     ]
     if old:
         try:
@@ -379,6 +385,11 @@ def prune_log_checkpoints(lake: Lake, table: str, version: int) -> None:
         except (BaseError, OSError) as error:
             # Room that is not given back; the next interval tries again.
             log.warning("%s: old checkpoints of its log cannot be removed: %s", table, first_line(error))
+
+
+def checkpoint_interval(opened: DeltaTable) -> int:
+    """Commits between two checkpoints of the log of a table, which may have been made by an earlier version."""
+    return int(opened.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
 
 
 def _begins_log(lake: Lake, folder: str, version: int) -> bool:

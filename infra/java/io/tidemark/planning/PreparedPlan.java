@@ -11,6 +11,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.execution.InputAdapter;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.ProjectExec;
 import org.apache.spark.sql.execution.RDDScanExec;
@@ -53,7 +54,7 @@ public final class PreparedPlan {
     plan = whole instanceof ProjectExec project ? project.child() : whole;
     last = whole instanceof ProjectExec project ? projection(project) : null;
     if (!overOneScan(plan)) throw new IllegalArgumentException("expected a plan over the rows of one batch, found\n" + whole);
-    code = plan instanceof WholeStageCodegenExec stage ? GeneratedStage.of(stage) : null;
+    code = plan instanceof WholeStageCodegenExec stage && isWhole(stage) ? GeneratedStage.of(stage) : null;
   }
 
   @SuppressWarnings("unchecked")
@@ -68,6 +69,11 @@ public final class PreparedPlan {
     if (plan instanceof RDDScanExec) return true;
     Iterator<SparkPlan> children = plan.children().iterator();
     return children.hasNext() && overOneScan(children.next()) && !children.hasNext();
+  }
+
+  /** Whether the code reads the rows of the batch, and not those of a part that Spark computes without code. */
+  private static boolean isWhole(WholeStageCodegenExec stage) {
+    return !stage.exists(part -> part instanceof InputAdapter);
   }
 
   /**
@@ -108,10 +114,11 @@ public final class PreparedPlan {
     String zone = conf.sessionLocalTimeZone();
     boolean large = conf.arrowUseLargeVarTypes();
     ArrowBatchStreamWriter writer = new ArrowBatchStreamWriter(gives, out, zone, false, large);
-    if (!computed.isEmpty())
-      writer.writeBatches(
-          ArrowConverters$.MODULE$.toBatchIterator(
-              CollectionConverters.asScala(computed.iterator()), gives, 0, zone, false, large, null));
+    Iterator<InternalRow> rows = CollectionConverters.asScala(computed.iterator());
+    // Outside of a task nobody else closes it, which holds memory beside the heap.
+    try (var batches = ArrowConverters$.MODULE$.toBatchIterator(rows, gives, 0, zone, false, large, null)) {
+      if (rows.hasNext()) writer.writeBatches(batches);
+    }
     writer.end();
     return out.toByteArray();
   }
