@@ -40,12 +40,10 @@ else (docs/decisions/0049). Tables made by earlier versions have checkpoints eve
 """
 
 _CHECKPOINTS_KEPT = 5
-"""Of the newest; and the first one each in as many of the newest `_WIDER_INTERVAL`s.
-
-An older version is read from there on: a reader that catches up asks for those of some hundred commits before.
-"""
+"""So many of the newest checkpoints are kept; and of so many of the newest `_WIDER_INTERVAL`s the first one."""
 
 _WIDER_INTERVAL = 100
+"""Commits. A version is read from the checkpoint before it: a reader that catches up asks for some of long ago."""
 
 _LOOKED_BACK = 2_000
 """Among so many commits old checkpoints are looked for."""
