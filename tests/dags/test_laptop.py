@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,7 +60,7 @@ def test_what_was_started_is_found_again_with_what_was_remembered(background: Ba
 def test_stopping_ends_the_process_and_what_it_started(background: Background) -> None:
     children = started(background, _FAMILY).children()
     assert len(children) == 1
-    assert background.stop(within_s=20, everyone=True).startswith("ended in")
+    assert background.stop(within_s=20).startswith("ended in")
     assert not background.runs()
     assert not is_running(children[0].pid, birth(children[0]))
     assert background.stop(within_s=1) == "was not running"
@@ -69,7 +71,7 @@ def test_what_outlives_a_killed_process_is_ended_too(background: Background) -> 
     children = process.children()
     process.kill()
     until(lambda: not background.runs(), 10, "its end")
-    assert background.stop(within_s=20, everyone=True).startswith("ended in")
+    assert background.stop(within_s=20).startswith("ended in")
     assert not is_running(children[0].pid, birth(children[0]))
 
 
@@ -83,7 +85,7 @@ def test_down_ends_all_that_up_has_started(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     parts = [Background(name, home=tmp_path / ".airflow/run", log=tmp_path / f"{name}.log") for name in commands.PARTS]
     try:
-        # Who is asked alone ends what it has started; Airflow is asked as a whole.
+        # Each is asked alone, and then what it leaves behind.
         for each in parts:
             started(each, _FAMILY if each.name == "airflow" else _ALONE)
         laptop.down(Console(file=StringIO()), Lake(str(tmp_path / "lake")).ensure_exists())
@@ -102,7 +104,7 @@ def test_another_process_of_the_same_number_is_left_alone(background: Background
     for born in (f"{start}/{float(seconds) - 3600}", f"an-earlier-start/{seconds}"):
         record.write_text(json.dumps({**json.loads(before), "born": born}))
         assert not background.runs()
-        assert background.stop(within_s=1, everyone=True) == "was not running"
+        assert background.stop(within_s=1) == "was not running"
         assert other.is_running()
     record.write_text(before)
 
@@ -144,6 +146,52 @@ def test_an_airflow_that_does_not_answer_is_named_with_what_to_do(
         AirflowError, match=r"127\.0\.0\.1:\d+ does not answer GET /api/v2/dags: .* `make up` starts it"
     ):
         Airflow(tmp_path, free_port()).get("dags")
+
+
+def test_airflows_scheduler_ends_before_its_reader_and_the_api_of_its_tasks(
+    background: Background, tmp_path: Path
+) -> None:
+    """As they are: a scheduler whose last words nobody reads fails, and its workers wait for it for ever."""
+    home, airflow = tmp_path / "home", tmp_path / "airflow"
+    home.mkdir()
+    (home / "airflow.cfg").write_text("secrets")
+    with contextlib.closing(sqlite3.connect(home / "airflow.db")) as database, database:
+        database.execute("CREATE TABLE alembic_version (version_num)")
+        database.execute("INSERT INTO alembic_version VALUES (1)")
+    airflow.write_text(
+        f"""#!{sys.executable}
+import os, signal, subprocess, sys, time
+def ends(*_):
+    if os.path.exists("{tmp_path}/told"):
+        open("{tmp_path}/served", "w").close()
+    sys.exit()
+def says_that_it_ends(*_):
+    for line in range(20):
+        print(line, flush=True)
+        time.sleep(0.05)
+    open("{tmp_path}/told", "w").close()
+    sys.exit()
+if sys.argv[1] == "standalone":
+    scheduler = subprocess.Popen([sys.argv[0], "scheduler"], stdout=subprocess.PIPE)
+    for line in scheduler.stdout:
+        sys.stdout.write(line.decode())
+        sys.stdout.flush()
+elif sys.argv[1] == "scheduler":
+    signal.signal(signal.SIGTERM, says_that_it_ends)
+    print("ready", flush=True)
+else:
+    signal.signal(signal.SIGTERM, ends)
+    print("serving", flush=True)
+time.sleep(600)
+"""
+    )
+    airflow.chmod(0o755)
+    environment = {**os.environ, "PATH": os.pathsep.join((str(tmp_path), os.environ["PATH"]))}
+    background.start([sys.executable, standalone.__file__, "1234", str(home)], environment=environment)
+    until(lambda: {"ready", "serving"} <= set(background.log.read_text().split()), 30, "the first words of both")
+    assert background.stop(within_s=20).startswith("ended in")
+    assert (tmp_path / "told").exists()
+    assert (tmp_path / "served").exists()
 
 
 @pytest.mark.parametrize("ends", ["standalone", "api-server"])
@@ -208,13 +256,11 @@ def test_where_airflows_scheduler_ends_another_one_goes_on(tmp_path: Path, monke
                     return pids.exists() and len(pids.read_text().split()) == number
 
                 until(others, 30, "another one")
-            scheduler.terminate()
-            last = int(pids.read_text().split()[-1])
-            assert scheduler._own is not None
-            scheduler._own.wait(timeout=30)
-            assert not psutil.pid_exists(last)
         finally:
             parent.kill()
+            for child in psutil.Process().children():
+                if child.cmdline()[:1] == ["sleep"]:
+                    child.kill()
 
 
 def test_a_supervisor_that_runs_is_not_complained_about(background: Background) -> None:

@@ -222,7 +222,7 @@ def test_an_airflow_that_was_killed_comes_back_and_streams_go_on(here: Machine, 
     assert before is not None
     # A task that dies with Airflow holds up the next of its DAG for a minute.
     here.await_tasks()
-    assert "killed" in here.airflow.stop(within_s=0, everyone=True)
+    assert "killed" in here.airflow.stop(within_s=0)
     if database == "gone":
         (here.folder / ".airflow/airflow.db").unlink()
     here.up()
@@ -404,7 +404,7 @@ def test_streams_outlive_airflow(here: Machine) -> None:
     # A task does not end when Airflow asks it to; one that needs longer than `make down` waits is killed.
     here.finish_tasks()
     airflow = here.airflow
-    assert airflow.stop(within_s=20, everyone=True).startswith("ended in")
+    assert airflow.stop(within_s=20).startswith("ended in")
     assert not airflow.runs()
     read = _read(here, "top_products_live")
     here.sell("sales", rows=100, hours_ago=20)

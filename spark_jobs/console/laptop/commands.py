@@ -134,7 +134,7 @@ def _down(out: Console, lake: Lake, home: Path) -> int:
     if left:
         out.print(f"drivers without a supervisor: {left}", highlight=False)
     with out.status("Airflow ends …"):
-        out.print(f"Airflow: {airflow.stop(within_s=20, everyone=True)}")
+        out.print(f"Airflow: {airflow.stop(within_s=20)}")
     out.print("What is deployed starts again with `make up`.")
     return 0
 
@@ -190,7 +190,7 @@ def _start_missing(
     """Starts what does not run, and says what that is."""
     airflow, supervisor, shop = processes
     if not airflow.runs():
-        airflow.stop(within_s=10, everyone=True)  # parts that outlived a killed one hold its port
+        airflow.stop(within_s=10)  # parts that outlived a killed one hold its port
         _refuse_taken(port)
         prepare_home(home)
         tasks_port = free_port()

@@ -71,12 +71,11 @@ class Background:
         pid, born = self._identity()
         return pid > 0 and is_running(pid, born)
 
-    def stop(self, *, within_s: float, everyone: bool = False) -> str:
-        """Asks it to end, and kills what has not ended in time; says what happened.
+    def stop(self, *, within_s: float) -> str:
+        """Asks it to end, and what it leaves behind; kills what has not ended in time; says what happened.
 
         Args:
             within_s: how long it may take.
-            everyone: ask all processes of its session, not only the first one.
         """
         pid, _ = self._identity()
         members = self._members()
@@ -84,10 +83,13 @@ class Background:
             self._record.unlink(missing_ok=True)
             return "was not running"
         began = time.monotonic()
-        for member in members:
-            if everyone or member.pid == pid:
-                _signal(member, signal.SIGTERM)
+        asked: set[psutil.Process] = set()
         while (left := self._members()) and time.monotonic() - began < within_s:
+            # It knows in which order what it has started has to end.
+            for member in [each for each in left if each.pid == pid] or left:
+                if member not in asked:
+                    asked.add(member)
+                    _signal(member, signal.SIGTERM)
             psutil.wait_procs(left, timeout=0.2)
         killed = sorted({_program(member) for member in left})
         for member in left:

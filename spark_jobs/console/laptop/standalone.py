@@ -9,14 +9,21 @@ On SQLite Airflow's scheduler may end, too: where a backfill is created while so
 that the database is locked, and takes days back that the scheduler has begun to plan. `airflow standalone` does not
 notice that. Here it is noticed, and another scheduler goes on.
 
+Airflow's processes end one after the other. Tasks and the scheduler, which waits for them, come first: a worker tells
+the API what has become of its task, and tries that for minutes where the API has ended. `airflow standalone` reads what
+its parts say, and comes last: a scheduler whose words nobody reads any more fails when it says that it ends, before it
+has told its workers, and then waits for them for ever.
+
 It imports nothing of Tidemark: it lives as long as Airflow does.
 """
 
 import contextlib
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -25,29 +32,34 @@ _LOOK_S = 0.2
 _PAUSE_S = 5
 """At least so long a scheduler has run before another one is started."""
 
+_PATIENCE_S = 60
+"""How long a process may take to end. Longer than `make down` waits: what it kills it says."""
+
 
 def main() -> int:
-    """Runs both until one of them ends, and then ends the other one.
+    """Runs both until one of them ends or it is asked to end (SIGTERM), and then ends all of Airflow.
 
     Arguments on the command line: the port of the tasks' API, and Airflow's home.
 
     Returns:
-        The exit code of the one that has ended.
+        The exit code of the one that has ended; 0 where it was asked.
     """
     port, home = sys.argv[1], Path(sys.argv[2])
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     everything = subprocess.Popen(["airflow", "standalone"])
-    while everything.poll() is None and not _is_set_up(home):
+    servers, scheduler = [everything], Scheduler(everything.pid)
+    while not asked and all(server.poll() is None for server in servers):
+        if len(servers) == 2:
+            scheduler.look()
+        elif _is_set_up(home):
+            servers.append(subprocess.Popen(["airflow", "api-server", "--apps", "execution", "--port", port]))
         time.sleep(_LOOK_S)
-    tasks = subprocess.Popen(["airflow", "api-server", "--apps", "execution", "--port", port])
-    parts = (everything, tasks)
-    scheduler = Scheduler(everything.pid)
-    while all(part.poll() is None for part in parts):
-        scheduler.look()
-        time.sleep(_LOOK_S)
-    scheduler.terminate()
-    for part in parts:
-        part.terminate()
-    return next(part.returncode for part in parts if part.returncode is not None)
+    _end(scheduler.with_tasks())
+    started = psutil.Process().children(recursive=True)
+    _end([one for one in started if one.pid != everything.pid])
+    _end([one for one in started if one.pid == everything.pid])
+    return next((server.returncode for server in servers if server.returncode), 0)
 
 
 class Scheduler:
@@ -73,10 +85,16 @@ class Scheduler:
         self._own = subprocess.Popen(["airflow", "scheduler"])
         self._since = time.monotonic()
 
-    def terminate(self) -> None:
-        """Ends the one that was started here."""
-        if self._own is not None:
-            self._own.terminate()
+    def with_tasks(self) -> list[psutil.Process]:
+        """The one that runs and the tasks of its workers, which end when it tells them."""
+        try:
+            found = psutil.Process(self._own.pid) if self._own is not None else self._first or self._started()
+            if found is None:
+                return []
+            workers = found.children()
+            return [found, *(one for one in found.children(recursive=True) if one not in workers)]
+        except psutil.NoSuchProcess:
+            return []
 
     def _started(self) -> psutil.Process | None:
         children = psutil.Process(self._standalone).children()
@@ -85,11 +103,29 @@ class Scheduler:
     def _runs(self) -> bool:
         if self._own is not None:
             return self._own.poll() is None
-        try:
-            # Nobody may have waited for it.
-            return self._first is not None and self._first.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return self._first is not None and _runs(self._first)
+
+
+def _end(processes: Iterable[psutil.Process]) -> None:
+    """Asks processes to end and waits for it; kills those that do not."""
+    running = [process for process in processes if _runs(process)]
+    for process in running:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    deadline = time.monotonic() + _PATIENCE_S
+    while (left := [process for process in running if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S / 4)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        # One that has ended stays a zombie where nobody waits for it.
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _is_set_up(home: Path) -> bool:
