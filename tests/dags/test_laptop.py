@@ -242,8 +242,8 @@ def test_where_airflows_scheduler_ends_another_one_goes_on(tmp_path: Path, monke
     asleep = "import time; time.sleep(600)"
     script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{asleep}', 'scheduler']); {asleep}"
     with subprocess.Popen([sys.executable, "-c", script]) as parent:
+        scheduler = standalone.Scheduler(parent.pid)
         try:
-            scheduler = standalone.Scheduler(parent.pid)
             (first,) = until(lambda: psutil.Process(parent.pid).children(), 30, "the scheduler") or ()
             until(lambda: "scheduler" in first.cmdline(), 30, "the scheduler")
             scheduler.look()
@@ -258,9 +258,9 @@ def test_where_airflows_scheduler_ends_another_one_goes_on(tmp_path: Path, monke
                 until(others, 30, "another one")
         finally:
             parent.kill()
-            for child in psutil.Process().children():
-                if child.cmdline()[:1] == ["sleep"]:
-                    child.kill()
+            if scheduler._own is not None:
+                scheduler._own.kill()
+                scheduler._own.wait()
 
 
 def test_a_supervisor_that_runs_is_not_complained_about(background: Background) -> None:
