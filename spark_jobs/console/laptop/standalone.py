@@ -9,10 +9,10 @@ On SQLite Airflow's scheduler may end, too: where a backfill is created while so
 that the database is locked, and takes days back that the scheduler has begun to plan. `airflow standalone` does not
 notice that. Here it is noticed, and another scheduler goes on.
 
-Airflow's processes end one after the other. Tasks and the scheduler, which waits for them, come first: a worker tells
-the API what has become of its task, and tries that for minutes where the API has ended. `airflow standalone` reads what
-its parts say, and comes last: a scheduler whose words nobody reads any more fails when it says that it ends, before it
-has told its workers, and then waits for them for ever.
+Airflow's processes end in three steps. Tasks and the scheduler, which waits for its workers, come before the API's
+servers: a worker tells the API what has become of its task, and tries that for minutes where the API has ended.
+`airflow standalone` reads what its parts say, and comes last: a scheduler whose words nobody reads any more fails when
+it says that it ends, before it has told its workers, and then waits for them for ever.
 
 It imports nothing of Tidemark: it lives as long as Airflow does.
 """
@@ -55,9 +55,10 @@ def main() -> int:
         elif _is_set_up(home):
             servers.append(subprocess.Popen(["airflow", "api-server", "--apps", "execution", "--port", port]))
         time.sleep(_LOOK_S)
-    _end(scheduler.with_tasks())
-    started = psutil.Process().children(recursive=True)
-    _end([one for one in started if one.pid != everything.pid])
+    started, workers = psutil.Process().children(recursive=True), scheduler.workers()
+    parts = [one for one in started if one.pid != everything.pid]
+    _end([one for one in parts if one not in workers and not _is_api(one)])
+    _end(parts)
     _end([one for one in started if one.pid == everything.pid])
     return next((server.returncode for server in servers if server.returncode), 0)
 
@@ -85,16 +86,12 @@ class Scheduler:
         self._own = subprocess.Popen(["airflow", "scheduler"])
         self._since = time.monotonic()
 
-    def with_tasks(self) -> list[psutil.Process]:
-        """The one that runs and the tasks of its workers, which end when it tells them."""
-        try:
-            found = psutil.Process(self._own.pid) if self._own is not None else self._first or self._started()
-            if found is None:
-                return []
-            workers = found.children()
-            return [found, *(one for one in found.children(recursive=True) if one not in workers)]
-        except psutil.NoSuchProcess:
-            return []
+    def workers(self) -> list[psutil.Process]:
+        """What the one that runs has started, and ends itself."""
+        with contextlib.suppress(psutil.Error):
+            running = psutil.Process(self._own.pid) if self._own is not None else self._first or self._started()
+            return list(running.children()) if running is not None else []
+        return []
 
     def _started(self) -> psutil.Process | None:
         children = psutil.Process(self._standalone).children()
@@ -118,6 +115,13 @@ def _end(processes: Iterable[psutil.Process]) -> None:
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def _is_api(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        # As it was started, and as it calls itself.
+        return any(name in word for word in process.cmdline() for name in ("api-server", "api_server"))
+    return False
 
 
 def _runs(process: psutil.Process) -> bool:
