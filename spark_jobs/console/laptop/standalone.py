@@ -12,7 +12,9 @@ notice that. Here it is noticed, and another scheduler goes on.
 Airflow's processes end in three steps. Tasks and the scheduler, which waits for its workers, come before the API's
 servers: a worker tells the API what has become of its task, and tries that for minutes where the API has ended.
 `airflow standalone` reads what its parts say, and comes last: a scheduler whose words nobody reads any more fails when
-it says that it ends, before it has told its workers, and then waits for them for ever.
+it says that it ends, before it has told its workers, and then waits for them for ever. It waits for one for ever, too,
+that it has not told: it sends a message for each worker that it sees alive, any worker may read it, and one that has
+read one and ended is not seen any more. Such a worker is killed here: it has nothing to do.
 
 It imports nothing of Tidemark: it lives as long as Airflow does.
 """
@@ -23,7 +25,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -31,6 +33,9 @@ import psutil
 _LOOK_S = 0.2
 _PAUSE_S = 5
 """At least so long a scheduler has run before another one is started."""
+
+_SLOW_S = 2
+"""How long a scheduler may wait for workers that have nothing to do."""
 
 _PATIENCE_S = 60
 """How long a process may take to end. Longer than `make down` waits: what it kills it says."""
@@ -57,7 +62,7 @@ def main() -> int:
         time.sleep(_LOOK_S)
     started, workers = psutil.Process().children(recursive=True), scheduler.workers()
     parts = [one for one in started if one.pid != everything.pid]
-    _end([one for one in parts if one not in workers and not _is_api(one)])
+    _end([one for one in parts if one not in workers and not _is_api(one)], slow=lambda: _kill_idle(workers))
     _end(parts)
     _end([one for one in started if one.pid == everything.pid])
     return next((server.returncode for server in servers if server.returncode), 0)
@@ -103,18 +108,33 @@ class Scheduler:
         return self._first is not None and _runs(self._first)
 
 
-def _end(processes: Iterable[psutil.Process]) -> None:
-    """Asks processes to end and waits for it; kills those that do not."""
+def _end(processes: Iterable[psutil.Process], *, slow: Callable[[], None] | None = None) -> None:
+    """Asks processes to end and waits for it; kills those that do not.
+
+    Args:
+        processes: all are asked at once.
+        slow: called at each look where some take long.
+    """
     running = [process for process in processes if _runs(process)]
     for process in running:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-    deadline = time.monotonic() + _PATIENCE_S
-    while (left := [process for process in running if _runs(process)]) and time.monotonic() < deadline:
+    asked = time.monotonic()
+    while (left := [process for process in running if _runs(process)]) and time.monotonic() - asked < _PATIENCE_S:
         time.sleep(_LOOK_S / 4)
+        if slow is not None and time.monotonic() - asked > _SLOW_S:
+            slow()
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def _kill_idle(workers: Iterable[psutil.Process]) -> None:
+    for worker in workers:
+        with contextlib.suppress(psutil.Error):
+            # So a worker calls itself while it waits for a task.
+            if " ".join(worker.cmdline()).rstrip().endswith("<idle>"):
+                worker.kill()
 
 
 def _is_api(process: psutil.Process) -> bool:
