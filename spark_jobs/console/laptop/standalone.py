@@ -12,14 +12,13 @@ notice that. Here it is noticed, and another scheduler goes on.
 Airflow's processes end in three steps. Tasks and the scheduler, which waits for its workers, come before the API's
 servers: a worker tells the API what has become of its task, and tries that for minutes where the API has ended.
 `airflow standalone` reads what its parts say, and comes last: a scheduler whose words nobody reads any more fails when
-it says that it ends, before it has told its workers, and then waits for them for ever. It waits for one for ever, too,
-that it has not told: it sends a message for each worker that it sees alive, any worker may read it, and one that has
-read one and ended is not seen any more. Such a worker is killed here: it has nothing to do.
+it says that it ends, before it has told its workers, and then waits for them for ever.
 
 It imports nothing of Tidemark: it lives as long as Airflow does.
 """
 
 import contextlib
+import os
 import signal
 import sqlite3
 import subprocess
@@ -35,7 +34,7 @@ _PAUSE_S = 5
 """At least so long a scheduler has run before another one is started."""
 
 _SLOW_S = 2
-"""How long a scheduler may wait for workers that have nothing to do."""
+"""How long parts may wait for others that have ended, or do not."""
 
 _PATIENCE_S = 60
 """How long a process may take to end. Longer than `make down` waits: what it kills it says."""
@@ -60,11 +59,12 @@ def main() -> int:
         elif _is_set_up(home):
             servers.append(subprocess.Popen(["airflow", "api-server", "--apps", "execution", "--port", port]))
         time.sleep(_LOOK_S)
-    started, workers = psutil.Process().children(recursive=True), scheduler.workers()
-    parts = [one for one in started if one.pid != everything.pid]
-    _end([one for one in parts if one not in workers and not _is_api(one)], slow=lambda: _kill_idle(workers))
+    parts = [part for part in (*_children(everything.pid), *_children(os.getpid())) if part.pid != everything.pid]
+    workers = scheduler.workers()
+    tasks = [task for worker in workers for task in _children(worker.pid)]
+    _end([*tasks, *(part for part in parts if not _is_api(part))], slow=lambda: _hurry(parts, workers))
     _end(parts)
-    _end([one for one in started if one.pid == everything.pid])
+    _end([one for one in _children(os.getpid()) if one.pid == everything.pid])
     return next((server.returncode for server in servers if server.returncode), 0)
 
 
@@ -93,14 +93,11 @@ class Scheduler:
 
     def workers(self) -> list[psutil.Process]:
         """What the one that runs has started, and ends itself."""
-        with contextlib.suppress(psutil.Error):
-            running = psutil.Process(self._own.pid) if self._own is not None else self._first or self._started()
-            return list(running.children()) if running is not None else []
-        return []
+        running = self._own.pid if self._own is not None else self._first.pid if self._first is not None else None
+        return _children(running) if running is not None else []
 
     def _started(self) -> psutil.Process | None:
-        children = psutil.Process(self._standalone).children()
-        return next((child for child in children if "scheduler" in child.cmdline()), None)
+        return next((child for child in _children(self._standalone) if "scheduler" in child.cmdline()), None)
 
     def _runs(self) -> bool:
         if self._own is not None:
@@ -117,31 +114,35 @@ def _end(processes: Iterable[psutil.Process], *, slow: Callable[[], None] | None
     """
     running = [process for process in processes if _runs(process)]
     for process in running:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
+        _signal(process, signal.SIGTERM)
     asked = time.monotonic()
     while (left := [process for process in running if _runs(process)]) and time.monotonic() - asked < _PATIENCE_S:
         time.sleep(_LOOK_S / 4)
         if slow is not None and time.monotonic() - asked > _SLOW_S:
             slow()
     for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+        _signal(process, signal.SIGKILL)
 
 
-def _kill_idle(workers: Iterable[psutil.Process]) -> None:
+def _hurry(parts: Iterable[psutil.Process], workers: Iterable[psutil.Process]) -> None:
+    """Kills what has nothing to do any more and keeps Airflow from ending.
+
+    The scheduler waits for a worker that it has not told to end: it sends a message for each one that it sees alive,
+    any worker may read it, and one that has read one and ended is not seen any more. The triggerer often waits ten
+    seconds for its runner when that has ended; what it watches is in the database.
+    """
     for worker in workers:
-        with contextlib.suppress(psutil.Error):
-            # So a worker calls itself while it waits for a task.
-            if " ".join(worker.cmdline()).rstrip().endswith("<idle>"):
-                worker.kill()
+        if _command(worker).endswith("<idle>"):  # so a worker calls itself while it waits for a task
+            _signal(worker, signal.SIGKILL)
+    for part in parts:
+        if _command(part).endswith("triggerer"):
+            for process in (*_children(part.pid), part):
+                _signal(process, signal.SIGKILL)
 
 
-def _is_api(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        # As it was started, and as it calls itself.
-        return any(name in word for word in process.cmdline() for name in ("api-server", "api_server"))
-    return False
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -150,6 +151,25 @@ def _runs(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children())
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_api(process: psutil.Process) -> bool:
+    # As it was started, and as it calls itself.
+    return any(name in _command(process) for name in ("api-server", "api_server"))
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()).strip()
+    except psutil.Error:
+        return ""
 
 
 def _is_set_up(home: Path) -> bool:
