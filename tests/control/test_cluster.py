@@ -19,7 +19,7 @@ import pytest
 from spark_jobs.console.streams import launcher as stream_launcher
 from spark_jobs.control.desired import orders
 from spark_jobs.control.desired.awaiting import job_now
-from spark_jobs.control.supervision.launchers import Task
+from spark_jobs.control.supervision.launchers import SparkSubmit, Task
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.plan.equations import FATES
@@ -35,6 +35,13 @@ from tests.support.process import free_port, running
 SECRET = "known-to-the-cluster-alone"
 
 _CLASS = str(Path(sys.executable).with_name("spark-class"))
+
+
+@pytest.fixture(autouse=True)
+def options_that_executors_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark refuses settings of its own among them, which other tests' drivers have there."""
+    options = os.environ["TIDEMARK_JAVA_OPTIONS"].split()
+    monkeypatch.setenv("TIDEMARK_JAVA_OPTIONS", " ".join(each for each in options if not each.startswith("-Dspark.")))
 
 
 class Cluster:
@@ -174,6 +181,15 @@ def counted(lake: Lake, reader: Pipeline) -> dict[str, int]:
     """The figures of a ledger over all of its batches."""
     figures = (*FATES, "read", "pairs", "pairs_late", "pairs_result", "rows")
     return {name: sum(row[name] for _, row in lakes.ledger(lake, reader)) for name in figures}
+
+
+def test_a_driver_of_a_cluster_takes_the_arguments_of_tidemark(tmp_path: Path) -> None:
+    task = Task("help", arguments=("supervise", "--help"), log=tmp_path / "help.log")
+    started = SparkSubmit("local[1]", {}).launch(task)
+    code = started.wait()
+    said = task.log.read_text()
+    assert code == 0, said
+    assert "supervise [OPTIONS]" in said
 
 
 # That master and worker find each other with their secret: tests/services/test_compose_commands.py.

@@ -16,6 +16,8 @@ from typing import Protocol
 
 import psutil
 
+import spark_jobs
+
 _LOOK_S = 0.2
 
 
@@ -118,7 +120,7 @@ class SparkSubmit:
 
     def launch(self, task: Task) -> StartedTask:
         """Starts a task and returns at once."""
-        program = Path(__file__).parents[1] / "__main__.py"
+        program = Path(spark_jobs.__file__).with_name("__main__.py")
         submit = Path(sys.executable).with_name("spark-submit")
         options = ["--master", self._master, "--deploy-mode", "client", "--name", task.name]
         for key, value in sorted(self._settings.items()):
