@@ -153,7 +153,7 @@ def test_airflows_scheduler_ends_before_its_reader_and_the_api_of_its_tasks(
 ) -> None:
     """As they are: a scheduler whose last words nobody reads fails, and its workers wait for it for ever.
 
-    One of its workers may wait for ever in any case, and the scheduler for it.
+    One of its workers may wait for ever in any case, and the scheduler for it. The triggerer waits for what has ended.
     """
     home, airflow = tmp_path / "home", tmp_path / "airflow"
     home.mkdir()
@@ -176,6 +176,7 @@ def says_that_it_ends(*_):
     open("{tmp_path}/told", "w").close()
     sys.exit()
 if sys.argv[1] == "standalone":
+    triggerer = subprocess.Popen([sys.argv[0], "triggerer"])
     scheduler = subprocess.Popen([sys.argv[0], "scheduler"], stdout=subprocess.PIPE)
     for line in scheduler.stdout:
         sys.stdout.write(line.decode())
@@ -184,8 +185,9 @@ elif sys.argv[1] == "scheduler":
     worker = subprocess.Popen([sys.argv[0], "worker", "--", "LocalExecutor:", "<idle>"])
     signal.signal(signal.SIGTERM, says_that_it_ends)
     print("ready", flush=True)
-elif sys.argv[1] == "worker":
+elif sys.argv[1] in ("worker", "triggerer"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(sys.argv[1], flush=True)
 else:
     signal.signal(signal.SIGTERM, ends)
     print("serving", flush=True)
@@ -195,7 +197,8 @@ time.sleep(600)
     airflow.chmod(0o755)
     environment = {**os.environ, "PATH": os.pathsep.join((str(tmp_path), os.environ["PATH"]))}
     background.start([sys.executable, standalone.__file__, "1234", str(home)], environment=environment)
-    until(lambda: {"ready", "serving"} <= set(background.log.read_text().split()), 30, "the first words of both")
+    words = {"ready", "serving", "worker", "triggerer"}
+    until(lambda: words <= set(background.log.read_text().split()), 30, "the first words of all")
     assert background.stop(within_s=20).startswith("ended in")
     assert (tmp_path / "told").exists()
     assert (tmp_path / "served").exists()
