@@ -101,6 +101,7 @@ def test_a_stream_that_keeps_up_has_delta_look_at_its_log_once(spark: SparkSessi
     found: list[Any] = []
     query = follow(spark, path, tmp_path, found)
     try:
+        query.processAllAvailable()  # a query takes up its source after its start: then is the one look
         for value in range(1, 4):
             append(path, numbers(value))
             query.processAllAvailable()
