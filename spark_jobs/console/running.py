@@ -34,7 +34,7 @@ from spark_jobs.lake.settings import Settings
 from spark_jobs.operations.bootstrap.execute import compute_history
 from spark_jobs.pipelines import registry
 from spark_jobs.plan import logical as plan
-from spark_jobs.spark.session import SessionLostError, SessionStartError, build_session, why_ended
+from spark_jobs.spark.session import SessionLostError, SessionStartError, build_session, end_session, why_ended
 from spark_jobs.spark.state import open_events, open_pairs, rows_in_state
 from spark_jobs.spec import Definition, Pipeline
 
@@ -170,9 +170,7 @@ def session(
                     ) from None
             raise
         finally:
-            # Where its JVM is gone there is nothing to stop.
-            with contextlib.suppress(Py4JError, OSError):
-                spark.stop()
+            end_session(spark)
 
 
 def _last_words(log_file: Path) -> list[str]:

@@ -166,6 +166,16 @@ class JobDriver:
             FencedError: if another driver has taken over; batches that ran have ended or can do no harm.
             SessionLostError: if Spark has ended in this process.
         """
+        try:
+            self._follow(stop)
+        except SessionLostError:
+            raise
+        except Exception as error:
+            # What a call meets that Spark's end has cut off says nothing of that.
+            self._refuse_lost_session(error)
+            raise
+
+    def _follow(self, stop: threading.Event) -> None:
         while True:
             self.alive_at = time.monotonic()
             self._refuse_lost_session()
@@ -352,10 +362,12 @@ class JobDriver:
             if query.total_batches > each.batches or query.waits:
                 each.batches, each.progressed_at = query.total_batches, datetime.now(UTC)
 
-    def _refuse_lost_session(self) -> None:
+    def _refuse_lost_session(self, seen: Exception | None = None) -> None:
         """Without Spark each pipeline would be tried again in vain, in a driver that gives signs of life."""
         if why := why_ended(self._spark):
-            raise SessionLostError(f"Spark has ended in this driver ({why}). It ends; its supervisor starts another.")
+            raise SessionLostError(
+                f"Spark has ended in this driver ({why}). It ends; its supervisor starts another."
+            ) from seen
 
     def _refuse_fenced(self) -> None:
         """The first pipeline that met a newer term ends the driver: no other may go on."""

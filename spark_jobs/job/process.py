@@ -19,7 +19,7 @@ from spark_jobs.job.prometheus import PulseCollector, serve
 from spark_jobs.lake import Lake
 from spark_jobs.lake.settings import Settings
 from spark_jobs.lake.tables import metrics
-from spark_jobs.spark.session import build_session
+from spark_jobs.spark.session import build_session, end_session
 from spark_jobs.spec import Pipeline
 
 log = logging.getLogger("tidemark.driver")
@@ -198,7 +198,7 @@ def drive(
         raise
     recorder.end()
     heart.end(DRAINED)
-    spark.stop()
+    end_session(spark)
 
 
 def _row(beat: Pulse, name: str, seen: PipelinePulse) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -29,6 +29,12 @@ class SessionStartError(TidemarkError):
 
 class SessionLostError(TidemarkError):
     """Spark has ended in the process of a driver."""
+
+
+def end_session(spark: SparkSession) -> None:
+    """Ends Spark in this process; where its JVM is gone there is nothing to end."""
+    with suppress(Py4JError, OSError):
+        spark.stop()
 
 
 def why_ended(spark: SparkSession) -> str | None:
