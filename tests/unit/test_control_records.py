@@ -18,6 +18,7 @@ from spark_jobs.control.supervision.terms import FencedError
 from spark_jobs.job.loop import Fence
 from spark_jobs.lake.checkpoints.epochs import open_epoch
 from spark_jobs.lake.errors import CheckpointError, LakeUnavailableError
+from spark_jobs.lake.store import records as store_records
 from spark_jobs.lake.store.records import Records, RecordTakenError
 from spark_jobs.spec import Alerts, Sink
 from tests.support.builders import a_lake, a_pipeline, an_aggregate, an_ingest_of_sales, write
@@ -46,7 +47,21 @@ def test_of_many_that_change_a_record_at_once_exactly_one_does(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add_one, range(60)))
     assert Records(lake, "_control/counter", Number).newest() == (60, Number(value=60))
-    assert len(list((tmp_path / "_control/counter").iterdir())) <= 41
+
+
+def test_old_records_are_removed_and_no_number_is_given_twice_to_who_is_slow(tmp_path, monkeypatch):
+    lake = a_lake(tmp_path)
+    slow, others = (Records(lake, "_control/counter", Number) for _ in range(2))
+    seen, _ = slow.newest()
+    for number in range(1, 61):
+        others.append(number, Number(value=number))
+    with pytest.raises(RecordTakenError):
+        slow.append(seen + 1, Number(value=0))
+    monkeypatch.setattr(store_records, "_KEPT_FOR", timedelta(0))
+    for number in range(61, 81):
+        others.append(number, Number(value=number))
+    assert len(list((tmp_path / "_control/counter").iterdir())) == 21
+    assert slow.newest() == (80, Number(value=80))
 
 
 @pytest.mark.parametrize("left", [b"", b'{"val'])
@@ -65,7 +80,8 @@ def test_a_record_that_a_loss_of_power_has_cut_counts_as_the_one_before(tmp_path
     assert Records(lake, "_control/other", Number).newest() == (1, None)
 
 
-def test_numbers_may_grow_beyond_their_digits(tmp_path):
+def test_numbers_may_grow_beyond_their_digits(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_records, "_KEPT_FOR", timedelta(0))
     lake = a_lake(tmp_path)
     for number in range(999_990, 1_000_045):
         Records(lake, "_control/counter", Number).append(number, Number(value=number))

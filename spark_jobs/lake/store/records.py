@@ -8,7 +8,8 @@ conditional overwrite would not give on a folder.
 import json
 import logging
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from obstore.exceptions import AlreadyExistsError, NotFoundError
 from pydantic import BaseModel
@@ -18,11 +19,16 @@ from spark_jobs.lake.location import Lake
 from spark_jobs.lake.store.durable import create_object
 from spark_jobs.lake.store.folders import objects_in
 
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
 T = TypeVar("T", bound=BaseModel)
 
 log = logging.getLogger("tidemark.lake")
 
 _KEPT = 20
+_KEPT_FOR = timedelta(hours=1)
+"""Who has seen a number may try to create the next one for so long: were it removed by then, that would succeed."""
 
 # Told once by a process, however often it looks.
 _torn: set[tuple[str, str]] = set()
@@ -106,12 +112,18 @@ class Records(Generic[T]):
         return None
 
     def _numbers(self) -> Iterator[int]:
-        entries = objects_in(self._lake, self._folder)
-        names = (entry["path"].rsplit("/", 1)[-1].removesuffix(".json") for entry in entries)
-        return (int(name) for name in names if name.isdigit())
+        return (number for number, _ in self._entries())
+
+    def _entries(self) -> "Iterator[tuple[int, ObjectMeta]]":
+        for entry in objects_in(self._lake, self._folder):
+            name = entry["path"].rsplit("/", 1)[-1].removesuffix(".json")
+            if name.isdigit():
+                yield int(name), entry
 
     def _prune(self, number: int) -> None:
-        old = [self._path(each) for each in self._numbers() if each < number - _KEPT]
+        since = datetime.now(UTC) - _KEPT_FOR
+        entries = [entry for each, entry in self._entries() if each < number - _KEPT]
+        old = [entry["path"] for entry in entries if entry["last_modified"] <= since]
         if old:
             self._lake.store.delete(old)
 
