@@ -119,9 +119,10 @@ class KafkaLag(SourceLag[Ingest]):
         if self._consumer is None:
             options = self._options()
             group = {"group.id": self._group, "enable.auto.commit": False, "log_level": 0}
-            # Of what waits, one message of each partition is read, for its time: nothing is to be fetched ahead.
-            fetch = {"auto.offset.reset": "earliest", "queued.min.messages": 1, "fetch.message.max.bytes": 2**16}
-            self._consumer = Consumer({**options, **group, **fetch})
+            # Of what waits, one message of each partition is read, for its time: little is to be fetched ahead. That is
+            # no limit in messages: librdkafka counts its own notes among them, and one kept it from fetching.
+            ahead = {"fetch.message.max.bytes": 2**16, "queued.max.messages.kbytes": 64}
+            self._consumer = Consumer({**options, **group, **ahead, "auto.offset.reset": "earliest"})
         return self._consumer
 
     def _options(self) -> dict[str, Any]:
