@@ -93,8 +93,11 @@ class Scheduler:
 
     def workers(self) -> list[psutil.Process]:
         """What the one that runs has started, and ends itself."""
-        running = self._own.pid if self._own is not None else self._first.pid if self._first is not None else None
-        return _children(running) if running is not None else []
+        if self._own is not None:
+            return _children(self._own.pid)
+        # Nobody may have looked yet.
+        first = self._first or self._started()
+        return _children(first.pid) if first is not None else []
 
     def _started(self) -> psutil.Process | None:
         return next((child for child in _children(self._standalone) if "scheduler" in child.cmdline()), None)
@@ -121,6 +124,7 @@ def _end(processes: Iterable[psutil.Process], *, slow: Callable[[], None] | None
         if slow is not None and time.monotonic() - asked > _SLOW_S:
             slow()
     for process in left:
+        sys.stderr.write(f"standalone | `{_command(process)}` has not ended within {_PATIENCE_S} s and is killed.\n")
         _signal(process, signal.SIGKILL)
 
 
