@@ -1,4 +1,4 @@
-"""What tests of all folders are given: one Spark session, one MinIO, one calm run; and the order in which they run."""
+"""What tests of all folders are given: one Spark session, one MinIO, one calm run; their order; their patience."""
 
 import fcntl
 import itertools
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from spark_jobs.lake import Lake
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from tests.support.calm import CalmRun
 
 suit_short_lives()
+# Without a deadline, and without a word on slow examples: how long one takes is no property of it, and a machine may
+# stand still for a moment.
+settings.register_profile("patient", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 _FIRST = tuple(
     f"tests/spark/test_{name}.py"

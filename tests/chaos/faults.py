@@ -32,13 +32,13 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from spark_jobs.console.laptop.ports import free_port
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints.reset import tables_of
 from spark_jobs.lake.store.folders import is_a_mark, remove_objects
 from tests.chaos import kills
 from tests.support import lakes
 from tests.support.minio import start_minio
-from tests.support.process import free_port
 from tests.support.settings import suit_short_lives
 
 Way = Literal["through", "gone", "slow", "busy"]

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from spark_jobs.console.laptop.ports import free_port
 from spark_jobs.console.streams import launcher as stream_launcher
 from spark_jobs.control.desired import orders
 from spark_jobs.control.desired.awaiting import job_now
@@ -30,7 +31,7 @@ from tests.control.streams import JOB, READERS, WatchedLauncher, batches, deploy
 from tests.support import lakes
 from tests.support.calm import FILES, CalmRun
 from tests.support.compose import services
-from tests.support.process import free_port, running
+from tests.support.process import running
 
 SECRET = "known-to-the-cluster-alone"
 

@@ -212,18 +212,29 @@ def test_a_shadow_in_a_driver_that_lives_is_dropped_and_begun_again(stage: Stage
 def test_a_version_without_progress_gives_way_to_the_one_before(stage: Stage) -> None:
     lake, said = stage.lake, list[str]()
     changed = FIRST.model_copy(update={"trigger_interval": timedelta(seconds=2)})
-    ordered = order(lake, deployment.plan(lake, [changed]), by="a test", say=said.append)
-    assert [each.kind for each in savepoints(lake, FIRST.name)] == ["deploy"]
-    with pytest.raises(DeployError, match=r"no progress within 0 s\.[^;]*\n.*The versions before run again"):
-        watch(
-            lake,
-            ordered,
-            mode="guarded",
-            timeout=timedelta(0),
-            by="a test",
-            say=said.append,
-            sleep=lambda _: stage.supervisor.look(),
-        )
+    driver = psutil.Process(stage.pulse().pid)
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("Does not run as ordered"):
+            driver.resume()
+
+    driver.suspend()  # else it might make progress at once
+    try:
+        ordered = order(lake, deployment.plan(lake, [changed]), by="a test", say=say)
+        assert [each.kind for each in savepoints(lake, FIRST.name)] == ["deploy"]
+        with pytest.raises(DeployError, match=r"no progress within 0 s\.[^;]*\n.*The versions before run again"):
+            watch(
+                lake,
+                ordered,
+                mode="guarded",
+                timeout=timedelta(0),
+                by="a test",
+                say=say,
+                sleep=lambda _: stage.supervisor.look(),
+            )
+    finally:
+        driver.resume()
     desired = orders.records(lake, JOB).newest()[1]
     assert desired is not None
     assert desired.pipelines[FIRST.name].parsed() == FIRST

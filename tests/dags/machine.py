@@ -18,13 +18,13 @@ from rich.console import Console
 
 from spark_jobs.console import laptop
 from spark_jobs.console.laptop.airflow import Airflow
+from spark_jobs.console.laptop.ports import free_port
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control.desired import orders
 from spark_jobs.control.supervision import pulse, terms
 from spark_jobs.control.supervision.pulse import Pulse
 from spark_jobs.lake import Lake
 from spark_jobs.simulator import Shop, simulate_files
-from tests.support.process import free_port
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from tests.support.process import free_port
+from spark_jobs.console.laptop.ports import free_port
 
 
 @dataclass

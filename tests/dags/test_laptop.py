@@ -20,7 +20,8 @@ from tenacity import wait_none
 
 from spark_jobs.console import laptop
 from spark_jobs.console.laptop import commands, standalone
-from spark_jobs.console.laptop.airflow import Airflow, AirflowError, free_port
+from spark_jobs.console.laptop.airflow import Airflow, AirflowError
+from spark_jobs.console.laptop.ports import free_port
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control.supervision.launchers import birth, is_running
 from spark_jobs.lake import Lake
@@ -249,13 +250,23 @@ def test_where_airflows_scheduler_ends_another_one_goes_on(tmp_path: Path, monke
     airflow.chmod(0o755)
     monkeypatch.setenv("PATH", os.pathsep.join((str(tmp_path), os.environ["PATH"])))
     monkeypatch.setattr(standalone, "_PAUSE_S", 0)
-    asleep = "import time; time.sleep(600)"
-    script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{asleep}', 'scheduler']); {asleep}"
-    with subprocess.Popen([sys.executable, "-c", script]) as parent:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        f"""import subprocess, sys, time
+if len(sys.argv) > 2:
+    subprocess.Popen([sys.executable, {str(script)!r}, *sys.argv[2:]])
+time.sleep(600)
+"""
+    )
+    with subprocess.Popen([sys.executable, str(script), "standalone", "scheduler", "worker"]) as parent:
         scheduler = standalone.Scheduler(parent.pid)
         try:
             (first,) = until(lambda: psutil.Process(parent.pid).children(), 30, "the scheduler") or ()
             until(lambda: "scheduler" in first.cmdline(), 30, "the scheduler")
+            # Also where Airflow is to end before anybody has looked.
+            (worker,) = until(scheduler.workers, 30, "its worker") or ()
+            assert worker.parent() == first
+            worker.kill()
             scheduler.look()
             assert not pids.exists(), "it runs"
             for number in (1, 2):
@@ -267,6 +278,8 @@ def test_where_airflows_scheduler_ends_another_one_goes_on(tmp_path: Path, monke
 
                 until(others, 30, "another one")
         finally:
+            for left in psutil.Process(parent.pid).children(recursive=True):
+                left.kill()
             parent.kill()
             if scheduler._own is not None:
                 scheduler._own.kill()

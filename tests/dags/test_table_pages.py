@@ -16,11 +16,12 @@ from urllib.parse import urlencode, urljoin
 import pytest
 from tidemark_dags.batch import Check
 
+from spark_jobs.console.laptop.ports import free_port
 from spark_jobs.control.supervision import launchers
 from spark_jobs.documentation.pages import bare_index_page
 from spark_jobs.documentation.places import PREFIX, below, index_path, page_path
 from spark_jobs.lake import Lake
-from tests.support.process import free_port, running
+from tests.support.process import running
 
 PAGE = '<p class="quiet"><a href="../index.html">All tables</a></p> 2 of 4 rows break it'
 SECRET = "nobody is to see this"

@@ -23,10 +23,11 @@ from confluent_kafka.admin import AdminClient
 
 from infra.airflow.setup_home import write_password
 from infra.setup_env import filled
+from spark_jobs.console.laptop.ports import free_port
 from tests.support.compose import Service, services
 from tests.support.kafka import kafka_jars, start_sasl_kafka
 from tests.support.minio import REGION, Minio, minio_binary
-from tests.support.process import REPOSITORY, free_port, leave_out, running
+from tests.support.process import REPOSITORY, leave_out, running
 
 SERVICES = services()
 ENV = dict(

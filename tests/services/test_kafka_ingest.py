@@ -2,23 +2,25 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from spark_jobs.cli import app
+from spark_jobs.console.laptop.ports import free_port
+from spark_jobs.control.desired import contracts
 from spark_jobs.control.desired.contracts import differences
 from spark_jobs.engine.driver import Driver
 from spark_jobs.engine.sources.kafka import TopicReplacedError
 from spark_jobs.job.lag import LagMeter
+from spark_jobs.job.lag import kafka as kafka_lag
 from spark_jobs.lake import Lake
 from spark_jobs.lake.accounting import audit
 from spark_jobs.lake.checkpoints.epochs import current_epoch
@@ -33,10 +35,10 @@ from spark_jobs.spec import Ingest, Kafka
 from tests.support import lakes
 from tests.support.kafka import Kafka as Broker
 from tests.support.kafka import kafka_jars, start_kafka
-from tests.support.process import free_port, leave_out
+from tests.support.process import leave_out
+from tests.support.waiting import PATIENCE_S, await_that
 
 TOPIC = "shop.sales"
-PATIENCE_S = 120.0
 REASONS = {
     "truncated": "unparseable",
     "wrong_type": "unparseable",
@@ -82,7 +84,9 @@ def by_place(rows: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]
     return found
 
 
-def test_newest_messages_are_held_against_the_columns_before_a_deploy(broker: Broker, tmp_path: Path) -> None:
+def test_newest_messages_are_held_against_the_columns_before_a_deploy(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker.create_topic("drifted", partitions=2)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     changed = {"sale_id": "s", "product_id": "p", "quantity": "two", "sold_at": "2026-01-01T00:00:00Z", "discount": 5}
@@ -95,7 +99,10 @@ def test_newest_messages_are_held_against_the_columns_before_a_deploy(broker: Br
     drifted = an_ingest(broker).model_copy(
         update={"source": Kafka("drifted, absent", bootstrap_servers=broker.bootstrap_servers)}
     )
-    assert {(each.kind, each.column, each.what) for each in differences(lake, drifted)} == {
+    with monkeypatch.context() as patient:
+        patient.setattr(contracts, "_ANSWER_S", PATIENCE_S)
+        found = differences(lake, drifted)
+    assert {(each.kind, each.column, each.what) for each in found} == {
         ("new", "discount", "3 of 3 rows have it; it is dropped"),
         ("missing", "unit_price", "none of 3 rows has it"),
         ("retyped", "quantity", "3 of 3 rows have a value that is no INT"),
@@ -108,13 +115,6 @@ def caught_up(spark: SparkSession, lake: Lake, definition: Ingest) -> None:
     for outcome in Driver(spark, lake, [definition]).run_until_caught_up(close=False).values():
         if outcome.error is not None:
             raise outcome.error
-
-
-def await_that(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} has not come in {PATIENCE_S:.0f} s"
-        time.sleep(0.1)
 
 
 def assert_books_balance(lake: Lake, definition: Ingest, messages: int) -> None:
@@ -215,7 +215,10 @@ def _ms(text: str) -> int:
     return lakes.ms(datetime.fromisoformat(text.replace("Z", "+00:00")))
 
 
-def test_kafkas_own_tools_see_how_far_a_deployed_ingest_is(broker: Broker, lake: Lake) -> None:
+def test_kafkas_own_tools_see_how_far_a_deployed_ingest_is(
+    broker: Broker, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_lag, "_ANSWER_S", PATIENCE_S)
     topic = "lag.sales"
     broker.create_topic(topic)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -250,6 +253,14 @@ def test_what_a_transaction_took_back_is_no_event(spark: SparkSession, broker: B
         producer.produce("shop.transactions", value=a_sale(number))
         producer.flush(30)
         producer.abort_transaction(30) if taken_back else producer.commit_transaction(30)
+    # That a transaction is over is written behind its messages, by the broker and afterwards.
+    admin, place = AdminClient({"bootstrap.servers": broker.bootstrap_servers}), TopicPartition("shop.transactions", 0)
+
+    def end() -> int:
+        asked = admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+        return asked[place].result(30).offset
+
+    await_that(lambda: end() == 6, "the end of three transactions")
 
     caught_up(spark, lake, definition)
     assert sorted(row["sale_id"] for row in lakes.rows(lake, "bronze.sales")) == ["by-hand-0", "by-hand-2"]

@@ -18,6 +18,7 @@ from spark_jobs.lake.errors import LakeUnavailableError
 from spark_jobs.lake.tables import checksums
 from spark_jobs.lake.tables.opening import exists, open_table
 from spark_jobs.spark.java import java_class
+from tests.support.spark import listeners_are_told
 
 COLUMNS = "k STRING, v DECIMAL(10, 2), t TIMESTAMP, s STRUCT<a: ARRAY<INT>>, m MAP<STRING, STRING>"
 
@@ -31,6 +32,7 @@ def known_to_spark(spark: SparkSession, path: str) -> tuple[str, str, int]:
         log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
         snapshot = log.snapshot()
         found = str(snapshot.metadata().json()), str(snapshot.protocol().json())
+        listeners_are_told(spark)
         return *found, len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
     finally:
         spark.sparkContext._jsc.clearJobGroup()

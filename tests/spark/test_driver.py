@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,8 @@ from spark_jobs.spec import (
     Watermark,
 )
 from tests.support import lakes
+from tests.support.waiting import PATIENCE_S, await_that
 
-PATIENCE_S = 120.0
 PIPELINE_FILE = """
 from spark_jobs.spec import Files, Ingest, Sink
 
@@ -103,13 +102,6 @@ def contents(lake: Lake) -> dict[str, Any]:
 
 def numbers(lake: Lake) -> list[int]:
     return sorted(row["number"] for row in lakes.rows(lake, "bronze.events") if not row["_heartbeat"])
-
-
-def await_that(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} has not come in {PATIENCE_S:.0f} s"
-        time.sleep(0.1)
 
 
 def test_finite_input_is_closed_once_and_a_failed_pipeline_stops_no_other(spark: SparkSession, lake: Lake) -> None:

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from spark_jobs.engine.driver import Driver, Outcome
 from spark_jobs.lake import Lake
 from spark_jobs.spec import Enrich, Files, Ingest, Pipeline, Sink, Table
-from tests.spark.test_driver import PATIENCE_S, a_count, an_ingest, await_that, failures, land
+from tests.spark.test_driver import a_count, an_ingest, failures, land
 from tests.support import lakes
+from tests.support.waiting import PATIENCE_S, await_that
 
 FILES = 5
 INGEST = an_ingest()
@@ -123,6 +124,7 @@ def test_a_driver_that_is_stopped_leaves_no_batch_of_readers_that_wait(
         watched.waits_for_reader_to_read()
         watched.waits_for_reader_to_wait()
         watched.stop.set()
+        await_that(lambda: watched.driver.queries[INGEST.name].draining, "a driver that is told to stop")
 
     assert failures(Watched(spark, beside, {2: stop}).run()) == {}
 

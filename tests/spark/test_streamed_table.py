@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from spark_jobs.lake import Lake
 from spark_jobs.spark.growing import STREAMED
 from spark_jobs.spark.java import java_class
+from tests.support.waiting import PATIENCE_S, await_that
 
 START = {"startingVersion": "0"}
 
@@ -85,11 +89,14 @@ def test_its_batches_and_their_offsets_are_delta_s(
     assert offsets(tmp_path / STREAMED) == offsets(tmp_path / "delta")
 
 
-def follow(spark: SparkSession, path: str, checkpoint: Path, found: list[Any]) -> StreamingQuery:
-    """As a continuous run does."""
+def follow(
+    spark: SparkSession, path: str, checkpoint: Path, found: list[Any], *, taken: Callable[[], object] = lambda: None
+) -> StreamingQuery:
+    """As a continuous run does; `taken` is called at the end of each batch."""
 
     def take(batch: DataFrame, _: int) -> None:
         found.extend(row["v"] for row in batch.collect())
+        taken()
 
     stream = spark.readStream.format(STREAMED).options(**START).load(path)
     return stream.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).start()
@@ -102,6 +109,7 @@ def test_a_stream_that_keeps_up_has_delta_look_at_its_log_once(spark: SparkSessi
     query = follow(spark, path, tmp_path, found)
     try:
         query.processAllAvailable()  # a query takes up its source after its start: then is the one look
+        log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
         for value in range(1, 4):
             append(path, numbers(value))
             query.processAllAvailable()
@@ -112,7 +120,6 @@ def test_a_stream_that_keeps_up_has_delta_look_at_its_log_once(spark: SparkSessi
         assert found == list(range(100))
     finally:
         query.stop()
-    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
     assert log.unsafeVolatileSnapshot().version() == 0
 
 
@@ -124,15 +131,18 @@ def test_a_gap_in_the_log_stops_a_stream_that_runs(spark: SparkSession, lake: La
     for value in range(1, 4):
         append(str(whole), numbers(value))
     found: list[Any] = []
-    query = follow(spark, str(path), tmp_path / "checkpoint", found)
+    is_whole = threading.Event()  # a stream that looks between two copies finds another gap
+    query = follow(spark, str(path), tmp_path / "checkpoint", found, taken=partial(is_whole.wait, PATIENCE_S))
     try:
-        query.processAllAvailable()
+        await_that(lambda: found == [0], "the first batch")
         for file in (*whole.glob("*.parquet"), *sorted((whole / "_delta_log").glob("*.json"), reverse=True)):
             to = path / file.relative_to(whole)
             if not to.exists() and not to.name.startswith(f"{gone:020d}"):
                 shutil.copy(file, to)
+        is_whole.set()
         with pytest.raises(StreamingQueryException, match=f"cannot resume from version {gone}"):
             query.awaitTermination(60)
     finally:
+        is_whole.set()
         query.stop()
     assert found in ([0], [0, 1])

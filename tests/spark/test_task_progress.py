@@ -12,6 +12,8 @@ from rich.console import Console
 
 from spark_jobs.console import operation
 from spark_jobs.console.operation import showing_tasks, tasks_at_work
+from tests.support.spark import listeners_are_told
+from tests.support.waiting import await_that
 
 
 def test_a_terminal_shows_the_tasks_that_are_done_and_nothing_remains(
@@ -31,12 +33,14 @@ def test_a_terminal_shows_the_tasks_that_are_done_and_nothing_remains(
     shown = StringIO()
     with showing_tasks(spark, Console(file=shown, force_terminal=True, width=100), "backfill of sales"):
         job.start()
-        # Two of the three wait for the gate.
-        seen = any("1/3" in shown.getvalue() or threading.Event().wait(0.05) for _ in range(600))
-        Path(gate).touch()
-        job.join()
-    assert seen
+        try:
+            # Two of the three wait for the gate.
+            await_that(lambda: "1/3" in shown.getvalue(), "a bar of one task of three")
+        finally:
+            Path(gate).touch()
+            job.join()
     assert "backfill of sales" in shown.getvalue()
+    listeners_are_told(spark)
     assert tasks_at_work(spark) == (0, 0)
 
 

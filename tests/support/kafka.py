@@ -16,7 +16,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from infra.setup_jars import find_java
-from tests.support.process import REPOSITORY, ServiceError, free_port, running
+from spark_jobs.console.laptop.ports import free_port
+from tests.support.process import REPOSITORY, ServiceError, running
 
 _ANSWER_S = 15.0
 
@@ -143,10 +144,16 @@ def _java() -> list[str]:
 
 
 def _answers(kafka: Kafka) -> bool:
+    """Also for consumer groups, whose topic it makes and loads when one is asked for."""
+    client = _client(kafka.bootstrap_servers, kafka.credentials)
     try:
-        return bool(_client(kafka.bootstrap_servers, kafka.credentials).list_topics(timeout=1).brokers)
+        if not client.list_topics(timeout=1).brokers:
+            return False
+        # To ask for its offsets too early ends the process: librdkafka takes the refusal for one of a consumer's group.
+        _await(client.describe_consumer_groups(["any"]))
     except KafkaException:
         return False
+    return True
 
 
 def _client(bootstrap_servers: str, credentials: Mapping[str, str]) -> AdminClient:

@@ -16,7 +16,8 @@ import boto3
 from botocore.config import Config
 from pyspark.sql import SparkSession
 
-from tests.support.process import REPOSITORY, ServiceError, free_port, running
+from spark_jobs.console.laptop.ports import free_port
+from tests.support.process import REPOSITORY, ServiceError, running
 
 REGION = "us-east-1"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,14 +17,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 class ServiceError(Exception):
     """A service did not start; the message ends with what it last said."""
-
-
-def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def leave_out(reason: str) -> NoReturn:
@@ -43,7 +34,7 @@ def running(
     log: Path,
     is_ready: Callable[[], bool],
     environment: Mapping[str, str] | None = None,
-    within_s: float = 60.0,
+    within_s: float = 300.0,
 ) -> Iterator[None]:
     """Run a service for the length of a ``with`` block.
 

@@ -118,6 +118,7 @@ def test_the_last_sign_of_life_has_what_was_measured_last(heart, tmp_path, monke
 def test_a_driver_that_hangs_before_it_has_begun_falls_silent(tmp_path, monkeypatch, hangs_after_s, told_before):
     lake, endings = a_lake(tmp_path), []
     monkeypatch.setattr(process, "_HANGS_AFTER_S", hangs_after_s)
+    monkeypatch.setattr(process, "PULSE_EVERY_S", PATIENCE_S)
     heart = Heart(lake, "streams", 1, None, Fence(lake, "streams", 1))
     monkeypatch.setattr(heart, "_beat", endings.append)
     heart.start()

@@ -69,6 +69,7 @@ def test_a_job_with_unreadable_records_keeps_no_other_job_from_its_driver(tmp_pa
         logs=tmp_path / "logs",
         drive=lambda job, term: (),
         say=said.append,
+        now=lambda: NOW,
     )
     for _ in range(3):
         here.look()

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import sqlite3
 import stat
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
+from spark_jobs.console.laptop.ports import free_port
 from spark_jobs.lake.errors import TidemarkError
 
 USER = "admin"
@@ -146,25 +146,6 @@ def password(home: Path) -> str | None:
     except (FileNotFoundError, ValueError):
         return None
     return found.get(USER)
-
-
-def is_free(port: int) -> bool:
-    """Whether nothing listens on a port of the loopback address."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def free_port() -> int:
-    """A port of the loopback address on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Airflow:

@@ -21,13 +21,12 @@ from spark_jobs.console.laptop.airflow import (
     AirflowError,
     command,
     environment,
-    free_port,
-    is_free,
     password,
     password_file,
     prepare_home,
     private_folder,
 )
+from spark_jobs.console.laptop.ports import free_port, is_free
 from spark_jobs.console.laptop.processes import Background
 from spark_jobs.control.desired import awaiting, orders
 from spark_jobs.control.desired.deployment import deploy_again
