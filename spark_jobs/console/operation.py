@@ -194,7 +194,7 @@ def tasks_at_work(spark: "SparkSession") -> tuple[int, int]:
     try:
         tracker = spark.sparkContext.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    except Py4JError:
+    except (Py4JError, OSError):
         return 0, 0  # the session is ending
     found = [stage for stage in stages if stage is not None]
     return sum(stage.numCompletedTasks for stage in found), sum(stage.numTasks for stage in found)

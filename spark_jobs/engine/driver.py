@@ -33,6 +33,7 @@ from spark_jobs.lake.errors import (
 from spark_jobs.lake.tables import watermarks
 from spark_jobs.lake.tables.opening import exists
 from spark_jobs.spark.growing import Growth
+from spark_jobs.spark.session import refuse_ended
 from spark_jobs.spark.throwables import thrown
 from spark_jobs.spec import Definition, Ingest, Pipeline
 from spark_jobs.spec.chains import in_order, links
@@ -340,6 +341,12 @@ class Driver:
         return Outcome(query.name, self._halted(query, error, told) or told)
 
     def _explained(self, query: AnyQuery, error: BaseException) -> TidemarkError:
+        """What an error means for a pipeline.
+
+        Raises:
+            SessionLostError: if it means that Spark has ended, for all of them.
+        """
+        refuse_ended(self.spark, error)
         checkpoint = f"_checkpoints/{query.name}"
         return explained(
             error, pipeline=query.name, lake=self.lake, checkpoint=checkpoint, words=self._words_about(query)

@@ -27,7 +27,7 @@ from spark_jobs.lake.errors import LakeUnavailableError, TidemarkError, first_li
 from spark_jobs.lake.store.health import refuse_vanished
 from spark_jobs.operations.bootstrap.execute import compute_history
 from spark_jobs.operations.savepoint.schedule import SavepointSchedule
-from spark_jobs.spark.session import SessionLostError, why_ended
+from spark_jobs.spark.session import SessionLostError, refuse_ended, why_ended
 from spark_jobs.spec import DefinitionError, Pipeline
 from spark_jobs.spec.chains import in_order
 
@@ -171,14 +171,14 @@ class JobDriver:
         except SessionLostError:
             raise
         except Exception as error:
-            # What a call meets that Spark's end has cut off says nothing of that.
-            self._refuse_lost_session(error)
+            refuse_ended(self._spark, error)
             raise
 
     def _follow(self, stop: threading.Event) -> None:
         while True:
             self.alive_at = time.monotonic()
-            self._refuse_lost_session()
+            # Without Spark each pipeline would be tried again in vain, in a driver that gives signs of life.
+            refuse_ended(self._spark)
             self._look_at_the_lake()
             due = steps(self._wanted, self._slots(), now=datetime.now(UTC), ending=stop.is_set())
             for step in due:
@@ -361,13 +361,6 @@ class JobDriver:
             query = self._driver.queries[name]
             if query.total_batches > each.batches or query.waits:
                 each.batches, each.progressed_at = query.total_batches, datetime.now(UTC)
-
-    def _refuse_lost_session(self, seen: Exception | None = None) -> None:
-        """Without Spark each pipeline would be tried again in vain, in a driver that gives signs of life."""
-        if why := why_ended(self._spark):
-            raise SessionLostError(
-                f"Spark has ended in this driver ({why}). It ends; its supervisor starts another."
-            ) from seen
 
     def _refuse_fenced(self) -> None:
         """The first pipeline that met a newer term ends the driver: no other may go on."""

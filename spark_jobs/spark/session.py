@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -43,12 +44,28 @@ def why_ended(spark: SparkSession) -> str | None:
         # Spark ends it by itself where a cluster's master removes the application.
         return "its session was stopped" if spark.sparkContext._jsc.sc().isStopped() else None
     except (Py4JError, OSError) as error:
-        return _how_its_jvm_ended(spark) or f"its JVM does not answer: {first_line(error)}"
+        return _how_its_jvm_ended() or f"its JVM does not answer: {first_line(error)}"
 
 
-def _how_its_jvm_ended(spark: SparkSession) -> str | None:
+def refuse_ended(spark: SparkSession, seen: BaseException | None = None) -> None:
+    """Says so where Spark has ended in this process: what a call met that this has cut off says nothing of it.
+
+    Args:
+        spark: the session.
+        seen: what the call met.
+
+    Raises:
+        SessionLostError: if it has.
+    """
+    if why := why_ended(spark):
+        raise SessionLostError(
+            f"Spark has ended in this driver ({why}). It ends; its supervisor starts another."
+        ) from seen
+
+
+def _how_its_jvm_ended() -> str | None:
     """That Python cannot reach it any more is a consequence; None where it goes on, or is no child of this process."""
-    process = getattr(spark.sparkContext._gateway, "proc", None)
+    process = getattr(SparkContext._gateway, "proc", None)
     try:
         code = process.wait(timeout=_LAST_BREATH_S) if process is not None else 0
     except subprocess.TimeoutExpired:
@@ -85,16 +102,19 @@ def build_session(
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
-    except (PySparkException, Py4JError) as error:
+        remember_classes(spark)
+        _probe_store(spark, lake)
+    except (PySparkException, Py4JError, OSError) as error:
+        answered = isinstance(error, PySparkException | Py4JJavaError)
+        cause = (None if answered else _how_its_jvm_ended()) or _cause(error)
+        options = " that TIDEMARK_JAVA_OPTIONS suits" if settings.java_options else ""
         raise SessionStartError(
-            f"Spark did not start: {_cause(error)}. Nothing was started or written. It needs Java 17 or 21 (JAVA_HOME, "
-            f"or `java` on PATH), memory for a heap of {settings.driver_memory} (TIDEMARK_DRIVER_MEMORY) and, as "
-            f"TIDEMARK_MASTER is {settings.master}, that master, with the "
-            "secret that it asks for (TIDEMARK_SPARK_SECRET); its log says more."
+            f"Spark did not start: {cause}. Nothing was started or written. It needs Java 17 or 21 (JAVA_HOME, or "
+            f"`java` on PATH){options}, memory for a heap of {settings.driver_memory} (TIDEMARK_DRIVER_MEMORY) and, as "
+            f"TIDEMARK_MASTER is {settings.master}, that master, with the secret that it asks for "
+            "(TIDEMARK_SPARK_SECRET); its log says more."
         ) from error
     _tell_errors_once()
-    remember_classes(spark)
-    _probe_store(spark, lake)
     return spark
 
 

@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 from spark_jobs.control.desired import orders
 from spark_jobs.control.desired.orders import DesiredState
 from spark_jobs.control.supervision import terms
-from spark_jobs.job import loop
+from spark_jobs.engine.pipeline import PipelineQuery
 from spark_jobs.job.loop import JobDriver
 from spark_jobs.lake import Lake
 from spark_jobs.lake.checkpoints import halts
+from spark_jobs.spark import session
 from spark_jobs.spark.session import SessionLostError
 from spark_jobs.spec import Between, Files, Ingest, Sink
 from tests.control import streams
@@ -57,7 +58,7 @@ def test_a_call_that_the_end_of_spark_cuts_off_is_told_as_that(
 
     def is_cut_off() -> None:
         # The JVM of the tests is to go on.
-        monkeypatch.setattr(loop, "why_ended", lambda _: None if is_alive else "its JVM was ended by signal 9")
+        monkeypatch.setattr(session, "why_ended", lambda _: None if is_alive else "its JVM was ended by signal 9")
         raise seen
 
     monkeypatch.setattr(driver._driver, "look", is_cut_off)
@@ -65,6 +66,24 @@ def test_a_call_that_the_end_of_spark_cuts_off_is_told_as_that(
         driver.run(threading.Event())
     assert is_alive or "its JVM was ended by signal 9" in str(told.value)
     assert seen in (told.value, told.value.__cause__)
+
+
+def test_a_pipeline_whose_start_the_end_of_spark_cuts_off_has_not_failed(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.deploy(lake, [a_pipeline()])
+    terms.records(lake, JOB).append(1, terms.Term(host="a", supervisor="a/1", begun_at=streams.Clock().now()))
+    driver = JobDriver(spark, lake, JOB, 1)
+
+    def is_cut_off(*_: object, **__: object) -> None:
+        monkeypatch.setattr(session, "why_ended", lambda _: "its JVM was ended by signal 9")
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(PipelineQuery, "start", is_cut_off)
+    with pytest.raises(SessionLostError, match="its JVM was ended by signal 9"):
+        driver.run(threading.Event())
+    seen = driver.pipelines()[a_pipeline().name]
+    assert (seen.state, seen.error, seen.failures) == ("starting", None, ())
 
 
 def test_a_halted_pipeline_waits_and_takes_a_decision_up_by_itself(

@@ -47,6 +47,7 @@ def test_a_notifier_that_does_not_answer_holds_up_nobody_else(tmp_path: Path, mo
         return notifiers._ALL_S * (len(asked) > 1)
 
     asked: list[None] = []
+    monkeypatch.setattr(notifiers, "_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(notifiers, "time", SimpleNamespace(monotonic=monotonic))
     entries = [{"kind": "webhook", "conn_id": name, "endpoint": "alerts"} for name in ("silent", "there")]
     changes = [change(name) for name in ("a", "b", "c")]

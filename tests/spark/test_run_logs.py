@@ -47,15 +47,19 @@ def test_a_run_has_a_log_of_its_own_users_and_those_older_than_a_month_go(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words_of_java"),
+    ("name", "value", "why"),
     [
         ("TIDEMARK_DRIVER_MEMORY", "2x", "Invalid maximum heap size: -Xmx2x"),
         ("JAVA_HOME", "/nowhere", "/nowhere/bin/java: No such file or directory"),
+        (
+            "TIDEMARK_JAVA_OPTIONS",
+            "-XX:MaxMetaspaceSize=8m -XX:+ExitOnOutOfMemoryError",
+            "its JVM ended with exit code 3",
+        ),
     ],
+    ids=["heap", "no_java", "java_dies"],
 )
-def test_a_run_whose_spark_does_not_start_says_why_it_may_not(
-    lake: Lake, name: str, value: str, words_of_java: str
-) -> None:
+def test_a_run_whose_spark_does_not_start_says_why_it_may_not(lake: Lake, name: str, value: str, why: str) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "spark_jobs", "run", "ingest_sales", "--lake", lake.uri],
         env={**os.environ, name: value},
@@ -65,7 +69,7 @@ def test_a_run_whose_spark_does_not_start_says_why_it_may_not(
         check=False,
     )
     assert run.returncode == 1
-    assert words_of_java in run.stderr
+    assert why in run.stderr
     assert "error: Spark did not start: " in run.stderr
     assert name in run.stderr.split("error: ")[-1]
     assert "Traceback" not in run.stderr

@@ -151,7 +151,7 @@ def _answers(kafka: Kafka) -> bool:
             return False
         # To ask for its offsets too early ends the process: librdkafka takes the refusal for one of a consumer's group.
         _await(client.describe_consumer_groups(["any"]))
-    except KafkaException:
+    except (KafkaException, TimeoutError):
         return False
     return True
 

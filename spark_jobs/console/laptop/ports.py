@@ -1,18 +1,21 @@
 """Ports of the loopback address."""
 
+import errno
 import random
 import socket
-from contextlib import suppress
 
 
 def is_free(port: int) -> bool:
     """Whether nothing listens on a port of the loopback address."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with suppress(OSError):
+        try:
             probe.bind(("127.0.0.1", port))
-            return True
-    return False
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return False
+    return True
 
 
 def free_port() -> int:

@@ -100,7 +100,7 @@ class Scheduler:
         return _children(first.pid) if first is not None else []
 
     def _started(self) -> psutil.Process | None:
-        return next((child for child in _children(self._standalone) if "scheduler" in child.cmdline()), None)
+        return next((child for child in _children(self._standalone) if "scheduler" in _command(child).split()), None)
 
     def _runs(self) -> bool:
         if self._own is not None:

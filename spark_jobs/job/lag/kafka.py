@@ -121,7 +121,7 @@ class KafkaLag(SourceLag[Ingest]):
             group = {"group.id": self._group, "enable.auto.commit": False, "log_level": 0}
             # Of what waits, one message of each partition is read, for its time: little is to be fetched ahead. That is
             # no limit in messages: librdkafka counts its own notes among them, and one kept it from fetching.
-            ahead = {"fetch.message.max.bytes": 2**16, "queued.max.messages.kbytes": 64}
+            ahead = {"fetch.message.max.bytes": 2**16, "queued.max.messages.kbytes": 64, "fetch.queue.backoff.ms": 10}
             self._consumer = Consumer({**options, **group, **ahead, "auto.offset.reset": "earliest"})
         return self._consumer
 
