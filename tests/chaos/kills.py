@@ -499,6 +499,8 @@ def _put(lake: Lake, ingest: Ingest, paths: Sequence[Path]) -> None:
             if newest is None or modified - newest >= timedelta(milliseconds=5):
                 newest = modified
                 break
+            # A bucket's times are whole seconds: writing again at once would fill a small disk with what was replaced.
+            time.sleep(0.1)
 
 
 def main() -> int:
