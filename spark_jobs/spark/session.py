@@ -100,6 +100,7 @@ def build_session(
     builder = SparkSession.builder.appName(app_name).master(settings.master)
     for key, value in values.items():
         builder = builder.config(key, value)
+    _tell_errors_once()
     try:
         spark = builder.getOrCreate()
         remember_classes(spark)
@@ -114,7 +115,6 @@ def build_session(
             f"TIDEMARK_MASTER is {settings.master}, that master, with the secret that it asks for "
             "(TIDEMARK_SPARK_SECRET); its log says more."
         ) from error
-    _tell_errors_once()
     return spark
 
 

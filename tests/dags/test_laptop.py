@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -124,6 +126,13 @@ def test_a_port_that_somebody_holds_is_named_and_nothing_is_started(
             laptop.up(console, console, Lake(str(tmp_path / "lake")))
     assert not (tmp_path / ".airflow/run").exists()
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_port_that_nobody_may_take_is_not_told_as_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Root may take any.
+    monkeypatch.setattr(commands, "is_free", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(AirflowError, match=r"port 80: Airflow cannot listen there \(Permission denied\)\."):
+        commands._refuse_taken(80)
 
 
 def test_a_supervisor_that_has_ended_is_told_with_what_it_said_last(tmp_path: Path) -> None:

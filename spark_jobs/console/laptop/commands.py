@@ -265,7 +265,14 @@ def _refuse_other_lake(lake: Lake, *processes: Background) -> None:
 
 
 def _refuse_taken(port: int) -> None:
-    if not is_free(port):
+    try:
+        free = is_free(port)
+    except OSError as error:
+        raise AirflowError(
+            f"port {port}: Airflow cannot listen there ({error.strerror}). Nothing was started. Choose another port: "
+            "TIDEMARK_AIRFLOW_PORT=8080 make up"
+        ) from error
+    if not free:
         raise AirflowError(
             f"port {port}: expected it to be free for Airflow, but something listens there. Nothing was started. End "
             f"that, or choose another port: TIDEMARK_AIRFLOW_PORT={port + 10} make up"

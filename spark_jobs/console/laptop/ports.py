@@ -6,7 +6,11 @@ import socket
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing listens on a port of the loopback address."""
+    """Whether nothing listens on a port of the loopback address.
+
+    Raises:
+        OSError: if nobody may, or can, listen there.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
